@@ -4,12 +4,12 @@ use vllm_sim_engine::latency::RooflineCoefficients;
 
 fn main() {
     let runs = std::env::args_os().nth(1).unwrap_or_else(|| "runs".into());
-    match vllm_sim_calibrate::validate::validate_runs(
+    match vllm_sim_calibrate::validate::validate_recorded_runs(
         runs.as_ref(),
         &RooflineCoefficients::default(),
         None,
     ) {
-        Ok(validation) => print!("{}", validation.text_table()),
+        Ok(validation) => print!("{}", validation.render_text_table()),
         Err(error) => eprintln!("{error}"),
     }
 }

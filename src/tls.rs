@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
-use vllm_sim_config::{CertificateSource, ClientCertificatePolicy, TlsConfig};
+use vllm_sim_config::{ClientCertificatePolicy, TlsCertificateSource, TlsConfig};
 
 /// Interval between checks of the certificate files.
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -54,15 +54,15 @@ impl ReloadingTlsAcceptor {
     }
 
     /// Returns a TLS acceptor with the current certificate.
-    pub fn current_acceptor(&self) -> tokio_rustls::TlsAcceptor {
+    pub fn current_tls_acceptor(&self) -> tokio_rustls::TlsAcceptor {
         self.0.load_full().into()
     }
 
     /// Watches the certificate files until dropped.
     ///
     /// A change reloads them; if that fails, the old certificate is kept and a warning is logged.
-    pub async fn reload_on_change(self, tls: TlsConfig) {
-        let CertificateSource::Files { cert, key } = &tls.certificate else {
+    pub async fn reload_on_certificate_change(self, tls: TlsConfig) {
+        let TlsCertificateSource::Files { cert, key } = &tls.certificate else {
             return;
         };
         let mut seen = (modification_time(cert), modification_time(key));
@@ -92,8 +92,8 @@ fn modification_time(path: &Path) -> Option<SystemTime> {
 
 fn load_server_config(tls: &TlsConfig, names: Vec<String>) -> Result<ServerConfig, ServerTlsError> {
     let (chain, key) = match &tls.certificate {
-        CertificateSource::Files { cert, key } => (read_certificates(cert)?, private_key(key)?),
-        CertificateSource::SelfSigned => self_signed(names)?,
+        TlsCertificateSource::Files { cert, key } => (read_certificates(cert)?, private_key(key)?),
+        TlsCertificateSource::SelfSigned => self_signed(names)?,
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())

@@ -6,11 +6,11 @@ use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command};
 
-use super::tool::{explicitly_set_flags, unknown_flag_error};
+use super::tool::{explicitly_set_engine_flags, unknown_flag_error};
 use crate::server;
 use vllm_sim_calibrate::{self as calibrate, CalibrateOptions};
 use vllm_sim_command_line::{UsageError, outputs, refuse};
-use vllm_sim_config::{CliMode, LoadedConfig, load_single_engine};
+use vllm_sim_config::{CliMode, LoadedConfig, load_single_engine_config};
 use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_replay::load::WorkloadFormat;
 
@@ -48,7 +48,7 @@ pub(super) fn calibrate_clap_command() -> Command {
         let arg = Arg::new(name).long(name).value_name(value.trim());
         let arg = match name {
             "format" => {
-                let names = WorkloadFormat::NAMED_FORMATS.map(|(name, _)| name);
+                let names = WorkloadFormat::NAMED_WORKLOAD_FORMATS.map(|(name, _)| name);
                 arg.value_parser(PossibleValuesParser::new(names)).hide_possible_values(true)
             }
             _ => arg,
@@ -145,11 +145,11 @@ pub(super) fn run_calibrate(
                      deployments"
                 );
             }
-            let fitted = calibrate::fit_recorded_runs(folder, &typed.options)?;
+            let fitted = calibrate::fit_roofline_to_recorded_runs(folder, &typed.options)?;
             (fitted, with_measured_front_end(RooflineCoefficients::default(), &typed), Vec::new())
         }
         (None, false) => {
-            let (loaded, rest) = load_single_engine(&typed.rest, CliMode::Vllm, env)?;
+            let (loaded, rest) = load_single_engine_config(&typed.rest, CliMode::Vllm, env)?;
             if let Some(word) = rest.first() {
                 return Err(unknown_flag_error("calibrate", word).into());
             }
@@ -160,7 +160,7 @@ pub(super) fn run_calibrate(
                      known"
                 );
             };
-            let fitted = calibrate::fit_result_files(
+            let fitted = calibrate::fit_roofline_to_result_files(
                 &typed.data,
                 typed.format,
                 (&engine, &setup),
@@ -192,7 +192,7 @@ fn with_measured_front_end(
 /// as names and YAML values.
 fn deployment_description(loaded: &LoadedConfig) -> Vec<(String, String)> {
     let own = ["config", "latency-coefficients", "speedup-ratio", "port", "host"];
-    let typed = explicitly_set_flags(loaded)
+    let typed = explicitly_set_engine_flags(loaded)
         .filter(|(flag, values)| !values.is_empty() && !own.contains(&flag.name));
     let quoted = |text: &String| serde_json::Value::String(text.clone()).to_string();
     let pairs = typed.map(|(flag, values)| {

@@ -9,13 +9,13 @@ use clap::{Parser, Subcommand};
 use vllm_sim_command_line::{self as command_line, UsageError};
 use vllm_sim_config::{LoadedConfig, ParsedCommand};
 use vllm_sim_engine::duration;
-use vllm_sim_service::scenario::{FaultScenario, PhaseLength, ScenarioError};
+use vllm_sim_service::scenario::{FaultScenario, ScenarioError, ScenarioPhaseLength};
 use vllm_sim_service::scripted::ReplyRules;
 
 /// Check files of scripted replies, as `--replies` takes them.
 #[derive(Debug, Parser)]
 #[command(name = "vllm-sim replies", no_binary_name = true, after_help = REPLIES_EXAMPLE)]
-pub(super) struct RepliesArgs {
+pub(super) struct RepliesCommandArgs {
     #[command(subcommand)]
     command: FileCommand,
 }
@@ -23,7 +23,7 @@ pub(super) struct RepliesArgs {
 /// Check files of scenarios, as `--scenario` takes them.
 #[derive(Debug, Parser)]
 #[command(name = "vllm-sim scenario", no_binary_name = true, after_help = SCENARIO_EXAMPLE)]
-pub(super) struct ScenarioArgs {
+pub(super) struct ScenarioCommandArgs {
     #[command(subcommand)]
     command: FileCommand,
 }
@@ -42,11 +42,12 @@ enum FileCommand {
 ///
 /// # Errors
 /// The first file that cannot be read or that has a wrong rule.
-pub(super) fn check_replies(words: &[String]) -> Result<String> {
-    let FileCommand::Check { files } = match command_line::parse_tool_args::<RepliesArgs>(words)? {
-        Ok(args) => args.command,
-        Err(help) => return Ok(help),
-    };
+pub(super) fn check_scripted_reply_files(words: &[String]) -> Result<String> {
+    let FileCommand::Check { files } =
+        match command_line::parse_tool_args::<RepliesCommandArgs>(words)? {
+            Ok(args) => args.command,
+            Err(help) => return Ok(help),
+        };
     check_files(&files, |text| {
         let rules = ReplyRules::from_yaml(text).map_err(|error| error.to_string())?;
         let mut lines = vec![format!("{} rules", rules.len())];
@@ -61,11 +62,12 @@ pub(super) fn check_replies(words: &[String]) -> Result<String> {
 ///
 /// # Errors
 /// The first file that cannot be read or that has a wrong phase.
-pub(super) fn check_scenario(words: &[String]) -> Result<String> {
-    let FileCommand::Check { files } = match command_line::parse_tool_args::<ScenarioArgs>(words)? {
-        Ok(args) => args.command,
-        Err(help) => return Ok(help),
-    };
+pub(super) fn check_scenario_files(words: &[String]) -> Result<String> {
+    let FileCommand::Check { files } =
+        match command_line::parse_tool_args::<ScenarioCommandArgs>(words)? {
+            Ok(args) => args.command,
+            Err(help) => return Ok(help),
+        };
     let server = ["vllm-sim", "--model=demo"].map(str::to_owned);
     let ParsedCommand::Serve(server) = vllm_sim_config::load_config(&server, &|_| None)? else {
         return Err(UsageError("these flags start no server".to_owned()).into());
@@ -90,9 +92,9 @@ fn describe_scenario(text: &str, server: &LoadedConfig) -> Result<String, String
                 .map_err(|error| ScenarioError::in_phase(index, &phase.name, error).to_string())?;
         }
         let length = match phase.length {
-            PhaseLength::Time(time) => duration::format_go_duration(time),
-            PhaseLength::Requests(requests) => format!("{requests} requests"),
-            PhaseLength::Open => "until it is ended".to_owned(),
+            ScenarioPhaseLength::Time(time) => duration::format_go_duration(time),
+            ScenarioPhaseLength::Requests(requests) => format!("{requests} requests"),
+            ScenarioPhaseLength::Open => "until it is ended".to_owned(),
         };
         let set = serde_json::Value::from(phase.set.clone());
         let (actions, replicas) = (phase.actions.len(), phase.replicas.len());

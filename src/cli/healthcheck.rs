@@ -12,7 +12,9 @@ use http_body_util::Full;
 
 use vllm_sim_command_line::{self as command_line, refuse};
 use vllm_sim_config::ParsedCommand;
-use vllm_sim_http_client::{CertificateVerification, Connector, PooledHttpClient, ServerEndpoint};
+use vllm_sim_http_client::{
+    CertificateVerification, HttpConnector, HttpServerEndpoint, PooledHttpClient,
+};
 
 /// Maximum size of the server's response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
@@ -96,25 +98,25 @@ fn server_url_of_command_line(
     }
 }
 
-fn health_endpoint(uri: &Uri) -> Option<ServerEndpoint> {
+fn health_endpoint(uri: &Uri) -> Option<HttpServerEndpoint> {
     let scheme = uri.scheme()?;
     let secure = *scheme == Scheme::HTTPS;
     if !secure && *scheme != Scheme::HTTP {
         return None;
     }
-    ServerEndpoint::new(secure, uri.authority()?)
+    HttpServerEndpoint::new(secure, uri.authority()?)
 }
 
 /// Returns the HTTP status of the server's response to a health check.
-async fn request_health_status(uri: &Uri, endpoint: ServerEndpoint) -> Result<u16> {
+async fn request_health_status(uri: &Uri, endpoint: HttpServerEndpoint) -> Result<u16> {
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let path = if path == "/" { "/health" } else { path };
     let host = uri.authority().map_or("", |authority| authority.as_str());
     let request = Request::get(path).header(header::HOST, host);
     let request = request.body(Full::<Bytes>::default())?;
-    let connector = Connector::new(endpoint, &CertificateVerification::Disabled)?;
+    let connector = HttpConnector::new(endpoint, &CertificateVerification::Disabled)?;
     let client = PooledHttpClient::new(connector);
-    let response = client.fetch_body(request, MAX_RESPONSE_BYTES).await;
+    let response = client.fetch_response_body(request, MAX_RESPONSE_BYTES).await;
     let response = response.map_err(|why| anyhow!("{why}"))?;
     Ok(response.status().as_u16())
 }

@@ -5,7 +5,7 @@ use tracing_subscriber::fmt::SubscriberBuilder;
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
 use vllm_sim_config::{Config, LogFormat, LogLevel};
 
-pub(super) fn start_log(config: &Config) {
+pub(super) fn start_server_log(config: &Config) {
     let log = &config.server.log;
     let level = match log.level {
         LogLevel::Error => "error",
@@ -24,7 +24,7 @@ pub(super) fn start_log(config: &Config) {
     };
 }
 
-pub(super) fn start_plain_log() {
+pub(super) fn start_default_log() {
     let _ = log_subscriber("warn,vllm_sim=info").with_target(false).try_init();
 }
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::server::{HeadlessEngines, ServerFleet, StartError};
-use log::start_log;
+use log::start_server_log;
 use signals::TerminationSignals;
 use start::{
     ReadyFile, describe_headless_engines, describe_servers, log_listen_addresses,
@@ -37,14 +37,14 @@ pub fn run_cli(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCod
     match vllm_sim_config::load_config(args, env) {
         Ok(ParsedCommand::Serve(loaded)) => run_server_process(*loaded),
         Ok(ParsedCommand::Config(loaded)) => {
-            log::start_plain_log();
+            log::start_default_log();
             for warning in &loaded.warnings {
                 tracing::warn!("{warning}");
             }
             print_to_stdout(&loaded.to_yaml())
         }
         Ok(ParsedCommand::Version(text) | ParsedCommand::Help(text)) => print_to_stdout(&text),
-        Ok(ParsedCommand::Tool { name, args }) => match tool::run_tool(name, &args, env) {
+        Ok(ParsedCommand::Tool { name, args }) => match tool::run_tool_command(name, &args, env) {
             Ok(text) if progress::is_job_stop_requested() => {
                 print_to_stdout(&text);
                 print_error(
@@ -136,12 +136,12 @@ fn print_usage_error(error: &ConfigError) -> ExitCode {
 }
 
 fn run_server_process(loaded: LoadedConfig) -> ExitCode {
-    start_log(&loaded.config);
+    start_server_log(&loaded.config);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for unknown in vllm_sim_config::unknown_env_variable_warnings(names) {
+    for unknown in vllm_sim_config::warnings_of_unknown_env_variables(names) {
         tracing::warn!("{unknown}");
     }
     log_start_of_server(&loaded);
@@ -189,7 +189,7 @@ async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
     }
     let started = tokio::select! {
         started = ServerFleet::start(loaded) => started,
-        () = signals.next_signal() => return ExitCode::SUCCESS,
+        () = signals.wait_for_next_signal() => return ExitCode::SUCCESS,
     };
     let fleet = match started {
         Ok(fleet) => fleet,
@@ -206,11 +206,11 @@ async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
         return print_error(error, EXIT_FAILURE);
     }
     log_listen_addresses(&fleet);
-    signals.next_signal().await;
+    signals.wait_for_next_signal().await;
     tracing::info!("shutting down; a second signal exits immediately");
     tokio::select! {
         () = fleet.shutdown() => ExitCode::SUCCESS,
-        () = signals.next_signal() => ExitCode::from(EXIT_FAILURE),
+        () = signals.wait_for_next_signal() => ExitCode::from(EXIT_FAILURE),
     }
 }
 
@@ -225,7 +225,7 @@ async fn run_headless_engines(
     tracing::info!("Launching {engines} data parallel engine(s) in headless mode");
     let started = tokio::select! {
         started = HeadlessEngines::start(loaded) => started,
-        () = signals.next_signal() => return ExitCode::SUCCESS,
+        () = signals.wait_for_next_signal() => return ExitCode::SUCCESS,
     };
     let mut headless = match started {
         Ok(headless) => headless,
@@ -241,7 +241,7 @@ async fn run_headless_engines(
     }
     tokio::select! {
         () = headless.shutdown() => {}
-        () = signals.next_signal() => return ExitCode::from(EXIT_FAILURE),
+        () = signals.wait_for_next_signal() => return ExitCode::from(EXIT_FAILURE),
     }
     match (failure, unwritten) {
         (Some(error), _) => print_error(&error, EXIT_FAILURE),
@@ -260,11 +260,11 @@ async fn wait_for_engine_failure_or_signal(
     ready_file: Option<PathBuf>,
     description: &serde_json::Value,
 ) -> (Option<StartError>, Option<Result<ReadyFile, String>>) {
-    let joined = headless.wait_until_joined();
+    let joined = headless.wait_until_all_engines_joined();
     let mut ended = std::pin::pin!(async {
         tokio::select! {
-            error = headless.wait_for_failure() => Some(error),
-            () = signals.next_signal() => None,
+            error = headless.wait_for_engine_failure() => Some(error),
+            () = signals.wait_for_next_signal() => None,
         }
     });
     tokio::select! {

@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use super::tool::ValidateArgs;
 use super::{calibrate, check, healthcheck};
 use vllm_sim_command_line::{UsageError, refuse};
-use vllm_sim_config::{CliMode, TOOL_COMMANDS, clap_command, closest_name};
+use vllm_sim_config::{CliMode, TOOL_COMMANDS, clap_command, closest_known_name};
 use vllm_sim_engine::latency;
 use vllm_sim_plan::{plan, sweep};
 
@@ -22,12 +22,12 @@ const SUPPORTED_SHELLS: &str = "bash, elvish, fish, powershell, zsh";
 ///
 /// # Errors
 /// An unknown shell.
-pub(super) fn completion_script(words: &[String]) -> Result<String> {
+pub(super) fn shell_completion_script(words: &[String]) -> Result<String> {
     let [shell] = words else {
         refuse!("completions needs the name of a shell: {SUPPORTED_SHELLS}");
     };
     let Ok(shell) = shell.parse::<Shell>() else {
-        let hint = closest_name(shell, SUPPORTED_SHELLS.split(", "));
+        let hint = closest_known_name(shell, SUPPORTED_SHELLS.split(", "));
         let hint = hint.map_or_else(String::new, |name| format!("; did you mean {name}?"));
         refuse!("unknown shell {shell:?}; supported are {SUPPORTED_SHELLS}{hint}");
     };
@@ -62,7 +62,7 @@ fn fix_bash_completion_script(script: &str) -> String {
 ///
 /// # Errors
 /// An unknown command.
-pub(super) fn manual_page(words: &[String]) -> Result<String> {
+pub(super) fn tool_manual_page(words: &[String]) -> Result<String> {
     let mut command = program_clap_command();
     let mut name = "vllm-sim".to_owned();
     for word in words {
@@ -126,7 +126,7 @@ pub(super) fn tool_help_text(name: &'static str) -> String {
 /// Returns the list of built-in models and GPUs that `explain --list` prints.
 pub(super) fn list_builtin_models_and_gpus() -> String {
     let models: Vec<&str> = latency::known_model_names().collect();
-    let gpus: Vec<String> = latency::GPUS
+    let gpus: Vec<String> = latency::KNOWN_GPUS
         .iter()
         .map(|gpu| format!("  {:<12} {:>6.1} GiB", gpu.name, gpu.memory_gib))
         .collect();
@@ -178,8 +178,8 @@ fn program_clap_command() -> Command {
 fn tool_clap_command(name: &'static str) -> Command {
     let command = match name {
         "replay" | "bench" => add_flags_of_serve(vllm_sim_replay_cli::replay_clap_command()),
-        "sweep" => add_flags_of_serve(sweep::sweep_command()),
-        "plan" => add_flags_of_serve(plan::plan_command()),
+        "sweep" => add_flags_of_serve(sweep::sweep_clap_command()),
+        "plan" => add_flags_of_serve(plan::plan_clap_command()),
         "gateway" => vllm_sim_gateway_score::gateway_clap_command()
             .mut_subcommand("score", add_flags_of_serve),
         "calibrate" => add_flags_of_serve(calibrate::calibrate_clap_command()),
@@ -198,8 +198,8 @@ fn tool_clap_command(name: &'static str) -> Command {
             ),
         "validate" => ValidateArgs::command(),
         "healthcheck" => healthcheck::HealthcheckArgs::command(),
-        "replies" => check::RepliesArgs::command(),
-        "scenario" => check::ScenarioArgs::command(),
+        "replies" => check::RepliesCommandArgs::command(),
+        "scenario" => check::ScenarioCommandArgs::command(),
         #[cfg(feature = "sqlite")]
         "dataset" => vllm_sim_record::dataset::dataset_clap_command(),
         #[cfg(feature = "sqlite")]
@@ -265,31 +265,31 @@ mod tests {
             ("dataset inspect", "table-name"),
         ] {
             let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
-            let page = manual_page(&words).unwrap();
+            let page = tool_manual_page(&words).unwrap();
             let shown = flag.replace('-', "\\-");
             assert!(page.contains(&shown), "{command}: --{flag}");
         }
         for tool in TOOL_COMMANDS {
-            let page = manual_page(&[tool.to_owned()]).unwrap();
+            let page = tool_manual_page(&[tool.to_owned()]).unwrap();
             assert!(page.contains("DESCRIPTION"), "{tool}");
         }
-        let script = completion_script(&["bash".to_owned()]).unwrap();
+        let script = shell_completion_script(&["bash".to_owned()]).unwrap();
         for flag in ["--hold-out", "--request-rate", "--grid", "--upstream", "--hf-repo"] {
             assert!(script.contains(flag), "{flag}");
         }
-        assert!(manual_page(&["nothing".to_owned()]).is_err());
+        assert!(tool_manual_page(&["nothing".to_owned()]).is_err());
     }
 
     #[test]
     fn completions_contain_the_values_of_every_choice() {
         use vllm_sim_config::{FlagKind, all_effective_flags};
         use vllm_sim_replay::load::WorkloadFormat;
-        let script = completion_script(&["zsh".to_owned()]).unwrap();
+        let script = shell_completion_script(&["zsh".to_owned()]).unwrap();
         let choices = all_effective_flags().filter_map(|flag| match flag.kind {
             FlagKind::Choice(words) => Some((flag.name, words.join(" "))),
             _ => None,
         });
-        let formats = WorkloadFormat::NAMED_FORMATS.map(|(name, _)| name).join(" ");
+        let formats = WorkloadFormat::NAMED_WORKLOAD_FORMATS.map(|(name, _)| name).join(" ");
         for (flag, words) in choices.chain([("format", formats)]) {
             let found = script
                 .lines()

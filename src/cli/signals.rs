@@ -40,7 +40,7 @@ impl TerminationSignals {
         self
     }
 
-    pub(super) async fn next_signal(&mut self) {
+    pub(super) async fn wait_for_next_signal(&mut self) {
         let Self { both, hangup, input } = self;
         let signalled = async {
             match both {
@@ -89,7 +89,7 @@ fn hangup_is_ignored() -> bool {
 /// Waits for a signal that ends a server: SIGINT, SIGTERM or SIGHUP.
 #[cfg(feature = "sqlite")]
 pub(super) async fn wait_for_termination_signal() {
-    TerminationSignals::new().next_signal().await;
+    TerminationSignals::new().wait_for_next_signal().await;
 }
 
 /// Exit code after SIGINT, as in shells.

@@ -37,7 +37,7 @@ pub(super) fn log_start_of_server(loaded: &LoadedConfig) {
 
 /// Logs the addresses of the pages, and last the address of the server.
 pub(super) fn log_listen_addresses(fleet: &ServerFleet) {
-    let Some(first) = fleet.servers().first() else {
+    let Some(first) = fleet.running_servers().first() else {
         return;
     };
     let config = first.config();
@@ -64,7 +64,7 @@ pub(super) fn log_listen_addresses(fleet: &ServerFleet) {
         (None, Some(path)) => format!("unix:{}", path.display()),
         (None, None) => "a socket".to_owned(),
     };
-    let more = match fleet.servers().len() {
+    let more = match fleet.running_servers().len() {
         1 => String::new(),
         servers => format!(" and {} more", servers - 1),
     };
@@ -155,7 +155,7 @@ fn pid_in_ready_file(path: &Path) -> Option<u32> {
 /// A server on a Unix socket is `{"uds": …}`.
 pub(super) fn describe_servers(fleet: &ServerFleet) -> Value {
     let servers: Vec<Value> = fleet
-        .servers()
+        .running_servers()
         .iter()
         .map(|server| {
             let config = server.config();
@@ -168,7 +168,7 @@ pub(super) fn describe_servers(fleet: &ServerFleet) -> Value {
             }
         })
         .collect();
-    let first = fleet.servers().first();
+    let first = fleet.running_servers().first();
     let model = first.and_then(|server| server.config().model.served_names.first().cloned());
     json!({"pid": std::process::id(), "model": model, "servers": servers})
 }

@@ -14,8 +14,8 @@ use vllm_sim_command_line::{
     self as command_line, MissedRequirementsError, UsageError, outputs, refuse,
 };
 use vllm_sim_config::{
-    CliMode, FlagSpec, LatencySource, LoadedConfig, ParsedCommand, SchedulerKind, TOOL_COMMANDS,
-    ValueSource, all_effective_flags, load_single_engine, load_with_known_flags,
+    CliMode, FlagSpec, FlagValueSource, LatencySource, LoadedConfig, ParsedCommand, SchedulerKind,
+    TOOL_COMMANDS, all_effective_flags, load_single_engine_config, load_with_known_flags,
     mask_url_passwords, nearest_engine_flag_name,
 };
 use vllm_sim_engine::latency::RooflineCoefficients;
@@ -30,7 +30,7 @@ use vllm_sim_replay_cli::{
 ///
 /// # Errors
 /// An error in the arguments, or an error of the tool.
-pub(super) fn run_tool(
+pub(super) fn run_tool_command(
     name: &'static str,
     words: &[String],
     env: &dyn Fn(&str) -> Option<String>,
@@ -43,7 +43,7 @@ pub(super) fn run_tool(
     }
     // These two do not overwrite files.
     if !["record", "dataset"].contains(&name) && !words.iter().any(asks) {
-        outputs::check_output_conflicts(words, env)?;
+        outputs::check_output_file_conflicts(words, env)?;
     }
     // Simulations in virtual time stop early with their partial result.
     let online = words.iter().any(|word| word.starts_with("--target"));
@@ -64,22 +64,22 @@ pub(super) fn run_tool(
             )
         }
         "replay" | "bench" => {
-            super::log::start_plain_log();
+            super::log::start_default_log();
             let sort = |words: &[String]| split_serve_flags(name, words, env);
             replay::run_replay_command(words, &sort, &|words| build_deployment(words, env))
         }
         "sweep" => {
-            super::log::start_plain_log();
+            super::log::start_default_log();
             let sort = |words: &[String]| split_serve_flags(name, words, env);
-            sweep::run_sweep(words, &sort, &|words| build_deployment(words, env))
+            sweep::run_sweep_command(words, &sort, &|words| build_deployment(words, env))
         }
         "plan" => {
-            super::log::start_plain_log();
+            super::log::start_default_log();
             let sort = |words: &[String]| split_serve_flags(name, words, env);
-            plan::run_plan(words, &sort, &|words| build_deployment(words, env))
+            plan::run_plan_command(words, &sort, &|words| build_deployment(words, env))
         }
         "gateway" => {
-            super::log::start_plain_log();
+            super::log::start_default_log();
             let sort = |words: &[String]| split_serve_flags(name, words, env);
             let serve = |words: &[String]| load_server_config(words, env).map(start_fleet);
             vllm_sim_gateway_score::run_gateway_command(
@@ -90,23 +90,23 @@ pub(super) fn run_tool(
             )
         }
         "explain" => {
-            super::log::start_plain_log();
+            super::log::start_default_log();
             run_explain(words, env)
         }
         #[cfg(feature = "sqlite")]
         "record" => {
-            super::log::start_plain_log();
+            super::log::start_default_log();
             vllm_sim_record::run_record_command(
                 words,
                 env,
                 super::signals::wait_for_termination_signal(),
             )
         }
-        "completions" => shell::completion_script(words),
-        "replies" => check::check_replies(words),
-        "scenario" => check::check_scenario(words),
+        "completions" => shell::shell_completion_script(words),
+        "replies" => check::check_scripted_reply_files(words),
+        "scenario" => check::check_scenario_files(words),
         "healthcheck" => healthcheck::run_healthcheck(words, env),
-        "man" => shell::manual_page(words),
+        "man" => shell::tool_manual_page(words),
         _ => bail!("there is no tool `{name}`; known are {}", TOOL_COMMANDS.join(", ")),
     }
 }
@@ -146,8 +146,11 @@ fn run_validate(words: &[String]) -> Result<String> {
                 let shown = folder.display();
                 std::fs::create_dir_all(folder).with_context(|| format!("cannot write {shown}"))?;
             }
-            let validation =
-                validate::validate_runs(&args.runs, &coefficients, args.aic_data.as_deref())?;
+            let validation = validate::validate_recorded_runs(
+                &args.runs,
+                &coefficients,
+                args.aic_data.as_deref(),
+            )?;
             if let Some(folder) = &args.out {
                 for run in &validation.runs {
                     let file = folder.join(format!("{}.json", run.id));
@@ -166,7 +169,7 @@ fn run_validate(words: &[String]) -> Result<String> {
                 }
                 outputs::write_atomically(file, text)?;
             }
-            let printed = validation.text_table();
+            let printed = validation.render_text_table();
             if validation.runs.is_empty() {
                 let missed = "no run can be predicted".to_owned();
                 return Err(MissedRequirementsError { printed, missed }.into());
@@ -183,7 +186,7 @@ fn split_serve_flags(
     words: &[String],
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Vec<String>, Vec<String>)> {
-    let (_, rest) = load_single_engine(words, CliMode::Vllm, env)?;
+    let (_, rest) = load_single_engine_config(words, CliMode::Vllm, env)?;
     if let Some(word) = rest.iter().find(|word| word.starts_with('-')) {
         return Err(unknown_flag_error(tool, word).into());
     }
@@ -204,11 +207,11 @@ pub(super) fn unknown_flag_error(tool: &'static str, word: &str) -> UsageError {
 }
 
 /// Returns the explicitly set flags of `serve` that are not secret, with their values.
-pub(super) fn explicitly_set_flags(
+pub(super) fn explicitly_set_engine_flags(
     loaded: &LoadedConfig,
 ) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
     let typed = all_effective_flags().zip(&loaded.resolved_flags).filter(|(flag, value)| {
-        !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)
+        !flag.secret && !matches!(value.source, FlagValueSource::Default | FlagValueSource::Derived)
     });
     typed.map(|(flag, value)| (flag, &value.values[..]))
 }
@@ -222,7 +225,7 @@ fn build_deployment(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<EngineDeployment> {
     let mut flags = words.to_vec();
-    let (mut loaded, _) = load_single_engine(&flags, CliMode::Vllm, env)?;
+    let (mut loaded, _) = load_single_engine_config(&flags, CliMode::Vllm, env)?;
     let engine = &loaded.config.engine;
     let timeless = engine.timing.latency_source == LatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool
@@ -232,12 +235,12 @@ fn build_deployment(
         && engine.timing.delays.prefill_per_token.is_zero();
     if timeless {
         flags.push("--latency-model=polynomial".to_owned());
-        (loaded, _) = load_single_engine(&flags, CliMode::Vllm, env)?;
+        (loaded, _) = load_single_engine_config(&flags, CliMode::Vllm, env)?;
     }
     warn_once(&loaded.without_effect);
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
-    let typed = explicitly_set_flags(&loaded).map(|(flag, values)| {
+    let typed = explicitly_set_engine_flags(&loaded).map(|(flag, values)| {
         let values = mask_url_passwords(&values.join(" "));
         (format!("--{}", flag.name), values)
     });
@@ -328,12 +331,14 @@ fn start_fleet(loaded: LoadedConfig) -> StartPodsFuture {
 
 /// Returns the prediction errors known from measured deployments like this one; `None` if there are
 /// none or it is invalid.
-fn deployment_evidence(config: &vllm_sim_config::Config) -> Option<explain::DeploymentEvidence> {
+fn deployment_evidence(
+    config: &vllm_sim_config::Config,
+) -> Option<explain::DeploymentPredictionEvidence> {
     if config.engine.scheduler != SchedulerKind::Vllm {
         return None;
     }
     let (engine, setup) = server::batching_engine_config(config).ok()?;
-    explain::deployment_evidence(&engine, setup.as_ref())
+    explain::evidence_of_recorded_deployments(&engine, setup.as_ref())
 }
 
 /// Returns the configuration of the servers that `serve` would start with the flags `words`.
@@ -363,7 +368,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         return Err(unknown_flag_error("explain", word).into());
     }
     let model = loaded.resolved_flags.iter().find(|flag| flag.name == "model");
-    let is_named = model.is_some_and(|model| model.source != ValueSource::Derived);
+    let is_named = model.is_some_and(|model| model.source != FlagValueSource::Derived);
     if !is_named && loaded.config.model.hf_config.is_none() {
         let hint = "such as `vllm-sim explain meta-llama/Llama-3.1-8B-Instruct --gpu H100`";
         return Err(UsageError(format!("which model? Name one, {hint}")).into());
@@ -376,7 +381,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     let utilization = loaded.config.engine.memory.gpu_memory_utilization;
     let setup = setup.as_ref().map(|setup| (setup, utilization));
     let derived = loaded.resolved_flags.iter().filter_map(|setting| {
-        Some(explain::DerivedSetting {
+        Some(explain::DerivedEngineSetting {
             flag: setting.name,
             value: setting.values.first()?,
             rule: setting.rule.as_deref()?,
@@ -384,12 +389,12 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     });
     let derived: Vec<_> = derived.collect();
     let name = &loaded.config.model.name;
-    let caches = explain::CacheSizes {
+    let caches = explain::EngineCacheSizes {
         kv: loaded.config.engine.kv_cache.as_ref(),
         host: loaded.config.engine.kv_offload.as_ref(),
         encoder: loaded.config.engine.encoder.as_ref(),
     };
-    let text = explain::explain_engine(name, &engine, setup, &sampling, &derived, caches);
+    let text = explain::explain_engine_as_text(name, &engine, setup, &sampling, &derived, caches);
     Ok(text + &explained_run(&loaded.config, &typed))
 }
 

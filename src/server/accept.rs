@@ -22,7 +22,7 @@ use super::error::StartError;
 use crate::tls::ReloadingTlsAcceptor;
 use vllm_sim_config::Config;
 use vllm_sim_http::HttpService;
-use vllm_sim_service::{Availability, ConnectionHandle, RequestContext};
+use vllm_sim_service::{ConnectionHandle, RequestContext, ServerAvailability};
 
 /// Maximum number of concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 16_384;
@@ -44,10 +44,10 @@ const UVICORN_BAD_REQUEST_REST: &[u8] =
 content-length: 30\r\nconnection: close\r\n\r\nInvalid HTTP request received.";
 
 pub(super) async fn accept_connections(
-    socket: ServerSocket,
+    socket: ListeningSocket,
     http: Arc<HttpService>,
     acceptor: Option<ReloadingTlsAcceptor>,
-    mut stopping: watch::Receiver<Availability>,
+    mut stopping: watch::Receiver<ServerAvailability>,
     keep_alive: Duration,
 ) {
     // The log has the 1st, 2nd, 4th, 8th, … failure: without descriptors there are 50 a second.
@@ -87,7 +87,7 @@ pub(super) async fn accept_connections(
             AcceptedConnection::Unix(_) => None,
         };
         let (http, stopping) = (http.clone(), stopping.clone());
-        let tls = acceptor.as_ref().map(ReloadingTlsAcceptor::current_acceptor);
+        let tls = acceptor.as_ref().map(ReloadingTlsAcceptor::current_tls_acceptor);
         tokio::spawn(async move {
             match (connection, tls) {
                 (AcceptedConnection::Tcp(stream), None) => {
@@ -101,14 +101,15 @@ pub(super) async fn accept_connections(
                         return;
                     };
                     let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                    let protocol = if h2 { HttpProtocol::Http2 } else { HttpProtocol::Http1 };
+                    let protocol =
+                        if h2 { HttpProtocolVersion::Http2 } else { HttpProtocolVersion::Http1 };
                     serve_connection(*stream, client, protocol, http, stopping, keep_alive).await;
                 }
                 (AcceptedConnection::Unix(stream), _) => {
                     serve_connection(
                         stream,
                         client,
-                        HttpProtocol::Http1,
+                        HttpProtocolVersion::Http1,
                         http,
                         stopping,
                         keep_alive,
@@ -140,17 +141,17 @@ async fn tls_handshake(
 ///
 /// hyper-util's detection consumes the bytes and returns them with the next read, which makes hyper
 /// double its read buffer to 8 KiB per connection.
-async fn detect_http_protocol(stream: &TcpStream, within: Duration) -> Option<HttpProtocol> {
+async fn detect_http_protocol(stream: &TcpStream, within: Duration) -> Option<HttpProtocolVersion> {
     const HTTP2_PREFACE_START: &[u8] = b"PRI ";
     let look = async {
         let mut first = [0; HTTP2_PREFACE_START.len()];
         loop {
             let seen = stream.peek(&mut first).await.ok().filter(|n| *n > 0)?;
             if first[..seen] != HTTP2_PREFACE_START[..seen] {
-                return Some(HttpProtocol::Http1);
+                return Some(HttpProtocolVersion::Http1);
             }
             if seen == HTTP2_PREFACE_START.len() {
-                return Some(HttpProtocol::Http2);
+                return Some(HttpProtocolVersion::Http2);
             }
             // Part of the preface has arrived; the rest follows.
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -162,9 +163,9 @@ async fn detect_http_protocol(stream: &TcpStream, within: Duration) -> Option<Ht
 async fn serve_connection<S>(
     stream: S,
     client: Option<Arc<str>>,
-    protocol: HttpProtocol,
+    protocol: HttpProtocolVersion,
     http: Arc<HttpService>,
-    mut stopping: watch::Receiver<Availability>,
+    mut stopping: watch::Receiver<ServerAvailability>,
     keep_alive: Duration,
 ) where
     S: AsyncRead + AsyncWrite + ResetOnClose + Unpin + Send + 'static,
@@ -177,7 +178,7 @@ async fn serve_connection<S>(
     let service = service_fn(move |request: Request<Incoming>| http.call(request, context.clone()));
     // Boxed: a future that a connection is moved into would reserve its size twice.
     let ended = match protocol {
-        HttpProtocol::Http1 => {
+        HttpProtocolVersion::Http1 => {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 // The timeout starts at the end of the previous response, so it also closes idle
@@ -193,7 +194,7 @@ async fn serve_connection<S>(
             let shut_down = http1::UpgradeableConnection::graceful_shutdown;
             run_connection((Box::pin(connection), shut_down), &conn, opened, stopping).await
         }
-        HttpProtocol::Http2 => {
+        HttpProtocolVersion::Http2 => {
             let connection = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 // A gRPC client sends all calls on one connection.
@@ -216,15 +217,15 @@ type GracefulShutdown<C> = fn(Pin<&mut C>);
 async fn run_connection<C: Future<Output = hyper::Result<()>>>(
     (mut connection, shut_down): (Pin<Box<C>>, GracefulShutdown<C>),
     conn: &ConnectionHandle,
-    opened: Availability,
-    mut stopping: watch::Receiver<Availability>,
+    opened: ServerAvailability,
+    mut stopping: watch::Receiver<ServerAvailability>,
 ) -> hyper::Result<()> {
     let mut leaving = opened.leaving;
     loop {
         tokio::select! {
             // Checks for a broken connection first: it must not send anything more.
             biased;
-            () = conn.wait_until_broken() => return Ok(()),
+            () = conn.wait_until_connection_broken() => return Ok(()),
             changed = stopping.changed() => {
                 let link = *stopping.borrow_and_update();
                 if changed.is_err() || link.stopping {
@@ -243,21 +244,21 @@ async fn run_connection<C: Future<Output = hyper::Result<()>>>(
     }
 }
 
-pub(super) enum ServerSocket {
+pub(super) enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-pub(super) struct ServerSockets {
-    pub(super) http: ServerSocket,
-    pub(super) grpc: Option<ServerSocket>,
+pub(super) struct ListeningSockets {
+    pub(super) http: ListeningSocket,
+    pub(super) grpc: Option<ListeningSocket>,
 }
 
-impl ServerSockets {
+impl ListeningSockets {
     pub(super) async fn bind(config: &Config) -> Result<Self, StartError> {
-        let http = ServerSocket::bind(config).await?;
+        let http = ListeningSocket::bind(config).await?;
         let grpc = match config.server.grpc_port {
-            Some(port) => Some(ServerSocket::bind_tcp(config, port).await?),
+            Some(port) => Some(ListeningSocket::bind_tcp(config, port).await?),
             None => None,
         };
         Ok(Self { http, grpc })
@@ -265,15 +266,15 @@ impl ServerSockets {
 
     /// Returns the TCP addresses of the HTTP and gRPC sockets; `None` for others.
     pub(super) fn tcp_addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
-        (self.http.tcp_address(), self.grpc.as_ref().and_then(ServerSocket::tcp_address))
+        (self.http.tcp_address(), self.grpc.as_ref().and_then(ListeningSocket::tcp_address))
     }
 
-    pub(super) fn into_sockets(self) -> impl Iterator<Item = ServerSocket> {
+    pub(super) fn into_sockets(self) -> impl Iterator<Item = ListeningSocket> {
         self.grpc.into_iter().chain([self.http])
     }
 }
 
-impl ServerSocket {
+impl ListeningSocket {
     pub(super) async fn bind(config: &Config) -> Result<Self, StartError> {
         if let Some(path) = &config.server.uds {
             let listen = |why| StartError::Listen { address: path.display().to_string(), why };
@@ -337,7 +338,7 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// HTTP protocol version of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HttpProtocol {
+enum HttpProtocolVersion {
     Http1,
     Http2,
 }
@@ -373,14 +374,14 @@ impl ResetOnClose for UnixStream {
 struct ClientStream<S: ResetOnClose> {
     stream: S,
     conn: Arc<ConnectionHandle>,
-    protocol: HttpProtocol,
+    protocol: HttpProtocolVersion,
     /// Replacement for hyper's response to an invalid request, and the number of its bytes written
     /// so far.
     instead: Option<(Vec<u8>, usize)>,
 }
 
 impl<S: ResetOnClose> ClientStream<S> {
-    fn new(stream: S, conn: Arc<ConnectionHandle>, protocol: HttpProtocol) -> Self {
+    fn new(stream: S, conn: Arc<ConnectionHandle>, protocol: HttpProtocolVersion) -> Self {
         Self { stream, conn, protocol, instead: None }
     }
 }
@@ -417,7 +418,7 @@ impl<S: ResetOnClose + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if this.instead.is_none() && this.protocol == HttpProtocol::Http1 {
+        if this.instead.is_none() && this.protocol == HttpProtocolVersion::Http1 {
             this.instead = to_uvicorn_response(bytes).map(|response| (response, 0));
         }
         let Some((response, written)) = &mut this.instead else {

@@ -14,8 +14,8 @@ use super::scenario::FaultMetricsObserver;
 use super::setup;
 #[cfg(feature = "zmq")]
 use super::sglang_pair::SglangPairServer;
-use super::shared_assets::SharedAssets;
-use vllm_sim_config::{Compat, Config};
+use super::shared_assets::SharedServerAssets;
+use vllm_sim_config::{Config, MetricsCompat};
 use vllm_sim_engine::EngineCommand;
 use vllm_sim_engine::driver::{EngineObserver, LiveEngine, LiveRankGroup};
 use vllm_sim_http::sglang::disaggregation::Disaggregation;
@@ -45,8 +45,8 @@ pub(super) struct EngineBackend {
 }
 
 /// Values from which an [`EngineBackend`] is created, in addition to its configuration.
-pub(super) struct BackendInputs {
-    pub(super) texts: SharedAssets,
+pub(super) struct EngineBackendInputs {
+    pub(super) texts: SharedServerAssets,
     pub(super) paths: Vec<String>,
     /// Start of the engines' clock.
     pub(super) started: Instant,
@@ -67,7 +67,7 @@ impl EngineBackend {
     ///
     /// # Errors
     /// [`StartError`] if an engine cannot be built or an observer cannot be opened.
-    pub(super) fn start(config: &Config, parts: BackendInputs) -> Result<Self, StartError> {
+    pub(super) fn start(config: &Config, parts: EngineBackendInputs) -> Result<Self, StartError> {
         let metrics = Metrics::new(setup::metrics_settings(config, parts.paths));
         let seed = config.content.seed.unwrap_or_else(seed_from_clock);
         tracing::debug!(seed, "seed");
@@ -79,29 +79,34 @@ impl EngineBackend {
                 engines::lockstep_rank_group(config, config.engine.parallel.local_ranks.1, clock.0)?
             }
         };
-        let live =
-            engines::start_engines(config, seed, clock, &observers, (parts.observer, ranks))?;
+        let live = engines::start_engine_of_each_rank(
+            config,
+            seed,
+            clock,
+            &observers,
+            (parts.observer, ranks),
+        )?;
         let mut generator = build_generator(config, parts.texts, seed);
         if parts.has_reasoning {
             generator = generator.with_reasoning();
         }
         if let Some(ids) = parts.reasoning_end {
-            generator = generator.with_reasoning_end(ids);
+            generator = generator.with_reasoning_end_ids(ids);
         }
         let mut service = build_service(config, generator, live.clone(), seed);
-        let engine = metrics.engine(0);
-        let count = move |items, hits| engine.on_mm_cache(items, hits);
+        let engine = metrics.engine_metrics(0);
+        let count = move |items, hits| engine.on_mm_cache_lookup(items, hits);
         service.media_cache = MediaCache::new(config.content.media_cache_bytes, count);
         #[cfg(feature = "zmq")]
         {
-            service.handshake = prefill::start_handshakes(config)?;
+            service.handshake = prefill::start_prefill_handshakes(config)?;
         }
         let service = Arc::new(service);
         let engine_ids = Arc::default();
         #[cfg(feature = "zmq")]
-        let listeners = prefill::listen_for_block_reads(config, &service, &engine_ids);
+        let listeners = prefill::start_block_read_listeners(config, &service, &engine_ids);
         #[cfg(feature = "zmq")]
-        let pair = SglangPairServer::start(config, &service)?;
+        let pair = SglangPairServer::start_sockets(config, &service)?;
         let counter = FaultMetricsObserver(metrics.clone());
         service.faults.set_observer(Arc::new(counter));
         Ok(Self {
@@ -142,7 +147,7 @@ impl EngineBackend {
         app: &Arc<App>,
     ) -> Result<JoinSet<()>, StartError> {
         let mut servers = JoinSet::new();
-        if let Some(server) = prefill::start_mooncake_bootstrap(config, app).await? {
+        if let Some(server) = prefill::start_mooncake_bootstrap_server(config, app).await? {
             servers.spawn(server);
         }
         #[cfg(feature = "zmq")]
@@ -155,7 +160,7 @@ impl EngineBackend {
     }
 
     /// Waits up to `patience` for running requests to end, then cancels them.
-    pub(super) async fn drain_requests(&self, patience: Duration) {
+    pub(super) async fn drain_running_requests(&self, patience: Duration) {
         let drained = async {
             while self.service.in_flight_sequences() > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -167,7 +172,7 @@ impl EngineBackend {
     }
 
     /// Stops the engines and flushes their metrics, KV events and traces.
-    pub(super) async fn stop_and_flush(self) {
+    pub(super) async fn stop_engines_and_flush(self) {
         for live in &self.live {
             live.stop();
         }
@@ -183,11 +188,11 @@ fn build_service(
 ) -> InferenceService {
     let models =
         ServedModels::new(&config.model.served_names, config.api.skip_model_name_validation)
-            .with_resolver_folder(config.lora.resolver_folder.clone());
+            .with_lora_resolver_folder(config.lora.resolver_folder.clone());
     for module in &config.lora.modules {
         let base = module.base_model_name.clone();
         if let Err(error) =
-            models.load_adapter(&module.name, &module.path, base, AdapterLoadMode::New)
+            models.load_lora_adapter(&module.name, &module.path, base, AdapterLoadMode::New)
         {
             tracing::warn!(%error, "adapter not loaded");
         }
@@ -196,24 +201,24 @@ fn build_service(
         max_model_len: config.model.max_model_len,
         seed,
         // llm-d advances its random stream, so the same prompt gets another reply next time.
-        repeatable: config.content.seed_given && config.model.compat != Compat::Llmd,
+        repeatable: config.content.seed_given && config.model.compat != MetricsCompat::Llmd,
         admission: config.engine.queue.admission,
         tools: config.content.tools.clone(),
         hashes: setup::block_hash_config(config),
         traced: config.server.otlp.traces_endpoint.is_some(),
         tracks_kv_blocks: config.metrics.kv_cache,
         role: config.engine.role,
-        ngram: setup::ngram_lookup(config),
-        load_failure_policy: setup::load_failure_policy(config),
+        ngram: setup::ngram_speculation_settings(config),
+        load_failure_policy: setup::kv_load_failure_policy(config),
         prompts: setup::prompt_settings(config),
     };
     InferenceService::new(models, generator, live, settings)
 }
 
-fn build_generator(config: &Config, texts: SharedAssets, seed: u64) -> ReplyGenerator {
+fn build_generator(config: &Config, texts: SharedServerAssets, seed: u64) -> ReplyGenerator {
     let generator = ReplyGenerator::new(config.content.mode, seed, texts.tokenizer)
-        .with_whole_echo(!config.content.echo_cut)
-        .with_muted_texts(config.model.tokenizer.skip_init);
+        .with_unlimited_echo(!config.content.echo_cut)
+        .with_empty_token_texts(config.model.tokenizer.skip_init);
     match texts.recordings {
         Some(recordings) => generator.with_recordings(recordings),
         None => generator,

@@ -2,7 +2,7 @@
 
 use super::setup::{block_hash_config, kv_block_count};
 use vllm_sim_config::Config;
-use vllm_sim_engine::kv::{HashAlgo, SparseLayerKind};
+use vllm_sim_engine::kv::{BlockHashAlgorithm, SparseLayerKind};
 
 /// Returns the KV cache capacity of one engine: in tokens, and in requests of `--max-model-len`
 /// tokens.
@@ -28,7 +28,7 @@ pub(super) fn cache_config_fields(config: &Config) -> [(&'static str, String); 1
     // The blocks are those of all engines, the tokens those of one.
     let blocks = u64::from(kv_block_count(config)) * u64::from(engines);
     let (tokens, concurrency) = kv_cache_capacity(config);
-    let algo = block_hash_config(config).map_or(HashAlgo::Sha256, |_| cache.hash_algo);
+    let algo = block_hash_config(config).map_or(BlockHashAlgorithm::Sha256, |_| cache.hash_algo);
     let sliding_window = engine.kv_cache.as_ref().and_then(|size| match size.plan.sparse {
         SparseLayerKind::Window(tokens)
             if size.plan.full_groups == 0 && size.plan.sparse_groups > 0 =>

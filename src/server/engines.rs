@@ -5,24 +5,26 @@ use std::time::{Duration, Instant};
 use super::error::{StartError, engine_start_error};
 use super::observers::ServerObservers;
 use super::{setup, timing};
-use vllm_sim_config::{Compat, Config, EngineConfig, MediaEncoderConfig, SchedulerKind};
+use vllm_sim_config::{Config, EngineConfig, MediaEncoderConfig, MetricsCompat, SchedulerKind};
 use vllm_sim_engine::driver::{
-    EngineObserver, EngineObservers, LiveEngine, LiveRankGroup, TimerTuning,
+    EngineObserver, EngineObservers, LiveEngine, LiveRankGroup, TimerThreadSettings,
 };
-use vllm_sim_engine::latency::{EncoderLatency, HostLink, RooflineSetup, SpeedFactors, find_gpu};
+use vllm_sim_engine::latency::{
+    HostLinkBandwidth, MediaEncoderLatency, RooflineModelSetup, SimulationSpeedFactors, find_gpu,
+};
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::{
-    ChunkedPrefillConfig, EncoderConfig, LoraConfig, ReportingConfig, SpeculationConfig,
-    TransferConfig, VllmConfig,
+    ChunkedPrefillConfig, EncoderSchedulingConfig, LoraConfig, PrefillTransferConfig,
+    SchedulerReportingConfig, SpeculativeDecodingConfig, VllmSchedulerConfig,
 };
 
 /// Starts one engine for each data-parallel rank of this process.
 ///
 /// `epoch` is the start of the engines' clock and `port` the port of their server. `extra` observes
 /// the first engine in addition to `observers`. With `ranks`, all engines run every step together.
-pub(super) fn start_engines(
+pub(super) fn start_engine_of_each_rank(
     config: &Config,
     seed: u64,
     (epoch, port): (Instant, u16),
@@ -32,7 +34,8 @@ pub(super) fn start_engines(
     let (first, count) = config.engine.parallel.local_ranks;
     let mut live = Vec::new();
     for (index, rank) in (first..first + count).enumerate() {
-        let mut observers = observers.observers_of_engine(config, (index, rank), epoch, port)?;
+        let mut observers =
+            observers.event_observers_of_engine(config, (index, rank), epoch, port)?;
         observers.extend(extra.take());
         let mut spec = build_engine_spec(config, seed)?;
         if let SchedulerSpec::Vllm(config) = &mut spec {
@@ -45,7 +48,7 @@ pub(super) fn start_engines(
             1 => observers.remove(0),
             _ => Box::new(EngineObservers(observers)),
         };
-        let tuning = TimerTuning::default();
+        let tuning = TimerThreadSettings::default();
         live.push(match &ranks {
             Some(ranks) => ranks.join_engine(scheduler, observers),
             None => LiveEngine::start(&name, epoch, scheduler, observers, tuning)
@@ -65,7 +68,7 @@ pub(super) fn lockstep_rank_group(
     if !config.engine.lock_step || count < 2 {
         return Ok(None);
     }
-    let ranks = LiveRankGroup::start("engines", epoch, TimerTuning::default());
+    let ranks = LiveRankGroup::start("engines", epoch, TimerThreadSettings::default());
     ranks.map(Some).map_err(StartError::Thread)
 }
 
@@ -79,11 +82,11 @@ pub(super) fn build_engine_spec(config: &Config, seed: u64) -> Result<SchedulerS
             seed,
             max_loras: config.lora.enabled.then_some(config.lora.max_loras as usize),
             lora_load: config.lora.load_time,
-            kv: setup::pool_kv_config(config),
+            kv: setup::pool_scheduler_kv_config(config),
             caches_whole_prompts: engine.prefix_cache.enable_kvcache,
-            prompt_blocks_only: config.model.compat == Compat::Llmd,
-            delays_at_start: config.model.compat == Compat::Llmd,
-            lease: setup::kv_block_lease(config),
+            prompt_blocks_only: config.model.compat == MetricsCompat::Llmd,
+            delays_at_start: config.model.compat == MetricsCompat::Llmd,
+            lease: setup::kv_block_lease_duration(config),
         })));
     }
     let (vllm, _) = batching_engine_config(config, seed)?;
@@ -93,7 +96,7 @@ pub(super) fn build_engine_spec(config: &Config, seed: u64) -> Result<SchedulerS
     })
 }
 
-fn sglang_config(config: &Config, shared: VllmConfig) -> SglangConfig {
+fn sglang_config(config: &Config, shared: VllmSchedulerConfig) -> SglangConfig {
     let chosen = &config.engine.sglang;
     SglangConfig {
         latency: shared.latency,
@@ -121,14 +124,14 @@ fn sglang_config(config: &Config, shared: VllmConfig) -> SglangConfig {
 /// Pipeline stages run one after the other, on one GPU each. vLLM's kernels read the weights over
 /// the bus without overlap.
 fn host_weight_read_time(engine: &EngineConfig) -> Duration {
-    let link = engine.gpu.as_deref().and_then(find_gpu).map(HostLink::of_gpu);
+    let link = engine.gpu.as_deref().and_then(find_gpu).map(HostLinkBandwidth::for_gpu);
     let link = link.filter(|_| engine.timing.latency_source.uses_gpu());
     let bytes = engine.kv_cache.as_ref().map(|cache| cache.offloaded_bytes);
     let Some((link, bytes)) = link.zip(bytes) else {
         return Duration::ZERO;
     };
     let stages = f64::from(engine.parallel.pipeline);
-    let seconds = stages * bytes / (link.to_device * 1e9) / engine.total_step_speedup();
+    let seconds = stages * bytes / (link.to_device * 1e9) / engine.total_step_speedup_ratio();
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
@@ -137,27 +140,26 @@ fn host_weight_read_time(engine: &EngineConfig) -> Duration {
 pub(super) fn batching_engine_config(
     config: &Config,
     seed: u64,
-) -> Result<(VllmConfig, Option<RooflineSetup>), StartError> {
+) -> Result<(VllmSchedulerConfig, Option<RooflineModelSetup>), StartError> {
     let engine = &config.engine;
     let (latency, setup) = timing::build_latency_model(config)?;
     let encoder = engine.encoder.as_ref();
     let encoder = encoder.map(|chosen| self::encoder_limits_and_latency(chosen, setup.as_ref()));
     let drafting = setup.as_ref().map(|setup| timing::build_drafter_latency(config, setup));
-    let vllm = VllmConfig {
+    let vllm = VllmSchedulerConfig {
         drafting: drafting.transpose()?.flatten(),
         weights_from_host: host_weight_read_time(engine),
         latency,
-        speed: SpeedFactors {
-            all: engine.total_step_speedup(),
+        speed: SimulationSpeedFactors {
+            all: engine.total_step_speedup_ratio(),
             decode: engine.speedup.decode_speedup_ratio,
         },
         // vLLM's count includes a null block that is never used.
         num_gpu_blocks: setup::kv_block_count(config).saturating_sub(1),
         block_size: engine.block_size,
-        layer_groups: engine
-            .kv_cache
-            .as_ref()
-            .and_then(|cache| cache.plan.layer_groups(engine.prefix_cache.retention_interval)),
+        layer_groups: engine.kv_cache.as_ref().and_then(|cache| {
+            cache.plan.kv_cache_layer_groups(engine.prefix_cache.retention_interval)
+        }),
         max_num_seqs: engine.max_num_seqs,
         max_num_batched_tokens: engine.max_num_batched_tokens,
         max_model_len: config.model.max_model_len,
@@ -177,11 +179,11 @@ pub(super) fn batching_engine_config(
         async_scheduling: engine.scheduling.async_scheduling,
         victim: engine.scheduling.victim,
         watermark: engine.scheduling.watermark,
-        speculation: engine.speculative.as_ref().map(|s| SpeculationConfig {
+        speculation: engine.speculative.as_ref().map(|s| SpeculativeDecodingConfig {
             accept: s.acceptance.clone(),
             drops_last_block: s.drops_last_block,
-            lookahead_slots: s.lookahead_slots(),
-            input_slots: s.drafting_slots(),
+            lookahead_slots: s.lookahead_kv_slots(),
+            input_slots: s.drafting_token_slots(),
         }),
         loras: LoraConfig {
             max_loras: if config.lora.enabled { config.lora.max_loras } else { 0 },
@@ -190,18 +192,18 @@ pub(super) fn batching_engine_config(
         },
         encoder: encoder.transpose()?,
         max_waiting: engine.queue.max_waiting_queue_length.map(|n| n as usize),
-        transfer: TransferConfig {
+        transfer: PrefillTransferConfig {
             fetch: kv_fetch_times(config),
-            lease: setup::kv_block_lease(config),
-            is_producer: setup::hands_off_prompts(config),
-            is_consumer: setup::loads_kv_cache(config),
-            ..TransferConfig::default()
+            lease: setup::kv_block_lease_duration(config),
+            is_producer: setup::hands_off_prompt_kv_cache(config),
+            is_consumer: setup::may_load_external_kv_cache(config),
+            ..PrefillTransferConfig::default()
         },
         lock_step: engine.lock_step,
         host_tier: engine.kv_offload.as_ref().map(|host| host.tier.clone()),
-        reporting: ReportingConfig {
+        reporting: SchedulerReportingConfig {
             kv_events: config.kv_events.enabled || config.metrics.kv_cache,
-            ..ReportingConfig::default()
+            ..SchedulerReportingConfig::default()
         },
         seed,
     };
@@ -211,11 +213,11 @@ pub(super) fn batching_engine_config(
 /// Returns the limits of the media encoder, and its latency if model and GPU are known.
 fn encoder_limits_and_latency(
     chosen: &MediaEncoderConfig,
-    setup: Option<&RooflineSetup>,
-) -> Result<Box<EncoderConfig>, StartError> {
+    setup: Option<&RooflineModelSetup>,
+) -> Result<Box<EncoderSchedulingConfig>, StartError> {
     let latency =
-        setup.map(|setup| EncoderLatency::new(chosen.shapes, setup, chosen.spreads_items));
-    Ok(Box::new(EncoderConfig {
+        setup.map(|setup| MediaEncoderLatency::new(chosen.shapes, setup, chosen.spreads_items));
+    Ok(Box::new(EncoderSchedulingConfig {
         budget: chosen.budget,
         cache_size: chosen.budget,
         chunked_input: chosen.chunked_input,

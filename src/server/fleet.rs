@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::error::StartError;
-use super::shared_assets::SharedAssets;
+use super::shared_assets::SharedServerAssets;
 use super::supervisor::HealthSupervisor;
 use super::{SimulatorServer, engines, features, replies, scenario};
 use vllm_sim_config::{Config, EngineConfig, LoadBalancing, LoadedConfig};
@@ -33,7 +33,7 @@ impl ServerFleet {
     #[expect(clippy::disallowed_methods, reason = "the engines' clock may start here")]
     pub async fn start(loaded: LoadedConfig) -> Result<Self, StartError> {
         features::check_required_features(&loaded.config)?;
-        let texts = SharedAssets::open(&loaded.config).await?;
+        let texts = SharedServerAssets::open(&loaded.config).await?;
         let scenario = scenario::read_fault_scenario(&loaded.config)?;
         let members = config_per_server(&loaded.config)?;
         // Ranks of a replica share one admin state; replicas are independent.
@@ -81,7 +81,7 @@ impl ServerFleet {
         if let Some(port) = loaded.config.engine.parallel.supervisor_port {
             let apps: Vec<_> = fleet.servers.iter().map(|s| s.app_state().clone()).collect();
             let host = loaded.config.server.host.as_deref();
-            match HealthSupervisor::start(host, port, &apps).await {
+            match HealthSupervisor::start_health_endpoint(host, port, &apps).await {
                 Ok(supervisor) => fleet.supervisor = Some(supervisor),
                 Err(error) => {
                     fleet.shutdown().await;
@@ -101,19 +101,19 @@ impl ServerFleet {
     }
 
     /// Returns the running servers, in the order of their ports.
-    pub fn servers(&self) -> &[SimulatorServer] {
+    pub fn running_servers(&self) -> &[SimulatorServer] {
         &self.servers
     }
 
     /// Returns the address of the first server; `None` for a Unix socket.
-    pub fn first_address(&self) -> Option<SocketAddr> {
+    pub fn first_server_address(&self) -> Option<SocketAddr> {
         self.servers.first().and_then(|server| server.address)
     }
 
     /// Shuts down all servers at the same time, as [`SimulatorServer::shutdown`] does for each.
     pub async fn shutdown(self) {
         let services = self.servers.iter().map(|server| server.inference_service());
-        replies::log_unused_replies(services);
+        replies::log_unused_scripted_replies(services);
         let mut ending = JoinSet::new();
         for server in self.servers {
             ending.spawn(server.shutdown());

@@ -9,13 +9,13 @@ use std::{
 
 use tokio::task::JoinSet;
 
-#[cfg(feature = "zmq")]
-use super::backend::BackendInputs;
 use super::backend::EngineBackend;
+#[cfg(feature = "zmq")]
+use super::backend::EngineBackendInputs;
 use super::error::StartError;
 #[cfg(feature = "zmq")]
 use super::{
-    engines, features, http_settings, replies, rules, scenario, shared_assets::SharedAssets,
+    engines, features, http_settings, replies, rules, scenario, shared_assets::SharedServerAssets,
     stats_log,
 };
 use vllm_sim_config::LoadedConfig;
@@ -25,11 +25,11 @@ use {
     vllm_sim_engine::driver::LiveRankGroup,
     vllm_sim_engine::latency::ModelShape,
     vllm_sim_engine_core::{
-        DataParallelWaves, EngineCore, EngineCoreError, EngineCoreParts, EngineEventChannel,
-        ReasoningMarkers, observe_engine,
+        DataParallelWaves, EngineCore, EngineCoreDependencies, EngineCoreError, EngineEventChannel,
+        ReasoningMarkers, create_output_observer,
     },
     vllm_sim_http::{AdminState, ServerControls},
-    vllm_sim_service::Availability,
+    vllm_sim_service::ServerAvailability,
     vllm_sim_service::scripted::ReplyRules,
 };
 
@@ -63,7 +63,7 @@ impl HeadlessEngines {
         let started = Instant::now();
         let config = loaded.config.clone();
         features::check_required_features(&config)?;
-        let texts = SharedAssets::open(&config).await?;
+        let texts = SharedServerAssets::open(&config).await?;
         if texts.tokenizer.eos_token_id().is_none() {
             tracing::warn!(
                 "this tokenizer has no end-of-sequence token: the front end may use another \
@@ -76,9 +76,9 @@ impl HeadlessEngines {
             tracing::warn!(flags, "flags without effect behind vLLM's API server");
         }
         let replies = replies::read_scripted_replies(&config)?;
-        replies::check_token_prompts(&config, replies.as_deref())?;
+        replies::check_rules_for_token_prompts(&config, replies.as_deref())?;
         let thoughts = reasoning_markers(&config, &texts);
-        if texts.looks_up_replies_by_text() {
+        if texts.finds_recorded_replies_by_text() {
             tracing::warn!(
                 "this dataset finds replies by the texts of conversations, which vLLM's API \
                  server does not send: replies are found only for prompts of completions"
@@ -115,7 +115,7 @@ impl HeadlessEngines {
     fn start_ranks(
         &mut self,
         loaded: &LoadedConfig,
-        texts: &SharedAssets,
+        texts: &SharedServerAssets,
         shared: &SharedByRanks,
     ) -> Result<(), StartError> {
         let config = &loaded.config;
@@ -139,13 +139,13 @@ impl HeadlessEngines {
     fn start_rank(
         &mut self,
         loaded: LoadedConfig,
-        texts: SharedAssets,
+        texts: SharedServerAssets,
         shared: &SharedByRanks,
-    ) -> Result<(EngineCoreParts, EngineEventChannel), StartError> {
+    ) -> Result<(EngineCoreDependencies, EngineEventChannel), StartError> {
         let config = loaded.config.clone();
-        let (observer, steps) = observe_engine(&config);
+        let (observer, steps) = create_output_observer(&config);
         let ranks = shared.ranks.clone();
-        let parts = BackendInputs {
+        let parts = EngineBackendInputs {
             texts,
             paths: Vec::new(),
             started: ranks.as_ref().map_or_else(Instant::now, LiveRankGroup::epoch),
@@ -159,7 +159,7 @@ impl HeadlessEngines {
                 .map(|thoughts| thoughts.reasoning_end_token_ids().to_vec()),
         };
         let backend = EngineBackend::start(&config, parts)?;
-        replies::install_reply_rules(&config, &backend.service, shared.replies.clone())?;
+        replies::set_reply_rules_of_server(&config, &backend.service, shared.replies.clone())?;
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(
             &http_settings::initial_control_settings(&config),
@@ -170,11 +170,11 @@ impl HeadlessEngines {
         self.admin_state.add_server(&controls, loaded);
         let availability = controls.availability_receiver();
         if let Some((engines, every)) =
-            stats_log::engines_to_log(&config, &backend.metrics, &backend.live)
+            stats_log::engines_with_stats_log(&config, &backend.metrics, &backend.live)
         {
-            self.logging.spawn(stats_log::log_stats_periodically(engines, every));
+            self.logging.spawn(stats_log::log_engine_stats_periodically(engines, every));
         }
-        let parts = EngineCoreParts {
+        let parts = EngineCoreDependencies {
             rank: config.engine.parallel.local_ranks.0,
             rules: rules::engine_core_request_rules(&config, &backend.service),
             service: backend.service.clone(),
@@ -189,9 +189,9 @@ impl HeadlessEngines {
     }
 
     /// Waits until all engines have joined vLLM's API server; call it only once.
-    pub fn wait_until_joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn wait_until_all_engines_joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         let cores = self.ranks.iter_mut().filter_map(|rank| rank.core.as_mut());
-        let joined: Vec<_> = cores.map(EngineCore::wait_until_joined).collect();
+        let joined: Vec<_> = cores.map(EngineCore::wait_until_front_end_connected).collect();
         async move {
             for joined in joined {
                 joined.await;
@@ -200,13 +200,13 @@ impl HeadlessEngines {
     }
 
     /// Waits until one of the engines fails, and returns the error.
-    pub async fn wait_for_failure(&mut self) -> StartError {
+    pub async fn wait_for_engine_failure(&mut self) -> StartError {
         use std::future::Future;
         use std::pin::pin;
         use std::task::Poll;
 
         let mut failures: Vec<_> =
-            self.ranks.iter_mut().map(|rank| Box::pin(rank.wait_for_failure())).collect();
+            self.ranks.iter_mut().map(|rank| Box::pin(rank.wait_for_engine_failure())).collect();
         let mut first = pin!(std::future::poll_fn(move |cx| {
             let mut found = failures.iter_mut().map(|f| f.as_mut().poll(cx));
             found.find(Poll::is_ready).unwrap_or(Poll::Pending)
@@ -218,7 +218,7 @@ impl HeadlessEngines {
 #[cfg(feature = "zmq")]
 impl HeadlessRank {
     /// Waits until the engine fails, or a scenario simulates a restart of its process.
-    async fn wait_for_failure(&mut self) -> EngineCoreError {
+    async fn wait_for_engine_failure(&mut self) -> EngineCoreError {
         let mut availability = self.controls.availability_receiver();
         let Some(core) = &mut self.core else {
             return std::future::pending().await;
@@ -235,7 +235,7 @@ impl HeadlessRank {
 /// Returns whether a restart of the engine's process was simulated; an engine that has joined
 /// cannot come back.
 #[cfg(feature = "zmq")]
-fn is_restart_simulated(availability: &Availability) -> bool {
+fn is_restart_simulated(availability: &ServerAvailability) -> bool {
     availability.lives > 0
 }
 
@@ -274,12 +274,12 @@ impl HeadlessEngines {
     }
 
     /// Never resolves: without the Cargo feature `zmq` there are no engines.
-    pub fn wait_until_joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn wait_until_all_engines_joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         std::future::pending()
     }
 
     /// Never resolves: without the Cargo feature `zmq` there are no engines.
-    pub async fn wait_for_failure(&mut self) -> StartError {
+    pub async fn wait_for_engine_failure(&mut self) -> StartError {
         std::future::pending().await
     }
 }
@@ -292,18 +292,18 @@ impl HeadlessEngines {
     pub async fn shutdown(mut self) {
         self.logging.abort_all();
         let services = self.ranks.iter().map(|rank| &*rank.backend.service);
-        super::replies::log_unused_replies(services);
+        super::replies::log_unused_scripted_replies(services);
         let mut ending = JoinSet::new();
         for rank in self.ranks {
             let patience = self.shutdown_timeout;
             ending.spawn(async move {
                 rank.backend.service.start_draining();
-                rank.backend.drain_requests(patience).await;
+                rank.backend.drain_running_requests(patience).await;
                 #[cfg(feature = "zmq")]
                 if let Some(core) = rank.core {
                     core.stop().await;
                 }
-                rank.backend.stop_and_flush().await;
+                rank.backend.stop_engines_and_flush().await;
             });
         }
         ending.join_all().await;
@@ -311,10 +311,13 @@ impl HeadlessEngines {
 }
 
 #[cfg(feature = "zmq")]
-fn reasoning_markers(config: &Config, texts: &SharedAssets) -> Option<ReasoningMarkers> {
+fn reasoning_markers(config: &Config, texts: &SharedServerAssets) -> Option<ReasoningMarkers> {
     let parser = config.api.reasoning_parser.as_ref()?;
-    let thoughts =
-        ReasoningMarkers::for_parser(parser, config.api.reasoning_ratio, &texts.tokenizer);
+    let thoughts = ReasoningMarkers::for_reasoning_parser(
+        parser,
+        config.api.reasoning_ratio,
+        &texts.tokenizer,
+    );
     if thoughts.is_none() {
         tracing::warn!(
             "--reasoning-parser {parser}: replies have no reasoning because its format is not \

@@ -9,7 +9,7 @@ use vllm_sim_http::settings::{
     HttpSettings, ImageOutputSettings, KvCacheSettings, ModelSettings, ParserSettings,
     PoolingSettings, ResponseSettings, RuntimeSettings, ServerSettings,
 };
-use vllm_sim_service::generate::TextMode;
+use vllm_sim_service::generate::ReplyTextMode;
 
 pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
     let engine = &config.engine;
@@ -73,7 +73,7 @@ fn model_settings(config: &Config) -> ModelSettings {
         name: model.name.clone(),
         max_model_len: model.max_model_len,
         hf_config: model.hf_config.clone(),
-        is_encoder: config.content.mode == TextMode::Encoder,
+        is_encoder: config.content.mode == ReplyTextMode::Encoder,
         chat_template_kwargs: model.chat_template_kwargs.clone(),
         response_role: model.response_role.clone(),
         vllm_version: model.vllm_version,

@@ -35,24 +35,24 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::tls::{ReloadingTlsAcceptor, ServerTlsError};
-use vllm_sim_config::{Compat, Config, LoadedConfig};
+use vllm_sim_config::{Config, LoadedConfig, MetricsCompat};
 use vllm_sim_engine::driver::LiveRankGroup;
-use vllm_sim_engine::latency::RooflineSetup;
+use vllm_sim_engine::latency::RooflineModelSetup;
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 use vllm_sim_http::{AdminState, App, AppParts, HttpService};
 use vllm_sim_service::InferenceService;
 
-use accept::ServerSockets;
-use backend::{BackendInputs, EngineBackend};
-use shared_assets::SharedAssets;
+use accept::ListeningSockets;
+use backend::{EngineBackend, EngineBackendInputs};
+use shared_assets::SharedServerAssets;
 
 pub use error::StartError;
 #[cfg(not(feature = "sqlite"))]
 pub(crate) use error::feature_not_built_message;
 pub use fleet::ServerFleet;
 pub use headless::HeadlessEngines;
-pub use timing::{DefaultSampling, read_latency_coefficients};
+pub use timing::{DefaultSamplingSummary, read_latency_coefficients};
 
 /// Returns the configuration of the batching engine, and the deployment that its roofline latency
 /// model describes.
@@ -61,12 +61,12 @@ pub use timing::{DefaultSampling, read_latency_coefficients};
 /// [`StartError`] for an unknown model or GPU.
 pub fn batching_engine_config(
     config: &Config,
-) -> Result<(VllmConfig, Option<RooflineSetup>), StartError> {
+) -> Result<(VllmSchedulerConfig, Option<RooflineModelSetup>), StartError> {
     engines::batching_engine_config(config, config.content.seed.unwrap_or(0))
 }
 
 /// Returns the sampling of requests that set no sampling parameters.
-pub fn default_sampling(config: &Config) -> DefaultSampling {
+pub fn default_sampling(config: &Config) -> DefaultSamplingSummary {
     timing::default_sampling(config)
 }
 
@@ -104,7 +104,7 @@ impl SimulatorServer {
     /// [`StartError`]; everything that was started is stopped.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         features::check_required_features(&config)?;
-        let texts = SharedAssets::open(&config).await?;
+        let texts = SharedServerAssets::open(&config).await?;
         Self::start_with_assets(config, None, (Arc::default(), None), texts).await
     }
 
@@ -114,7 +114,7 @@ impl SimulatorServer {
     /// Same errors as [`Self::start`].
     pub async fn start_from_loaded_config(loaded: LoadedConfig) -> Result<Self, StartError> {
         features::check_required_features(&loaded.config)?;
-        let texts = SharedAssets::open(&loaded.config).await?;
+        let texts = SharedServerAssets::open(&loaded.config).await?;
         let config = loaded.config.clone();
         let scenario = scenario::read_fault_scenario(&config)?;
         let server =
@@ -137,20 +137,20 @@ impl SimulatorServer {
         config: Config,
         loaded: Option<LoadedConfig>,
         (admin_state, ranks): (Arc<AdminState>, Option<LiveRankGroup>),
-        texts: SharedAssets,
+        texts: SharedServerAssets,
     ) -> Result<Self, StartError> {
         let started = ranks.as_ref().map_or_else(Instant::now, LiveRankGroup::epoch);
         let config = Arc::new(config);
         let acceptor = open_tls_acceptor(&config)?;
         let replies = replies::read_scripted_replies(&config)?;
         let peers = peers::dashboard_peers(&config)?;
-        let sockets = ServerSockets::bind(&config).await?;
+        let sockets = ListeningSockets::bind(&config).await?;
         let (address, grpc_address) = sockets.tcp_addresses();
         let port = address.map_or(config.server.port, |a| a.port());
         let (index, routes) = vllm_sim_http::build_routes(&config);
-        let inputs = BackendInputs {
+        let inputs = EngineBackendInputs {
             reasoning_end: None,
-            has_reasoning: config.api.has_reasoning(),
+            has_reasoning: config.api.replies_have_reasoning(),
             texts,
             paths: index.served_paths(),
             started,
@@ -160,9 +160,9 @@ impl SimulatorServer {
         };
         let backend = EngineBackend::start(&config, inputs)?;
         let service = backend.service.clone();
-        replies::install_reply_rules(&config, &service, replies)?;
+        replies::set_reply_rules_of_server(&config, &service, replies)?;
         startup_log::log_engine_start(&config);
-        let logged = stats_log::engines_to_log(&config, &backend.metrics, &backend.live);
+        let logged = stats_log::engines_with_stats_log(&config, &backend.metrics, &backend.live);
         let parts = AppParts {
             settings: http_settings::http_api_settings(&config),
             rules: rules::http_request_rules(&config, &service),
@@ -180,13 +180,14 @@ impl SimulatorServer {
         let mut accepting = backend.start_bootstrap_servers(&config, &app).await?;
         match loaded {
             Some(loaded) => app.add_to_admin_state(loaded),
-            None => {
-                app.service().faults.set_initial_settings(setup::initial_live_settings(&config))
-            }
+            None => app
+                .service()
+                .faults
+                .set_initial_settings(setup::initial_live_fault_settings(&config)),
         }
         accepting.spawn(vllm_sim_http::sample_metrics_periodically(Arc::downgrade(&app)));
         if let Some((engines, every)) = logged {
-            accepting.spawn(stats_log::log_stats_periodically(engines, every));
+            accepting.spawn(stats_log::log_engine_stats_periodically(engines, every));
         }
         #[cfg(feature = "grpc")]
         let grpc = Some(vllm_sim_grpc::grpc_router(vllm_sim_grpc::GrpcState {
@@ -234,10 +235,10 @@ impl SimulatorServer {
     pub async fn shutdown(mut self) {
         self.app.begin_shutdown();
         let availability = self.app.availability_sender();
-        if self.config.model.compat != Compat::Llmd {
+        if self.config.model.compat != MetricsCompat::Llmd {
             availability.send_modify(|availability| availability.leaving = true);
         }
-        self.backend.drain_requests(self.shutdown_timeout).await;
+        self.backend.drain_running_requests(self.shutdown_timeout).await;
         availability.send_modify(|availability| availability.stopping = true);
         let ended = async {
             availability.closed().await;
@@ -245,7 +246,7 @@ impl SimulatorServer {
         // Idle or stalled connections are closed.
         let _ = tokio::time::timeout(Duration::from_millis(500), ended).await;
         self.accepting.shutdown().await;
-        self.backend.stop_and_flush().await;
+        self.backend.stop_engines_and_flush().await;
         if let Some(socket) = &self.socket {
             let _ = std::fs::remove_file(socket);
         }
@@ -260,7 +261,7 @@ fn open_tls_acceptor(config: &Config) -> Result<Option<ReloadingTlsAcceptor>, Se
 
 fn spawn_accepting(
     accepting: &mut JoinSet<()>,
-    sockets: ServerSockets,
+    sockets: ListeningSockets,
     config: &Config,
     app: &App,
     http: &Arc<HttpService>,
@@ -269,7 +270,7 @@ fn spawn_accepting(
     let stopping = app.availability_sender().subscribe();
     let server = &config.server;
     if let (Some(acceptor), Some(tls)) = (&acceptor, &server.tls) {
-        accepting.spawn(acceptor.clone().reload_on_change(tls.clone()));
+        accepting.spawn(acceptor.clone().reload_on_certificate_change(tls.clone()));
     }
     for socket in sockets.into_sockets() {
         let (http, acceptor) = (http.clone(), acceptor.clone());

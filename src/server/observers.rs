@@ -9,15 +9,15 @@ use super::error::engine_start_error;
 use super::{setup, timing};
 use vllm_sim_config::Config;
 use vllm_sim_engine::driver::EngineObserver;
-use vllm_sim_observe::kv_events::EventLossSwitch;
-use vllm_sim_observe::metrics::{BlockLifetime, Metrics, MfuObserver};
+use vllm_sim_observe::kv_events::KvEventLossSwitch;
+use vllm_sim_observe::metrics::{KvBlockLifetimeObserver, Metrics, MfuObserver};
 #[cfg(feature = "otel")]
 use vllm_sim_observe::otel::TraceExporter;
 #[cfg(feature = "zmq")]
 use vllm_sim_observe::{
     kv_events::{
-        EventBatching, KvEventObserver, KvEventPublisher, PublisherConfig, TopicFields,
-        endpoint_of_rank,
+        KvEventBatching, KvEventObserver, KvEventPublisher, KvEventPublisherConfig,
+        TopicTemplateFields, endpoint_of_rank,
     },
     kv_transfer::BlockReadNotifier,
 };
@@ -25,7 +25,7 @@ use vllm_sim_observe::{
 pub(super) struct ServerObservers {
     metrics: Arc<Metrics>,
     /// Switch that makes the engines drop their KV events.
-    pub(super) event_loss: EventLossSwitch,
+    pub(super) event_loss: KvEventLossSwitch,
     #[cfg(feature = "zmq")]
     notifier: Option<BlockReadNotifier>,
     #[cfg(feature = "otel")]
@@ -60,7 +60,7 @@ impl ServerObservers {
         };
         Ok(Self {
             metrics: metrics.clone(),
-            event_loss: EventLossSwitch::default(),
+            event_loss: KvEventLossSwitch::default(),
             #[cfg(feature = "zmq")]
             notifier,
             #[cfg(feature = "otel")]
@@ -79,7 +79,7 @@ impl ServerObservers {
         not(all(feature = "otel", feature = "zmq")),
         expect(unused_variables, reason = "events need rank and port, spans the epoch")
     )]
-    pub(super) fn observers_of_engine(
+    pub(super) fn event_observers_of_engine(
         &self,
         config: &Config,
         (index, rank): (usize, u32),
@@ -87,13 +87,13 @@ impl ServerObservers {
         port: u16,
     ) -> Result<Vec<Box<dyn EngineObserver>>, StartError> {
         let features = setup::engine_features(config);
-        let series = self.metrics.engine(index);
+        let series = self.metrics.engine_metrics(index);
         let mut observers = self.metrics.observers(index, features);
         if config.metrics.kv_cache {
             let share = config.metrics.kv_cache_sample;
-            observers.push(Box::new(BlockLifetime::new(series.clone(), share)));
+            observers.push(Box::new(KvBlockLifetimeObserver::new(series.clone(), share)));
         }
-        if let Some(model) = timing::mfu_work_model(config) {
+        if let Some(model) = timing::mfu_metrics_work_model(config) {
             observers.push(Box::new(MfuObserver::new(series, model, features.steps)));
         }
         #[cfg(feature = "zmq")]
@@ -131,11 +131,11 @@ impl ServerObservers {
 fn start_kv_event_publisher(
     config: &Config,
     (rank, port): (u32, u16),
-    loss: &EventLossSwitch,
+    loss: &KvEventLossSwitch,
 ) -> Result<KvEventPublisher, StartError> {
     let events = &config.kv_events;
-    let is_llmd = events.encoding.format.is_llmd();
-    let topic = TopicFields {
+    let is_llmd = events.encoding.format.is_llmd_format();
+    let topic = TopicTemplateFields {
         pod_ip: config.server.pod.ip.clone().unwrap_or_else(|| "localhost".to_owned()),
         host: config.server.pod.name.clone().unwrap_or_else(|| "localhost".to_owned()),
         port,
@@ -143,7 +143,7 @@ fn start_kv_event_publisher(
         rank,
     };
     let replay = events.replay_endpoint.as_deref();
-    KvEventPublisher::start(PublisherConfig {
+    KvEventPublisher::start(KvEventPublisherConfig {
         endpoint: endpoint_of_rank(&events.endpoint, rank).map_err(engine_start_error)?,
         replay_endpoint: replay
             .map(|at| endpoint_of_rank(at, rank))
@@ -160,8 +160,8 @@ fn start_kv_event_publisher(
         encoding: events.encoding,
         loss: loss.clone(),
         batching: match is_llmd {
-            false => EventBatching::PerCall,
-            true => EventBatching::Sized {
+            false => KvEventBatching::PerCall,
+            true => KvEventBatching::Sized {
                 events: events.batch_size,
                 every: std::time::Duration::from_secs(1),
             },

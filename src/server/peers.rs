@@ -10,7 +10,9 @@ use http_body_util::Empty;
 use super::error::StartError;
 use vllm_sim_config::{Config, ConfigError};
 use vllm_sim_http::{DashboardPeer, SUMMARY_PATH};
-use vllm_sim_http_client::{CertificateVerification, Connector, PooledHttpClient, ServerEndpoint};
+use vllm_sim_http_client::{
+    CertificateVerification, HttpConnector, HttpServerEndpoint, PooledHttpClient,
+};
 
 /// Maximum size of a peer server's response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
@@ -52,10 +54,10 @@ impl PeerClient {
         if port.is_some_and(|(_, port)| port.parse::<u16>().is_err()) {
             return Err(wrong("its port is not a number from 0 to 65535"));
         }
-        let endpoint = ServerEndpoint::new(scheme == "https", &authority);
+        let endpoint = HttpServerEndpoint::new(scheme == "https", &authority);
         let endpoint = endpoint.ok_or_else(|| wrong("has no host"))?;
         // The request has no secrets, and deployments often have self-signed certificates.
-        let connector = Connector::new(endpoint, &CertificateVerification::Disabled);
+        let connector = HttpConnector::new(endpoint, &CertificateVerification::Disabled);
         let connector = connector.map_err(|error| wrong(&error.to_string()))?;
         let base = match base {
             "" => String::new(),
@@ -72,7 +74,7 @@ impl PeerClient {
         let request = Request::get(&self.path).header(header::HOST, &self.host);
         let request = request.body(Empty::new());
         let request = request.map_err(|error| error.to_string())?;
-        let answer = self.client.fetch_body(request, MAX_RESPONSE_BYTES).await?;
+        let answer = self.client.fetch_response_body(request, MAX_RESPONSE_BYTES).await?;
         if !answer.status().is_success() {
             return Err(format!("it returned {} for {}", answer.status(), self.path));
         }

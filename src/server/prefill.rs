@@ -19,7 +19,7 @@ use {
     vllm_sim_config::KvConnector,
     vllm_sim_engine::driver::KvSourceServer,
     vllm_sim_observe::kv_transfer::{
-        BlockReadListener, EngineMetadata, HandshakeRules, PrefillHandshakes,
+        BlockReadListener, KvHandshakeRules, KvTransferEngineMetadata, PrefillHandshakes,
     },
     vllm_sim_service::{InferenceService, PrefillHandshake},
 };
@@ -29,7 +29,7 @@ use {
 ///
 /// A port that is in use is not an error: the KV blocks are released when their lease expires.
 #[cfg(feature = "zmq")]
-pub(super) fn listen_for_block_reads(
+pub(super) fn start_block_read_listeners(
     config: &Config,
     service: &Arc<InferenceService>,
     engine_ids: &Arc<OnceLock<Vec<String>>>,
@@ -54,9 +54,9 @@ pub(super) fn listen_for_block_reads(
         let block_size = config.engine.block_size;
         let metadata = move || {
             let engine_id = engine_ids.get()?.get(index)?.clone();
-            Some(EngineMetadata { engine_id, block_size })
+            Some(KvTransferEngineMetadata { engine_id, block_size })
         };
-        match BlockReadListener::start(&endpoint, metadata, on_read) {
+        match BlockReadListener::start_listening(&endpoint, metadata, on_read) {
             Ok(listener) => listeners.push(listener),
             Err(error) => tracing::warn!(
                 endpoint,
@@ -94,7 +94,7 @@ impl PrefillHandshake for ZmqHandshake {
 /// # Errors
 /// [`StartError::Thread`] if the thread of the handshakes cannot be started.
 #[cfg(feature = "zmq")]
-pub(super) fn start_handshakes(
+pub(super) fn start_prefill_handshakes(
     config: &Config,
 ) -> Result<Option<Box<dyn PrefillHandshake>>, StartError> {
     let transfer = config.kv_transfer.as_ref().filter(|transfer| transfer.does_handshakes);
@@ -107,8 +107,8 @@ pub(super) fn start_handshakes(
             let timeout = transfer.mooncake_abort_timeout;
             return Ok(Some(Box::new(MooncakeHandshake::new(block_size, timeout))));
         }
-        Some(KvConnector::MoriIo) => HandshakeRules::MoriIo,
-        _ => HandshakeRules::Nixl(block_size),
+        Some(KvConnector::MoriIo) => KvHandshakeRules::MoriIo,
+        _ => KvHandshakeRules::Nixl(block_size),
     };
     let handshakes = PrefillHandshakes::start(rules).map_err(StartError::Thread)?;
     Ok(Some(Box::new(ZmqHandshake(handshakes))))
@@ -133,7 +133,7 @@ fn zmq_bind_endpoint(host: &str, port: u32) -> String {
 ///
 /// # Errors
 /// [`StartError::Listen`] if its port is in use.
-pub(super) async fn start_mooncake_bootstrap(
+pub(super) async fn start_mooncake_bootstrap_server(
     config: &Config,
     app: &Arc<App>,
 ) -> Result<Option<impl Future<Output = ()> + Send + use<>>, StartError> {
@@ -149,6 +149,6 @@ pub(super) async fn start_mooncake_bootstrap(
     let routes = Router::new()
         .route("/query", get(bootstrap::list_engines))
         .route("/register", post(bootstrap::register_worker))
-        .with_state(bootstrap::BootstrapRegistry::new(app));
+        .with_state(bootstrap::MooncakeBootstrapRegistry::new(app));
     Ok(Some(aux_server::serve_http1_routes(listener, routes)))
 }

@@ -19,7 +19,7 @@ pub(super) fn read_scripted_replies(
 }
 
 /// Sets the scripted replies of a server, after a check against its tokenizer.
-pub(super) fn install_reply_rules(
+pub(super) fn set_reply_rules_of_server(
     config: &Config,
     service: &InferenceService,
     rules: Option<Arc<ReplyRules>>,
@@ -39,7 +39,7 @@ pub(super) fn install_reply_rules(
 
 /// Refuses rules whose conditions no request of vLLM's own API server can fulfil.
 #[cfg(feature = "zmq")]
-pub(super) fn check_token_prompts(
+pub(super) fn check_rules_for_token_prompts(
     config: &Config,
     rules: Option<&ReplyRules>,
 ) -> Result<(), StartError> {
@@ -57,7 +57,9 @@ pub(super) fn check_token_prompts(
 
 /// Logs the scripted replies that no request used on any of the servers; each server has rules of
 /// its own.
-pub(super) fn log_unused_replies<'s>(services: impl Iterator<Item = &'s InferenceService>) {
+pub(super) fn log_unused_scripted_replies<'s>(
+    services: impl Iterator<Item = &'s InferenceService>,
+) {
     let all: Vec<Arc<ReplyRules>> = services.filter_map(|it| it.replies.current_rules()).collect();
     let Some(rules) = all.first() else { return };
     for index in 0..rules.len() {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use vllm_sim_config::{CliMode, Compat, Config};
+use vllm_sim_config::{CliMode, Config, MetricsCompat};
 use vllm_sim_http::service_dialect;
 use vllm_sim_service::dialect::{LlmdDialect, TokenIdDialect};
 use vllm_sim_service::{AllowedToolSchemas, InferenceService, RequestRules};
@@ -13,7 +13,7 @@ use vllm_sim_wire::{SamplingDefaults, ServerLimits};
 pub(super) fn http_request_rules(config: &Config, service: &InferenceService) -> RequestRules {
     let (api, tools) = (&config.api, &config.content.tools);
     let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;
-    let is_llmd = config.model.compat == Compat::Llmd;
+    let is_llmd = config.model.compat == MetricsCompat::Llmd;
     let max_logprobs = max_logprobs(config);
     let limits = ServerLimits {
         max_logprobs: match is_llmd {

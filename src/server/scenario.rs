@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_http::AdminState;
-use vllm_sim_observe::metrics::{Metrics, Rejection};
+use vllm_sim_observe::metrics::{Metrics, RejectionReason};
 use vllm_sim_service::fault::{ExceededAdmissionLimit, FaultObserver, FaultOrigin};
 use vllm_sim_service::scenario::FaultScenario;
 
@@ -21,8 +21,8 @@ impl FaultObserver for FaultMetricsObserver {
 
     fn on_rejected(&self, bound: ExceededAdmissionLimit) {
         self.0.on_rejected(match bound {
-            ExceededAdmissionLimit::Requests => Rejection::QueuedRequests,
-            ExceededAdmissionLimit::Tokens => Rejection::QueuedTokens,
+            ExceededAdmissionLimit::Requests => RejectionReason::QueuedRequests,
+            ExceededAdmissionLimit::Tokens => RejectionReason::QueuedTokens,
         });
     }
 }

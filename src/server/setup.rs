@@ -8,21 +8,21 @@ use super::cache_config::cache_config_fields;
 use super::rules;
 use super::timing;
 use vllm_sim_config::{
-    CliMode, Compat, Config, KvConnector, KvTransferConfig, ModelTask, SchedulerKind,
+    CliMode, Config, KvConnector, KvTransferConfig, MetricsCompat, ModelTask, SchedulerKind,
 };
-use vllm_sim_engine::LoadFailurePolicy;
-use vllm_sim_engine::kv::{BlockHashConfig, BlockPoolConfig, HashAlgo, OffloadConnector};
-use vllm_sim_http::LayerSettings;
-use vllm_sim_observe::kv_events::HashFormat;
+use vllm_sim_engine::KvLoadFailurePolicy;
+use vllm_sim_engine::kv::{BlockHashAlgorithm, BlockHashConfig, BlockPoolConfig, OffloadConnector};
+use vllm_sim_http::MiddlewareSettings;
+use vllm_sim_observe::kv_events::KvEventHashFormat;
 use vllm_sim_observe::metrics::{
-    AdapterSlots, ApiServers, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
-    cache_config_labels,
+    ApiServerCount, CpuOffloadInfo, EngineFeatures, FakeMetrics, LoraSlotCounts, MetricsSettings,
+    NixlTransferShape, cache_config_labels,
 };
 #[cfg(feature = "grpc")]
 use vllm_sim_service::InferenceService;
 use vllm_sim_service::prompt::{MediaLimits, MediaSettings, PromptSettings};
-use vllm_sim_service::{LiveFaultSettings, NgramLookup};
-use vllm_sim_tokenizer::{HuggingFaceHub, MediaModality, TokenizerLocation};
+use vllm_sim_service::{LiveFaultSettings, NgramLookupSettings};
+use vllm_sim_tokenizer::{HuggingFaceHubSettings, MediaModality, TokenizerLocation};
 
 /// Default number of KV cache blocks per data-parallel rank.
 const DEFAULT_KV_BLOCKS: u32 = 16_384;
@@ -47,7 +47,7 @@ pub(super) fn tokenizer_location(
             TokenizerLocation::Simulated
         };
     }
-    let mut hub = HuggingFaceHub::from_env(env);
+    let mut hub = HuggingFaceHubSettings::from_env(env);
     hub.token = source.hf_token.clone().or(hub.token);
     hub.endpoint = source.hf_endpoint.clone().or(hub.endpoint);
     let revision = source.revision.clone();
@@ -61,7 +61,7 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
 }
 
 /// Returns the initial values of the fault settings that can change at run time.
-pub(super) fn initial_live_settings(config: &Config) -> LiveFaultSettings {
+pub(super) fn initial_live_fault_settings(config: &Config) -> LiveFaultSettings {
     LiveFaultSettings {
         rates: config.faults.rates.clone(),
         admission: config.engine.queue.admission,
@@ -87,11 +87,11 @@ pub(super) fn has_prefix_cache(config: &Config) -> bool {
 pub(super) fn kv_block_count(config: &Config) -> u32 {
     let planned = config.engine.kv_cache.as_ref().map(|size| size.blocks);
     let told = planned.or(config.engine.memory.num_blocks);
-    told.or_else(|| timing::kv_blocks_that_fit(config)).unwrap_or(DEFAULT_KV_BLOCKS)
+    told.or_else(|| timing::kv_blocks_that_fit_in_memory(config)).unwrap_or(DEFAULT_KV_BLOCKS)
 }
 
 /// Returns the KV cache settings of the pool scheduler; `None` without a KV cache.
-pub(super) fn pool_kv_config(config: &Config) -> Option<BlockPoolConfig> {
+pub(super) fn pool_scheduler_kv_config(config: &Config) -> Option<BlockPoolConfig> {
     has_prefix_cache(config).then(|| BlockPoolConfig {
         // vLLM's count includes a null block, llm-d's does not.
         num_blocks: kv_block_count(config)
@@ -103,7 +103,7 @@ pub(super) fn pool_kv_config(config: &Config) -> Option<BlockPoolConfig> {
 }
 
 /// Returns the time that KV blocks are kept for another server; `None`: no blocks are kept.
-pub(super) fn kv_block_lease(config: &Config) -> Option<Duration> {
+pub(super) fn kv_block_lease_duration(config: &Config) -> Option<Duration> {
     let transfer = config.kv_transfer.as_ref();
     transfer.and_then(KvTransferConfig::block_lease_duration)
 }
@@ -112,19 +112,19 @@ pub(super) fn kv_block_lease(config: &Config) -> Option<Duration> {
 ///
 /// **Source:** `requires_kv_delivery`, vLLM 0.33 `kv_connector/v1/base.py`; caches in host memory
 /// do not require it.
-pub(super) fn hands_off_prompts(config: &Config) -> bool {
+pub(super) fn hands_off_prompt_kv_cache(config: &Config) -> bool {
     let transfer = config.kv_transfer.as_ref();
     transfer.is_some_and(|transfer| transfer.producer && transfer.connector.is_some())
 }
 
 /// Returns whether a KV connector may load blocks into the GPU: from other servers or host memory.
-pub(super) fn loads_kv_cache(config: &Config) -> bool {
+pub(super) fn may_load_external_kv_cache(config: &Config) -> bool {
     let transfer = config.kv_transfer.as_ref();
     config.engine.kv_offload.is_some() || transfer.is_some_and(|transfer| transfer.consumer)
 }
 
 /// Returns the policy for prompts whose KV cache cannot be loaded from another server.
-pub(super) fn load_failure_policy(config: &Config) -> LoadFailurePolicy {
+pub(super) fn kv_load_failure_policy(config: &Config) -> KvLoadFailurePolicy {
     let transfer = config.kv_transfer.as_ref();
     transfer.map_or_else(Default::default, |t| t.load_failure_policy)
 }
@@ -142,7 +142,7 @@ pub(super) fn block_hash_config(config: &Config) -> Option<BlockHashConfig> {
         || engine.prefix_cache.enable_kvcache
         || engine.kv_offload.is_some();
     (has_prefix_cache(config) && found).then(|| BlockHashConfig {
-        algo: if shown { engine.prefix_cache.hash_algo } else { HashAlgo::Internal },
+        algo: if shown { engine.prefix_cache.hash_algo } else { BlockHashAlgorithm::Internal },
         seed: engine.prefix_cache.hash_seed.clone(),
         block_size: engine.block_size,
         lookahead: match &engine.speculative {
@@ -150,7 +150,7 @@ pub(super) fn block_hash_config(config: &Config) -> Option<BlockHashConfig> {
             _ => 0,
         },
         keep_hashes: config.kv_events.enabled
-            && matches!(config.kv_events.encoding.hashes, HashFormat::Bytes(_)),
+            && matches!(config.kv_events.encoding.hashes, KvEventHashFormat::Bytes(_)),
         keep_tokens: config.kv_events.enabled,
     })
 }
@@ -177,12 +177,12 @@ pub(super) fn prompt_settings(config: &Config) -> PromptSettings {
 }
 
 /// Returns the settings of n-gram speculation, which searches draft tokens in prompt and output.
-pub(super) fn ngram_lookup(config: &Config) -> Option<NgramLookup> {
+pub(super) fn ngram_speculation_settings(config: &Config) -> Option<NgramLookupSettings> {
     let speculative = config.engine.speculative.as_ref();
     let speculative = speculative.filter(|_| config.engine.scheduler == SchedulerKind::Vllm)?;
     let (min, max) = speculative.prompt_lookup?;
     let tokens = speculative.num_tokens;
-    Some(NgramLookup { min, max, tokens })
+    Some(NgramLookupSettings { min, max, tokens })
 }
 
 /// Returns the engine features that metrics, KV events and traces depend on.
@@ -195,7 +195,7 @@ pub(super) fn engine_features(config: &Config) -> EngineFeatures {
         connector: kv_connector(config).is_some() || config.engine.kv_offload.is_some(),
         transfer: uses_nixl(config).then(|| nixl_transfer(config)),
         adapter_slots: (config.lora.enabled && config.metrics.previews.resident_adapters)
-            .then_some(AdapterSlots {
+            .then_some(LoraSlotCounts {
                 gpu: config.lora.max_loras as usize,
                 cpu: config.lora.max_cpu_loras as usize,
             }),
@@ -209,13 +209,13 @@ fn uses_nixl(config: &Config) -> bool {
 }
 
 /// Returns the size of a NIXL transfer of a prompt's KV cache from another engine.
-fn nixl_transfer(config: &Config) -> NixlTransfer {
+fn nixl_transfer(config: &Config) -> NixlTransferShape {
     let engine = &config.engine;
     let tensor = engine.parallel.tensor;
     let (layers, bytes) = timing::kv_regions_and_bytes_per_token(config).unwrap_or_default();
     let typed = engine.transfer.kv_bytes_per_token;
     let typed = typed.map(|bytes| bytes as f64 / f64::from(tensor));
-    NixlTransfer {
+    NixlTransferShape {
         workers: tensor,
         block_size: engine.block_size,
         token_bytes: typed.unwrap_or(bytes),
@@ -225,10 +225,10 @@ fn nixl_transfer(config: &Config) -> NixlTransfer {
 
 /// Returns the description of the host-memory KV cache for `/metrics`; `None` without one, or with
 /// LMCache.
-fn offload_info(config: &Config) -> Option<OffloadInfo> {
+fn offload_info(config: &Config) -> Option<CpuOffloadInfo> {
     // LMCache exports its own metrics.
     let host = config.engine.kv_offload.as_ref().filter(|host| !host.is_lmcache)?;
-    Some(OffloadInfo {
+    Some(CpuOffloadInfo {
         simple: host.tier.rules == OffloadConnector::Simple,
         workers: host.workers,
         chunks: host.tier.chunks,
@@ -239,9 +239,9 @@ fn offload_info(config: &Config) -> Option<OffloadInfo> {
 }
 
 /// Returns the settings of the HTTP middleware of a server on `port`.
-pub(super) fn http_middleware_settings(config: &Config, port: u16) -> LayerSettings {
+pub(super) fn http_middleware_settings(config: &Config, port: u16) -> MiddlewareSettings {
     let server = &config.server;
-    LayerSettings {
+    MiddlewareSettings {
         root_path: server.root_path.clone(),
         api_keys: server.api_keys.clone(),
         cors: server.cors.clone(),
@@ -270,7 +270,7 @@ pub(super) fn grpc_settings(
     }
 }
 
-pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings {
+pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> MetricsSettings {
     let engine = &config.engine;
     let (first, count) = engine.parallel.local_ranks;
     let cache = cache_config_labels(cache_config_fields(config), config.model.vllm_version);
@@ -279,7 +279,7 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings
         .fake
         .as_ref()
         .and_then(|value| serde_json::from_value::<FakeMetrics>(value.clone()).ok());
-    Settings {
+    MetricsSettings {
         model_name: config.model.served_names.first().cloned().unwrap_or_default(),
         engines: (first..first + count).map(|rank| rank.to_string()).collect(),
         max_model_len: config.model.max_model_len,
@@ -288,7 +288,7 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings
         compat: config.model.compat,
         version: config.model.vllm_version,
         legacy: config.metrics.legacy,
-        finish_reason_label: config.model.compat == Compat::Llmd,
+        finish_reason_label: config.model.compat == MetricsCompat::Llmd,
         tool_parser: config.api.tool_call_parser.is_some(),
         // A render-only server has no engine.
         engine_stats: !config.metrics.disable_log_stats && !config.api.scale_out.render_only,
@@ -304,12 +304,12 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings
             }),
         offload: offload_info(config),
         api_servers: match engine.parallel.api_servers {
-            0 | 1 => ApiServers::One,
-            _ => ApiServers::Several,
+            0 | 1 => ApiServerCount::One,
+            _ => ApiServerCount::Several,
         },
         runtime_series: engine.parallel.api_servers <= 1,
         routes,
         fake: fake.map(|fake| (fake, config.metrics.fake_refresh_interval)),
-        ..Settings::default()
+        ..MetricsSettings::default()
     }
 }

@@ -26,7 +26,7 @@ impl SglangPairServer {
     ///
     /// # Errors
     /// [`StartError::Thread`] if a thread or socket cannot be opened.
-    pub(super) fn start(
+    pub(super) fn start_sockets(
         config: &Config,
         service: &Arc<InferenceService>,
     ) -> Result<Option<Self>, StartError> {
@@ -48,14 +48,15 @@ impl SglangPairServer {
             IpAddr::V4(ip) => format!("tcp://{ip}:*"),
             IpAddr::V6(ip) => format!("tcp://[{ip}]:*"),
         };
-        let listener = PeerListener::start(&endpoint, on_message).map_err(StartError::Thread)?;
+        let listener =
+            PeerListener::start_listening(&endpoint, on_message).map_err(StartError::Thread)?;
         let disaggregation = Arc::new(Disaggregation::new(DisaggregationParts {
             config: pair.clone(),
             role: config.engine.role,
             page_size: config.engine.block_size,
             kv_cache_dtype: config.engine.memory.kv_cache_dtype.clone(),
             endpoint: listener.endpoint.clone(),
-            send: Box::new(move |endpoint, frames| sender.send(endpoint, frames)),
+            send: Box::new(move |endpoint, frames| sender.send_message(endpoint, frames)),
             service: Arc::downgrade(service),
         }));
         let _ = receiver.set(Arc::clone(&disaggregation));

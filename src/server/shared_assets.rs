@@ -8,17 +8,17 @@ use super::setup;
 use vllm_sim_config::Config;
 #[cfg(feature = "zmq")]
 use vllm_sim_dataset::DatasetFormat;
-use vllm_sim_dataset::{Dataset, DatasetError, RowStorage};
+use vllm_sim_dataset::{Dataset, DatasetError, DatasetRowStorage};
 use vllm_sim_service::generate::RecordedReplies;
 use vllm_sim_tokenizer::{Tokenizer, TokenizerError};
 
 #[derive(Debug, Clone)]
-pub(super) struct SharedAssets {
+pub(super) struct SharedServerAssets {
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) recordings: Option<RecordedReplies>,
 }
 
-impl SharedAssets {
+impl SharedServerAssets {
     /// Opens the configured tokenizer and dataset of recorded replies, the dataset on the blocking
     /// pool, and downloads it if configured.
     ///
@@ -38,9 +38,9 @@ impl SharedAssets {
 }
 
 #[cfg(feature = "zmq")]
-impl SharedAssets {
+impl SharedServerAssets {
     /// Returns whether the dataset finds recorded replies by texts and roles instead of token ids.
-    pub(super) fn looks_up_replies_by_text(&self) -> bool {
+    pub(super) fn finds_recorded_replies_by_text(&self) -> bool {
         let recordings = self.recordings.as_ref();
         recordings.is_some_and(|some| some.dataset.format_version() == DatasetFormat::Texts)
     }
@@ -76,8 +76,8 @@ fn open_dataset(
     #[cfg(not(feature = "download"))]
     let fetched = Ok(());
     let rows = match config.in_memory {
-        true => RowStorage::InMemory,
-        false => RowStorage::OnDisk,
+        true => DatasetRowStorage::InMemory,
+        false => DatasetRowStorage::OnDisk,
     };
     let open = |()| Dataset::open(&config.path, &config.table, rows);
     let dataset = match fetched.and_then(open) {

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use vllm_sim_config::{CliMode, Config};
 use vllm_sim_engine::EngineStats;
 use vllm_sim_engine::driver::LiveEngine;
-use vllm_sim_observe::metrics::{DraftTotals, EngineMetrics, Metrics, Totals};
+use vllm_sim_observe::metrics::{DraftTokenTotals, EngineMetrics, EngineTotals, Metrics};
 
-pub(super) struct LoggedEngine {
+pub(super) struct StatsLogEngine {
     number: u32,
     live: LiveEngine,
     metrics: Arc<EngineMetrics>,
@@ -20,18 +20,18 @@ pub(super) struct LoggedEngine {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct PreviousStats {
-    totals: Totals,
+    totals: EngineTotals,
     /// Rates of prompt tokens and output tokens, per second.
     rates: (f64, f64),
 }
 
 /// Returns the engines to log and the log interval; `None` without a periodic log line, as in
 /// llm-d.
-pub(super) fn engines_to_log(
+pub(super) fn engines_with_stats_log(
     config: &Config,
     metrics: &Arc<Metrics>,
     live: &[LiveEngine],
-) -> Option<(Vec<LoggedEngine>, Duration)> {
+) -> Option<(Vec<StatsLogEngine>, Duration)> {
     let every = config.metrics.log_interval;
     if config.metrics.disable_log_stats
         || config.api.scale_out.render_only
@@ -42,15 +42,15 @@ pub(super) fn engines_to_log(
     }
     let (first, _) = config.engine.parallel.local_ranks;
     let engines = (first..).zip(live).enumerate();
-    let engines = engines.map(|(index, (number, live))| LoggedEngine {
+    let engines = engines.map(|(index, (number, live))| StatsLogEngine {
         number,
         live: live.clone(),
-        metrics: metrics.engine(index),
+        metrics: metrics.engine_metrics(index),
     });
     Some((engines.collect(), every))
 }
 
-pub(super) async fn log_stats_periodically(engines: Vec<LoggedEngine>, every: Duration) {
+pub(super) async fn log_engine_stats_periodically(engines: Vec<StatsLogEngine>, every: Duration) {
     let mut last = vec![PreviousStats::default(); engines.len()];
     let mut drafts = vec![PreviousDraftCounts::default(); engines.len()];
     let mut copies = vec![LastCopies::default(); engines.len()];
@@ -61,7 +61,7 @@ pub(super) async fn log_stats_periodically(engines: Vec<LoggedEngine>, every: Du
         before = Instant::now();
         let before = last.iter_mut().zip(&mut drafts).zip(&mut copies);
         for (engine, ((last, drafts), copies)) in engines.iter().zip(before) {
-            let totals = engine.metrics.totals();
+            let totals = engine.metrics.engine_totals();
             let stats = engine.live.stats();
             let (text, is_idle) =
                 engine_stats_log_line(engine.number, &stats, totals, last, seconds);
@@ -71,7 +71,7 @@ pub(super) async fn log_stats_periodically(engines: Vec<LoggedEngine>, every: Du
                 tracing::info!("{text}");
             }
             drafts.seconds += seconds;
-            if let Some(text) = drafts.speculation_log_line(engine.metrics.draft_totals()) {
+            if let Some(text) = drafts.speculation_log_line(engine.metrics.draft_token_totals()) {
                 tracing::info!("{text}");
             }
             if let Some(text) = copies.kv_copy_log_line(engine.metrics.offload_totals()) {
@@ -110,7 +110,7 @@ impl LastCopies {
 /// Counters of draft tokens at the previous log line, and the time since, in seconds.
 #[derive(Debug, Clone, Default)]
 struct PreviousDraftCounts {
-    totals: DraftTotals,
+    totals: DraftTokenTotals,
     seconds: f64,
 }
 
@@ -119,7 +119,7 @@ impl PreviousDraftCounts {
     /// any.
     ///
     /// Source: vLLM 0.33 `vllm/v1/spec_decode/metrics.py`, `SpecDecodingLogging`.
-    fn speculation_log_line(&mut self, now: DraftTotals) -> Option<String> {
+    fn speculation_log_line(&mut self, now: DraftTokenTotals) -> Option<String> {
         let before = std::mem::replace(&mut self.totals, now);
         let now = &self.totals;
         let drafts = now.drafts.saturating_sub(before.drafts);
@@ -153,7 +153,7 @@ impl PreviousDraftCounts {
 fn engine_stats_log_line(
     number: u32,
     stats: &EngineStats,
-    now: Totals,
+    now: EngineTotals,
     last: &mut PreviousStats,
     seconds: f64,
 ) -> (String, bool) {
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_line_about_drafts_is_vllms() {
-        let totals = |drafts, proposed, accepted, accepted_at: &[u64]| DraftTotals {
+        let totals = |drafts, proposed, accepted, accepted_at: &[u64]| DraftTokenTotals {
             drafts,
             proposed,
             accepted,
@@ -251,7 +251,12 @@ mod tests {
             total_blocks: 8,
             ..EngineStats::default()
         };
-        let totals = Totals { computed: 100, generated: 50, prefix: (1, 4), ..Totals::default() };
+        let totals = EngineTotals {
+            computed: 100,
+            generated: 50,
+            prefix: (1, 4),
+            ..EngineTotals::default()
+        };
         let mut last = PreviousStats::default();
         let (text, is_idle) = engine_stats_log_line(0, &stats, totals, &mut last, 10.0);
         assert_eq!(

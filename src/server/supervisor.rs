@@ -27,7 +27,7 @@ impl HealthSupervisor {
     ///
     /// # Errors
     /// [`StartError::Listen`] if the port is in use.
-    pub(super) async fn start(
+    pub(super) async fn start_health_endpoint(
         host: Option<&str>,
         port: u16,
         servers: &[Arc<App>],

@@ -6,17 +6,18 @@ use super::error::{StartError, engine_start_error};
 use super::setup;
 use vllm_sim_config::{Config, KernelTableSource, LatencySource, SchedulerKind};
 use vllm_sim_engine::latency::{
-    AicSetup, AicStepTimes, DraftLatency, GPUS, Gpu, KvCacheMemory, LatencyModel, MfuWorkModel,
-    ModelShape, PolynomialStepTime, Quantization, QuantizationScheme, Roofline,
-    RooflineCoefficients, RooflineSetup, StepTimeGrid, find_gpu, find_installed_tables,
-    known_model_shape, kv_bytes_per_value, sampling_defaults,
+    AiConfiguratorSetup, AiConfiguratorStepTimes, DraftLatencyModel, Gpu, KNOWN_GPUS,
+    KvCacheMemory, LatencyModel, MfuWorkModel, ModelQuantization, ModelShape, PolynomialStepTime,
+    QuantizationScheme, RooflineCoefficients, RooflineModel, RooflineModelSetup, StepTimeGrid,
+    find_gpu, find_installed_kernel_tables, known_model_shape, kv_bytes_per_value,
+    sampling_defaults,
 };
 
 const FALLBACK_GPU: &str = "H100";
 
 pub(super) fn build_latency_model(
     config: &Config,
-) -> Result<(LatencyModel, Option<RooflineSetup>), StartError> {
+) -> Result<(LatencyModel, Option<RooflineModelSetup>), StartError> {
     let engine = &config.engine;
     let planned = engine.kv_cache.as_ref();
     if let Some(refusal) = planned.and_then(|size| size.refusal.as_ref()) {
@@ -37,7 +38,7 @@ pub(super) fn build_latency_model(
         }
         LatencySource::Roofline { coefficients } => {
             let setup = build_roofline_setup(config, coefficients.as_deref())?;
-            let roofline = Roofline::new(&setup).map_err(engine_start_error)?;
+            let roofline = RooflineModel::new(&setup).map_err(engine_start_error)?;
             (LatencyModel::Roofline(Box::new(roofline)), Some(setup))
         }
         LatencySource::Aic(tables) => {
@@ -52,14 +53,14 @@ pub(super) fn build_latency_model(
 /// has one.
 pub(super) fn build_drafter_latency(
     config: &Config,
-    setup: &RooflineSetup,
-) -> Result<Option<Box<DraftLatency>>, StartError> {
+    setup: &RooflineModelSetup,
+) -> Result<Option<Box<DraftLatencyModel>>, StartError> {
     let engine = &config.engine;
     let (Some(drafter), Some(drafts)) = (&engine.drafter, &engine.speculative) else {
         return Ok(None);
     };
-    let target = RooflineSetup { tp: drafts.tensor.unwrap_or(setup.tp), ..setup.clone() };
-    let drafting = drafter.latency_model(&target).map_err(engine_start_error)?;
+    let target = RooflineModelSetup { tp: drafts.tensor.unwrap_or(setup.tp), ..setup.clone() };
+    let drafting = drafter.draft_latency_model(&target).map_err(engine_start_error)?;
     Ok(Some(Box::new(drafting)))
 }
 
@@ -69,7 +70,7 @@ fn tables_folder(named: Option<&Path>) -> Result<PathBuf, StartError> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
     let installed = || {
         let paths = environments.iter().filter_map(std::env::var_os);
-        paths.map(PathBuf::from).find_map(|path| find_installed_tables(&path))
+        paths.map(PathBuf::from).find_map(|path| find_installed_kernel_tables(&path))
     };
     named.map(Path::to_owned).or_else(installed).ok_or_else(|| {
         engine_start_error(
@@ -82,8 +83,8 @@ fn tables_folder(named: Option<&Path>) -> Result<PathBuf, StartError> {
 fn build_kernel_tables_model(
     config: &Config,
     tables: &KernelTableSource,
-    setup: &RooflineSetup,
-) -> Result<AicStepTimes, StartError> {
+    setup: &RooflineModelSetup,
+) -> Result<AiConfiguratorStepTimes, StartError> {
     let engine = &config.engine;
     let data = tables_folder(tables.folder.as_deref())?;
     warn_of_unused_coefficients(&setup.coefficients);
@@ -93,9 +94,9 @@ fn build_kernel_tables_model(
              tables, must be 1",
         ));
     }
-    let roofline = Roofline::new(setup).map_err(engine_start_error)?;
+    let roofline = RooflineModel::new(setup).map_err(engine_start_error)?;
     let refuse = |error| engine_start_error(format!("--aic-data: {error}"));
-    let mut asked = AicSetup::new(setup, roofline.step_overhead()).map_err(refuse)?;
+    let mut asked = AiConfiguratorSetup::new(setup, roofline.step_overhead()).map_err(refuse)?;
     asked.version.clone_from(&tables.version);
     if engine.scheduler == SchedulerKind::Sglang {
         "sglang".clone_into(&mut asked.backend);
@@ -103,7 +104,7 @@ fn build_kernel_tables_model(
     if engine.parallel.expert {
         asked.moe_ep = setup.tp;
     }
-    AicStepTimes::open(&data, &asked).map_err(refuse)
+    AiConfiguratorStepTimes::open(&data, &asked).map_err(refuse)
 }
 
 /// Warns about latency coefficients of kernels, which have no effect with kernel tables.
@@ -134,7 +135,7 @@ fn warn_of_unused_coefficients(given: &RooflineCoefficients) {
 fn build_roofline_setup(
     config: &Config,
     coefficients: Option<&Path>,
-) -> Result<RooflineSetup, StartError> {
+) -> Result<RooflineModelSetup, StartError> {
     let engine = &config.engine;
     let gpu = named_gpu(config)?;
     let shape = configured_model_shape(config)?;
@@ -145,7 +146,7 @@ fn build_roofline_setup(
     // An explicit cache size sets the memory of the cache; the weights must fit in any case.
     let is_typed =
         engine.memory.num_blocks.is_some() || engine.memory.kv_cache_memory_bytes.is_some();
-    let is_full = memory.minus_bytes(-offloaded).blocks == 0;
+    let is_full = memory.subtract_bytes_per_gpu(-offloaded).blocks == 0;
     if weights > gpu.memory_gib * f64::from(1 << 30) || (is_full && !is_typed) {
         return Err(StartError::DoesNotFit(format!(
             "{} does not fit on {} x {}: the weights alone take {:.1} GB per GPU",
@@ -158,7 +159,7 @@ fn build_roofline_setup(
     let read =
         coefficients.map_or(Ok(RooflineCoefficients::default()), read_latency_coefficients)?;
     let sampling = default_sampling(config);
-    Ok(RooflineSetup {
+    Ok(RooflineModelSetup {
         tp: engine.parallel.tensor,
         pp: engine.parallel.pipeline,
         pcp: engine.parallel.prefill_context,
@@ -177,12 +178,12 @@ fn build_roofline_setup(
             attention_scale: read.attention_scale * f64::from(engine.parallel.context),
             ..read
         },
-        ..RooflineSetup::new(shape, gpu.clone())
+        ..RooflineModelSetup::new(shape, gpu.clone())
     })
 }
 
 /// Default sampling of requests that set no sampling parameters.
-pub struct DefaultSampling {
+pub struct DefaultSamplingSummary {
     /// Whether top-p or top-k limits the vocabulary by default.
     pub truncated: bool,
     /// Whether a repetition penalty applies by default.
@@ -194,7 +195,7 @@ pub struct DefaultSampling {
 /// Returns the default sampling of the model's generation config, including overrides.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `try_get_generation_config`, `get_diff_sampling_param`.
-pub(super) fn default_sampling(config: &Config) -> DefaultSampling {
+pub(super) fn default_sampling(config: &Config) -> DefaultSamplingSummary {
     let model = &config.model;
     let folder = match model.generation_config.as_str() {
         "vllm" => None,
@@ -237,7 +238,7 @@ pub(super) fn default_sampling(config: &Config) -> DefaultSampling {
     // vLLM reads no other penalty from the generation config.
     let penalty = number("repetition_penalty").filter(|penalty| *penalty != 1.0);
     let penalty_text = penalty.map(|penalty| format!(", repetition penalty {penalty}"));
-    DefaultSampling {
+    DefaultSamplingSummary {
         truncated: !cuts.is_empty() && !greedy,
         penalized: penalty.is_some(),
         because: format!("{cut}{}: {source}", penalty_text.unwrap_or_default()),
@@ -247,7 +248,7 @@ pub(super) fn default_sampling(config: &Config) -> DefaultSampling {
 fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
     let name = config.engine.gpu.as_deref().unwrap_or(FALLBACK_GPU);
     find_gpu(name).ok_or_else(|| {
-        let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
+        let known: Vec<_> = KNOWN_GPUS.iter().map(|gpu| gpu.name).collect();
         let known = known.join(", ");
         engine_start_error(format!("--gpu {name:?} is not known; known are {known}"))
     })
@@ -266,15 +267,15 @@ fn configured_model_shape(config: &Config) -> Result<ModelShape, StartError> {
         })?,
     };
     let typed = config.engine.quantization.as_deref();
-    let typed = typed.and_then(Quantization::from_flag);
-    let silent = found.quantization == Quantization::default();
+    let typed = typed.and_then(ModelQuantization::from_flag);
+    let silent = found.quantization == ModelQuantization::default();
     let quantization = typed.filter(|_| silent).unwrap_or(found.quantization);
     Ok(ModelShape { quantization, ..found })
 }
 
 /// Returns the compute and memory traffic per token, for `--enable-mfu-metrics` and a known model
 /// shape.
-pub(super) fn mfu_work_model(config: &Config) -> Option<MfuWorkModel> {
+pub(super) fn mfu_metrics_work_model(config: &Config) -> Option<MfuWorkModel> {
     if !config.metrics.mfu {
         return None;
     }
@@ -321,9 +322,9 @@ fn gpu_memory_layout(config: &Config, shape: &ModelShape, gpu: &Gpu) -> KvCacheM
         engine.parallel.weight_sharding_ranks(),
         engine.memory.gpu_memory_utilization,
         (engine.block_size, kv_dtype_bytes(config)),
-        &engine.profile_run(),
+        &engine.memory_profile_run(),
     );
-    memory.minus_bytes(engine.memory.reserved.total_bytes_per_gpu())
+    memory.subtract_bytes_per_gpu(engine.memory.reserved.total_bytes_per_gpu())
 }
 
 /// Returns the size of a number in the KV cache, in whole bytes, as the latency model uses it.
@@ -336,7 +337,7 @@ fn kv_dtype_bytes(config: &Config) -> u32 {
 /// that the weights leave.
 ///
 /// `None` without a GPU and configured bytes, or if the model's shape is unknown.
-pub(super) fn kv_blocks_that_fit(config: &Config) -> Option<u32> {
+pub(super) fn kv_blocks_that_fit_in_memory(config: &Config) -> Option<u32> {
     let engine = &config.engine;
     let roofline = engine.timing.latency_source.uses_gpu();
     if engine.memory.kv_cache_memory_bytes.is_none() && !roofline {

@@ -171,7 +171,7 @@ async fn replicas_and_peers_share_one_page() {
     // Nobody listens on port 1, and nothing is below /nothing.
     let peers = format!("http://{address}/,http://{address}/nothing,http://127.0.0.1:1");
     let fleet = fleet(&["--replicas", "2", "--dashboard-peers", &peers]).await;
-    let servers = fleet.servers();
+    let servers = fleet.running_servers();
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: sim\r\n\r\n");
     let page = ask(&servers[1], get("/dashboard")).await.text();
     assert!(page.contains("data-replicas=\"true\""));

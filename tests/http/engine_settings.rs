@@ -9,8 +9,8 @@ use std::time::Duration;
 use vllm_sim::server::{batching_engine_config, default_sampling};
 use vllm_sim_config::{CliMode, Config, LoadedConfig};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::{BatchWork, RooflineCoefficients, SpeedFactors};
-use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
+use vllm_sim_engine::latency::{BatchWork, RooflineCoefficients, SimulationSpeedFactors};
+use vllm_sim_engine::sched::vllm::{VllmScheduler, VllmSchedulerConfig};
 use vllm_sim_engine::{Outbox, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason};
 
 use super::sim::Sim;
@@ -23,17 +23,17 @@ fn config(flags: &[&str]) -> Config {
     LoadedConfig::from_flags(CliMode::Vllm, &all).unwrap().config
 }
 
-fn engine(flags: &[&str]) -> VllmConfig {
+fn engine(flags: &[&str]) -> VllmSchedulerConfig {
     batching_engine_config(&config(flags)).unwrap().0
 }
 
 /// One step that decodes for 64 sequences.
-fn decode(engine: &VllmConfig) -> Duration {
+fn decode(engine: &VllmSchedulerConfig) -> Duration {
     let mut batch = BatchWork::default();
     for _ in 0..64 {
-        batch.add_decode(1024, 1, None);
+        batch.add_decoding_sequence(1024, 1, None);
     }
-    engine.latency.step_time(&batch, SpeedFactors::default())
+    engine.latency.step_time(&batch, SimulationSpeedFactors::default())
 }
 
 #[tokio::test]
@@ -273,7 +273,7 @@ fn dynamos_engine_arguments_replace_the_flags() {
         assert_eq!((engine.num_gpu_blocks, engine.block_size), (300, 64));
         assert_eq!((engine.max_num_seqs, engine.async_scheduling), (7, false));
         let mut batch = BatchWork::default();
-        batch.add_decode(9, 1, None);
+        batch.add_decoding_sequence(9, 1, None);
         let step = engine.latency.step_time(&batch, engine.speed);
         assert_eq!(step, Duration::from_micros(1500));
     }

@@ -189,7 +189,7 @@ async fn a_supervisor_reports_whether_all_ranks_are_up() {
     let mut loaded = LoadedConfig::from_flags(CliMode::Vllm, &line).unwrap();
     loaded.config.server.port = 0;
     let fleet = ServerFleet::start(loaded).await.unwrap();
-    assert_eq!(fleet.servers().len(), 2);
+    assert_eq!(fleet.running_servers().len(), 2);
     let at = fleet.supervisor_address().expect("a supervisor");
     let ask = async |path: &str| {
         let mut wire = Wire::new(tokio::net::TcpStream::connect(at).await.unwrap());
@@ -201,7 +201,7 @@ async fn a_supervisor_reports_whether_all_ranks_are_up() {
         assert_eq!(ask(path).await, 200);
     }
     assert_eq!(ask("/metrics").await, 404);
-    fleet.servers()[1].app_state().begin_shutdown();
+    fleet.running_servers()[1].app_state().begin_shutdown();
     assert_eq!(ask("/health").await, 503);
     fleet.shutdown().await;
     assert!(tokio::net::TcpStream::connect(at).await.is_err());

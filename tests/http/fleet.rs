@@ -46,7 +46,7 @@ async fn complete(server: &SimulatorServer) {
 #[tokio::test]
 async fn replicas_count_metrics_separately() {
     let fleet = fleet(&["--replicas", "3"]).await;
-    let servers = fleet.servers();
+    let servers = fleet.running_servers();
     assert_eq!(servers.len(), 3);
     complete(&servers[1]).await;
     for (index, tokens) in [(0, 0.0), (1, 2.0), (2, 0.0)] {
@@ -61,7 +61,7 @@ async fn replicas_count_metrics_separately() {
 #[tokio::test]
 async fn every_rank_of_llmd_is_a_separate_server() {
     let fleet = fleet(&["--data-parallel-size", "2"]).await;
-    let servers = fleet.servers();
+    let servers = fleet.running_servers();
     complete(&servers[1]).await;
     assert_eq!(counted(&servers[0]).await, ("0".to_owned(), 0.0));
     assert_eq!(counted(&servers[1]).await, ("1".to_owned(), 2.0));
@@ -80,7 +80,7 @@ async fn ranks_that_step_together_serve_on_a_port_each() {
     loaded.config.server.port = 0;
     loaded.config.server.host = Some("127.0.0.1".to_owned());
     let fleet = ServerFleet::start(loaded).await.expect("a start");
-    let servers = fleet.servers();
+    let servers = fleet.running_servers();
     tokio::join!(complete(&servers[0]), complete(&servers[1]));
     complete(&servers[1]).await;
     assert_eq!(counted(&servers[0]).await, ("0".to_owned(), 2.0));
@@ -92,7 +92,7 @@ async fn ranks_that_step_together_serve_on_a_port_each() {
 async fn every_port_of_llmd_names_the_engines_of_all_ranks() {
     let fleet = fleet(&["--data-parallel-size", "2", "--compat", "llm-d"]).await;
     let get = b"GET /query HTTP/1.1\r\nhost: sim\r\n\r\n".to_vec();
-    let [first, second] = [0, 1].map(|rank| ask(&fleet.servers()[rank], get.clone()));
+    let [first, second] = [0, 1].map(|rank| ask(&fleet.running_servers()[rank], get.clone()));
     let (first, second) = (first.await.json(), second.await.json());
     assert_eq!(first, second);
     let engines = [&first["0"]["engine_id"], &first["1"]["engine_id"]];
@@ -124,7 +124,7 @@ async fn replicas_have_own_transfer_engine_id() {
     let flags = ["--replicas", "2", "--kv-transfer-config", &nixl];
     let fleet_of = fleet(&[&flags[..], &["--kv-side-channel-port", &number]].concat()).await;
     let mut seen = Vec::new();
-    for server in fleet_of.servers() {
+    for server in fleet_of.running_servers() {
         let body = json!({"prompt": "hello", "max_tokens": 1,
             "kv_transfer_params": {"do_remote_decode": true}})
         .to_string();
@@ -167,7 +167,7 @@ async fn scenario_selects_phases_by_replica() {
     let file = folder.path().join("chaos.yaml");
     std::fs::write(&file, CHAOS).unwrap();
     let fleet = fleet(&["--replicas", "3", "--scenario", file.to_str().unwrap()]).await;
-    let servers = fleet.servers();
+    let servers = fleet.running_servers();
     for (index, health, tokens) in [(0, 200, 0.0), (1, 503, 2.0)] {
         let server = &servers[index];
         let answer = ask(server, "GET /health HTTP/1.1\r\nhost: sim\r\n\r\n").await;
@@ -185,7 +185,7 @@ async fn scenario_selects_phases_by_replica() {
 #[tokio::test]
 async fn scenario_runs_part_of_given_replica() {
     let fleet = fleet(&[]).await;
-    let server = &fleet.servers()[0];
+    let server = &fleet.running_servers()[0];
     let health = async || {
         let get = "GET /health HTTP/1.1\r\nhost: sim\r\n\r\n";
         ask(server, get).await.status

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_sim_service::AdapterLoadMode;
-use vllm_sim_service::Availability;
+use vllm_sim_service::ServerAvailability;
 
 use super::sim::{Sim, eventually, post};
 
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const RESPONSES: &str = "/v1/responses";
 
 /// Begins a scenario, and waits for a state of the server.
-async fn plays(sim: &Sim, phases: Value, until: impl FnMut(&Availability) -> bool) {
+async fn plays(sim: &Sim, phases: Value, until: impl FnMut(&ServerAvailability) -> bool) {
     let mut availability = sim.server.app_state().availability_sender().subscribe();
     let scenario = json!({"phases": phases}).to_string();
     // The answer may be lost with its connection.
@@ -54,8 +54,8 @@ async fn a_restart_loses_all_that_is_not_on_the_command_line() {
     let stored = format!("{RESPONSES}/{}", stored["id"].as_str().unwrap());
     assert!(answers(&sim, &stored).await.is_some());
     let models = &sim.server.app_state().service().models;
-    models.load_adapter("two", "/two", None, AdapterLoadMode::New).unwrap();
-    models.unload_adapter("one");
+    models.load_lora_adapter("two", "/two", None, AdapterLoadMode::New).unwrap();
+    models.unload_lora_adapter("one");
     sim.poke("/sleep?level=1").await;
     sim.poke("/pause?mode=keep").await;
     let phases = json!([{"for": "1h", "do": [{"restart": "10ms"}]}]);

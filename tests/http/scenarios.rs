@@ -205,7 +205,7 @@ async fn admin_change_applies_to_all_or_one_rank() {
         }
     }
     let fleet = started.expect("two free ports");
-    let servers = fleet.servers().iter();
+    let servers = fleet.running_servers().iter();
     let addresses: Vec<_> = servers.map(|server| server.address.unwrap()).collect();
     let ask = async |rank: usize, request: Vec<u8>| {
         let mut wire = Wire::new(TcpStream::connect(addresses[rank]).await.unwrap());

@@ -8,29 +8,29 @@ use vllm_sim_calibrate::{
     self as calibrate, CalibrateOptions, FittedRoofline, MeasuredRunSet, RooflineParameter,
 };
 use vllm_sim_engine::latency::{
-    LatencyModel, ModelShape, Roofline, RooflineCoefficients, RooflineSetup, find_gpu,
+    LatencyModel, ModelShape, RooflineCoefficients, RooflineModel, RooflineModelSetup, find_gpu,
     known_model_shape,
 };
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 use vllm_sim_replay::load::{BenchRun, MeasuredRequest, OfferedLoad};
 use vllm_sim_replay::outcome::{ReplaySink, RequestOutcome};
 use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
 use vllm_sim_replay::{PoolSpec, ReplaySettings, RouterConfig, run_replay};
 
-fn setup(coefficients: RooflineCoefficients) -> RooflineSetup {
+fn setup(coefficients: RooflineCoefficients) -> RooflineModelSetup {
     let shape: ModelShape =
         known_model_shape("meta-llama/Llama-3.1-8B-Instruct").expect("is known");
     // What `measure` reports has no front end that slows down.
     let coefficients = RooflineCoefficients { front_end_sequence_us: 0.0, ..coefficients };
-    RooflineSetup {
+    RooflineModelSetup {
         coefficients,
-        ..RooflineSetup::new(shape, find_gpu("H100").expect("is known").clone())
+        ..RooflineModelSetup::new(shape, find_gpu("H100").expect("is known").clone())
     }
 }
 
-fn engine() -> VllmConfig {
-    VllmConfig { max_num_batched_tokens: 2048, ..VllmConfig::default() }
+fn engine() -> VllmSchedulerConfig {
+    VllmSchedulerConfig { max_num_batched_tokens: 2048, ..VllmSchedulerConfig::default() }
 }
 
 /// What a client sees: the engine's times, and the front end before them.
@@ -60,13 +60,14 @@ impl ReplaySink for Client {
 /// A run on a machine with these constants.
 fn measure(truth: RooflineCoefficients, rate: f64, prompt: u32) -> BenchRun {
     let setup = setup(truth);
-    let roofline = Roofline::new(&setup).expect("makes sense");
+    let roofline = RooflineModel::new(&setup).expect("makes sense");
     let mut client = Client {
-        front_end: roofline.front_end_delay(prompt, 0),
+        front_end: roofline.front_end_processing_delay(prompt, 0),
         run: BenchRun::new(format!("{rate}/s of {prompt}")),
     };
     client.run.load = OfferedLoad::Times;
-    let engine = VllmConfig { latency: LatencyModel::Roofline(Box::new(roofline)), ..engine() };
+    let engine =
+        VllmSchedulerConfig { latency: LatencyModel::Roofline(Box::new(roofline)), ..engine() };
     let settings = ReplaySettings {
         seed: 0,
         ..ReplaySettings::new(PoolSpec::new(
@@ -105,7 +106,7 @@ fn calibration_recovers_coefficients_within_5_percent() {
         }
     }
     let deployment = (engine(), setup(RooflineCoefficients::default()));
-    let fitted = calibrate::fit_bench_runs(
+    let fitted = calibrate::fit_roofline_to_bench_runs(
         &runs,
         (&deployment.0, &deployment.1),
         &CalibrateOptions::default(),
@@ -117,7 +118,7 @@ fn calibration_recovers_coefficients_within_5_percent() {
         (RooflineParameter::Sequence, truth.sequence_us),
         (RooflineParameter::Compute, truth.gemm_compute_scale),
     ] {
-        let found = fitted.fitted_value(parameter).expect("was fitted");
+        let found = fitted.fitted_parameter_value(parameter).expect("was fitted");
         let off = found / truth - 1.0;
         assert!(
             off.abs() < 0.05,
@@ -125,7 +126,7 @@ fn calibration_recovers_coefficients_within_5_percent() {
             parameter.coefficient_name()
         );
     }
-    let [before, after] = fitted.median_errors(MeasuredRunSet::Fitted);
+    let [before, after] = fitted.median_error_percentages(MeasuredRunSet::Fitted);
     for (before, after) in before.iter().zip(&after) {
         let (before, after) = (before.expect("is known"), after.expect("is known"));
         assert!(after < before / 5.0 && after < 1.0, "{before} to {after}\n{fitted}");
@@ -133,13 +134,13 @@ fn calibration_recovers_coefficients_within_5_percent() {
     let yaml = calibrate::fitted_config_yaml(&fitted, &deployment.1.coefficients, &[]);
     let step = yaml.lines().find(|line| line.starts_with("  step_us: ")).expect("is there");
     let step: f64 = step["  step_us: ".len()..].parse().expect("is a number");
-    assert_eq!(Some(step), fitted.fitted_value(RooflineParameter::Step));
+    assert_eq!(Some(step), fitted.fitted_parameter_value(RooflineParameter::Step));
 }
 
 #[test]
 fn one_run_fits_two_coefficients() {
     let truth = RooflineCoefficients { front_end_us: 15_000.0, ..RooflineCoefficients::default() };
-    let fitted = calibrate::fit_bench_runs(
+    let fitted = calibrate::fit_roofline_to_bench_runs(
         &[measure(truth, 4.0, 128)],
         (&engine(), &setup(RooflineCoefficients::default())),
         &CalibrateOptions::default(),
@@ -148,7 +149,7 @@ fn one_run_fits_two_coefficients() {
     let names: Vec<&str> =
         fitted.parameters.iter().map(|o| o.parameter.coefficient_name()).collect();
     assert_eq!(names, ["front_end_us", "step_scale"]);
-    let front_end = fitted.fitted_value(RooflineParameter::FrontEnd).expect("was fitted");
+    let front_end = fitted.fitted_parameter_value(RooflineParameter::FrontEnd).expect("was fitted");
     assert!((front_end / 15_000.0 - 1.0).abs() < 0.05, "{fitted}");
     let text = fitted.to_string();
     assert!(text.contains("kept at its default: needs two different loads"), "{text}");
@@ -164,7 +165,8 @@ fn measured_front_end_time_is_not_fitted() {
     let given = CalibrateOptions { front_end_us: Some(15_000.0), ..CalibrateOptions::default() };
     let deployment = (&engine(), &setup(RooflineCoefficients::default()));
     let runs = [measure(truth, 4.0, 128)];
-    let fitted = calibrate::fit_bench_runs(&runs, deployment, &given).expect("can be fitted");
+    let fitted =
+        calibrate::fit_roofline_to_bench_runs(&runs, deployment, &given).expect("can be fitted");
     let names: Vec<&str> =
         fitted.parameters.iter().map(|o| o.parameter.coefficient_name()).collect();
     assert_eq!(names, ["step_scale"]);
@@ -172,7 +174,8 @@ fn measured_front_end_time_is_not_fitted() {
     assert!(first.abs() < 5.0, "{fitted}");
     assert!(fitted.to_string().contains("given by --front-end-ms"), "{fitted}");
     let both = CalibrateOptions { fit: vec!["front_end_us".to_owned()], ..given };
-    let error = calibrate::fit_bench_runs(&runs, deployment, &both).expect_err("excluded");
+    let error =
+        calibrate::fit_roofline_to_bench_runs(&runs, deployment, &both).expect_err("excluded");
     assert_eq!(error.to_string(), "--fit front_end_us and --front-end-ms cannot be used together");
 }
 
@@ -203,8 +206,9 @@ fn recorded(id: &str, model_layers: u32, rate: u32, off: f64) -> Value {
             "output_tokens": {"requested": 32},
         },
     });
-    let said =
-        validate::predict_run(&run, &RooflineCoefficients::default()).expect("is a run").summary;
+    let said = validate::predict_recorded_run(&run, &RooflineCoefficients::default())
+        .expect("is a run")
+        .summary;
     run["actual"] = json!({"summary": {
         "ttft_mean": said.ttft_mean * off, "itl_mean": said.itl_mean * off,
         "e2e_mean": said.e2e_mean * off,
@@ -220,7 +224,7 @@ fn from_folder(runs: &[Value], options: &CalibrateOptions) -> FittedRoofline {
         let path = folder.path().join(format!("{name}.json"));
         std::fs::write(path, run.to_string()).expect("can be written");
     }
-    calibrate::fit_recorded_runs(folder.path(), options).expect("can be fitted")
+    calibrate::fit_roofline_to_recorded_runs(folder.path(), options).expect("can be fitted")
 }
 
 #[test]
@@ -279,7 +283,8 @@ fn contradictory_runs_change_nothing() {
 fn unfitted_coefficients_have_reasons() {
     let deployment = (engine(), setup(RooflineCoefficients::default()));
     let fit = |runs: &[BenchRun], options: &CalibrateOptions| {
-        let error = calibrate::fit_bench_runs(runs, (&deployment.0, &deployment.1), options);
+        let error =
+            calibrate::fit_roofline_to_bench_runs(runs, (&deployment.0, &deployment.1), options);
         error.expect_err("cannot be fitted").to_string()
     };
     let one = measure(RooflineCoefficients::default(), 4.0, 128);

@@ -268,7 +268,7 @@ fn the_roofline_replaces_missing_kernel_tables() {
 fn kernel_tables_are_read_where_they_are() {
     use serde_json::json;
     use vllm_sim_engine::latency::{
-        AicSetup, AicStepTimes, MixedStepTiming, ModelShape, StepOverhead,
+        AiConfiguratorSetup, AiConfiguratorStepTimes, MixedStepTiming, ModelShape, StepOverhead,
     };
     let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/engine/tests/fixtures/aic");
     let config = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -281,7 +281,7 @@ fn kernel_tables_are_read_where_they_are() {
             "backend_version": version, "model": folder.path(), "worker_type": "aggregated"}}});
         with_tables(engine, json!({"replay_concurrency": 1}), Some(&tables))
     };
-    let setup = AicSetup {
+    let setup = AiConfiguratorSetup {
         shape: ModelShape::from_config(&config).unwrap(),
         system: "h100_sxm".to_owned(),
         backend: "vllm".to_owned(),
@@ -293,7 +293,7 @@ fn kernel_tables_are_read_where_they_are() {
         mixed: MixedStepTiming::Sum,
         overhead: StepOverhead::default(),
     };
-    let prefill = AicStepTimes::open(&tables, &setup).unwrap().prefill_ms(1, 300, 0);
+    let prefill = AiConfiguratorStepTimes::open(&tables, &setup).unwrap().prefill_ms(1, 300, 0);
     let ttft = play("current").unwrap()["summary"]["mean_ttft_ms"].as_f64();
     assert!((ttft.unwrap() - prefill).abs() < 1e-6, "{ttft:?}, {prefill}");
     let refused = play("9.9.9").unwrap_err();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use vllm_sim_calibrate::validate::{predict_run, validate_runs};
+use vllm_sim_calibrate::validate::{predict_recorded_run, validate_recorded_runs};
 use vllm_sim_engine::latency::RooflineCoefficients;
 
 fn run(name: &str) -> Value {
@@ -19,9 +19,10 @@ fn run(name: &str) -> Value {
 fn predictions_match_measurements() {
     for name in ["b17.json", "b38.json"] {
         let run = run(name);
-        let predicted =
-            serde_json::to_value(predict_run(&run, &RooflineCoefficients::default()).unwrap())
-                .unwrap();
+        let predicted = serde_json::to_value(
+            predict_recorded_run(&run, &RooflineCoefficients::default()).unwrap(),
+        )
+        .unwrap();
         for key in ["ttft_mean", "itl_mean", "e2e_mean", "e2e_p90"] {
             let measured = run["actual"]["summary"][key].as_f64().unwrap();
             let ratio = predicted["summary"][key].as_f64().unwrap() / measured;
@@ -37,11 +38,11 @@ fn random_arrivals_have_longer_tails() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 400}]);
     let predicted =
-        |run: &Value| predict_run(run, &RooflineCoefficients::default()).unwrap().summary;
+        |run: &Value| predict_recorded_run(run, &RooflineCoefficients::default()).unwrap().summary;
     let random = predicted(&run);
     run["workload"]["arrivals"] = "even".into();
     let even = predicted(&run);
-    let tail = |of: &vllm_sim_calibrate::validate::LatencySummary| of.e2e_p99 / of.e2e_p50;
+    let tail = |of: &vllm_sim_calibrate::validate::RunLatencySummary| of.e2e_p99 / of.e2e_p50;
     assert!(tail(&random) > 1.02 * tail(&even), "{random:?} {even:?}");
 }
 
@@ -57,7 +58,7 @@ fn largest_cuda_graph_of_a_run_shortens_its_prompts() {
         "kind": "trace", "api": "in process", "client_timeout_s": null,
         "client_max_concurrency": 1, "trace": [{"t": 0.0, "input": 1000, "output": 2}],
     });
-    let predicted = |run: &Value| predict_run(run, &RooflineCoefficients::default());
+    let predicted = |run: &Value| predict_recorded_run(run, &RooflineCoefficients::default());
     let eager = predicted(&run).unwrap().summary.ttft_mean;
     run["vllm"]["max_cudagraph_capture_size"] = 2048.into();
     let graphed = predicted(&run).unwrap().summary.ttft_mean;
@@ -114,7 +115,7 @@ fn validate_can_print_json_only() {
     run["actual"]["requests"] =
         serde_json::json!([{"ttft_ms": 20.0, "itl_ms": 14.0, "e2e_ms": 3000.0}]);
     std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
-    let said = validate_runs(runs.path(), &RooflineCoefficients::default(), None).unwrap();
+    let said = validate_recorded_runs(runs.path(), &RooflineCoefficients::default(), None).unwrap();
     assert!(said.to_html("command").contains("ITL of a request (its mean gap)"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.args(["validate", "--json", "-", "--runs"]).arg(runs.path());
@@ -132,7 +133,8 @@ fn coefficients_change_engine_time_only() {
         front_end_us: usual.front_end_us + 50_000.0,
         ..usual
     };
-    let predicted = |run: &Value, by: &RooflineCoefficients| predict_run(run, by).unwrap().summary;
+    let predicted =
+        |run: &Value, by: &RooflineCoefficients| predict_recorded_run(run, by).unwrap().summary;
     let (before, after) = (predicted(&run, &usual), predicted(&run, &slow));
     assert!((after.itl_mean - before.itl_mean - 5.0).abs() < 0.5);
     assert!(after.ttft_mean - before.ttft_mean > 55.0);
@@ -146,7 +148,7 @@ fn predicted_run_includes_front_end_time() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
     let ttft = |run: &Value| {
-        let predicted = predict_run(run, &RooflineCoefficients::default()).unwrap();
+        let predicted = predict_recorded_run(run, &RooflineCoefficients::default()).unwrap();
         predicted.summary.ttft_mean
     };
     let usual = ttft(&run);
@@ -162,14 +164,14 @@ fn predicted_run_includes_front_end_time() {
 fn a_model_is_described_as_in_its_config_json_too() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
-    let told = predict_run(&run, &RooflineCoefficients::default()).unwrap().summary;
+    let told = predict_recorded_run(&run, &RooflineCoefficients::default()).unwrap().summary;
     run["model_config"] = serde_json::json!({"config": {"hidden_size": 4096,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
         "intermediate_size": 14336, "vocab_size": 128256}});
-    let read = predict_run(&run, &RooflineCoefficients::default()).unwrap().summary;
+    let read = predict_recorded_run(&run, &RooflineCoefficients::default()).unwrap().summary;
     assert_eq!((told.itl_mean, told.ttft_mean), (read.itl_mean, read.ttft_mean));
     run["model_config"]["config"]["sliding_window"] = 128.into();
-    let window = predict_run(&run, &RooflineCoefficients::default()).unwrap().summary;
+    let window = predict_recorded_run(&run, &RooflineCoefficients::default()).unwrap().summary;
     assert!(window.itl_mean < read.itl_mean);
 }
 
@@ -209,7 +211,8 @@ fn recorded_server_can_be_validated() {
     assert_eq!(run["vllm"]["num_gpu_blocks"], 4000);
     assert_eq!(run["sampling"]["truncated_sampling"], true);
     assert_eq!(run["actual"]["requests"].as_array().unwrap().len(), 12);
-    let validated = validate_runs(&path("runs"), &RooflineCoefficients::default(), None).unwrap();
+    let validated =
+        validate_recorded_runs(&path("runs"), &RooflineCoefficients::default(), None).unwrap();
     let said = validated.to_json();
     assert_eq!(said["runs"][0]["predicted"]["summary"]["completed"], 12);
     // What this machine adds to the gaps is not predicted.
@@ -246,7 +249,7 @@ fn invalid_run_error_names_field() {
     let error = |change: &dyn Fn(&mut Value)| {
         let mut run = run("b17.json");
         change(&mut run);
-        predict_run(&run, &RooflineCoefficients::default()).unwrap_err().to_string()
+        predict_recorded_run(&run, &RooflineCoefficients::default()).unwrap_err().to_string()
     };
     let unknown = error(&|run| run["hardware"] = "Cray-1".into());
     assert_eq!(unknown, "run b17: hardware \"Cray-1\" is not known");

@@ -2,8 +2,8 @@
 
 use vllm_sim::server::batching_engine_config;
 use vllm_sim_config::{CliMode, LoadedConfig, MediaEncoderConfig};
-use vllm_sim_engine::latency::EncoderShape;
-use vllm_sim_explain::{CacheSizes, explain_engine};
+use vllm_sim_engine::latency::MediaEncoderShape;
+use vllm_sim_explain::{EngineCacheSizes, explain_engine_as_text};
 
 #[test]
 fn explain_shows_layer_groups_and_block_rule() {
@@ -13,8 +13,9 @@ fn explain_shows_layer_groups_and_block_rule() {
     let config = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap().config;
     let (engine, setup) = batching_engine_config(&config).unwrap();
     let setup = setup.as_ref().map(|setup| (setup, 0.92));
-    let caches = CacheSizes { kv: config.engine.kv_cache.as_ref(), ..CacheSizes::default() };
-    let text = explain_engine("gpt-oss-20b", &engine, setup, "", &[], caches);
+    let caches =
+        EngineCacheSizes { kv: config.engine.kv_cache.as_ref(), ..EngineCacheSizes::default() };
+    let text = explain_engine_as_text("gpt-oss-20b", &engine, setup, "", &[], caches);
     for part in [
         "163839 usable blocks of 16 tokens that the groups share",
         "163840 blocks with the null block: --kv-cache-memory-bytes divided by the bytes of a \
@@ -41,8 +42,8 @@ fn explain_shows_encoder_budget() {
     let setup = setup.as_ref().map(|setup| (setup, 0.92));
     let mut encoder = config.engine.encoder.unwrap();
     let shown = |encoder: &MediaEncoderConfig| {
-        let caches = CacheSizes { encoder: Some(encoder), ..CacheSizes::default() };
-        explain_engine("qwen", &engine, setup, "", &[], caches)
+        let caches = EngineCacheSizes { encoder: Some(encoder), ..EngineCacheSizes::default() };
+        explain_engine_as_text("qwen", &engine, setup, "", &[], caches)
     };
     let text = shown(&encoder);
     for part in [
@@ -53,7 +54,7 @@ fn explain_shows_encoder_budget() {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
     let vision = serde_json::json!({"vision_config": {"depth": 32, "hidden_size": 1280}});
-    encoder.shapes.0 = EncoderShape::vision_from_config(&vision);
+    encoder.shapes.0 = MediaEncoderShape::vision_encoder_from_config(&vision);
     let text = shown(&encoder);
     let part = "1000 of an image take 10.0 ms, an estimate: 32 layers of 1280, 1 patches";
     assert!(text.contains(part), "no {part:?} in\n{text}");

@@ -23,7 +23,9 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use vllm_sim::server::SimulatorServer;
 use vllm_sim_config::{CliMode, LoadedConfig};
-use vllm_sim_http_client::{CertificateVerification, Connector, PooledHttpClient, ServerEndpoint};
+use vllm_sim_http_client::{
+    CertificateVerification, HttpConnector, HttpServerEndpoint, PooledHttpClient,
+};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 
@@ -129,8 +131,9 @@ impl Fleet {
         let pods = self.servers.iter().map(|server| {
             let address = server.address.unwrap();
             let authority = address.to_string().parse().unwrap();
-            let endpoint = ServerEndpoint::new(false, &authority).unwrap();
-            let connector = Connector::new(endpoint, &CertificateVerification::Disabled).unwrap();
+            let endpoint = HttpServerEndpoint::new(false, &authority).unwrap();
+            let connector =
+                HttpConnector::new(endpoint, &CertificateVerification::Disabled).unwrap();
             (address, PooledHttpClient::new(connector))
         });
         pods.collect()
@@ -360,9 +363,10 @@ fn a_request_to_a_sleeping_pod_is_a_misroute() {
     // It slept before, and nobody waits for it.
     let asleep = fleet.servers[1].address.unwrap();
     let post = |path: &str| {
-        let endpoint = ServerEndpoint::new(false, &asleep.to_string().parse().unwrap()).unwrap();
+        let endpoint =
+            HttpServerEndpoint::new(false, &asleep.to_string().parse().unwrap()).unwrap();
         let client = PooledHttpClient::new(
-            Connector::new(endpoint, &CertificateVerification::Disabled).unwrap(),
+            HttpConnector::new(endpoint, &CertificateVerification::Disabled).unwrap(),
         );
         let request = Request::post(path).header("host", asleep.to_string());
         let request = request.body(Full::new(Bytes::new())).unwrap();

@@ -16,9 +16,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use vllm_sim::server::SimulatorServer;
 use vllm_sim_config::{CliMode, LoadedConfig};
-use vllm_sim_dataset::{DEFAULT_TABLE, hash_prompt_tokens};
-use vllm_sim_record::{RecordConfig, Recorder, RecordingSummary, first_model_of_upstream};
-use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
+use vllm_sim_dataset::{DEFAULT_TABLE_NAME, hash_prompt_tokens};
+use vllm_sim_record::{Recorder, RecorderConfig, RecordingSummary, first_model_of_upstream};
+use vllm_sim_tokenizer::{SpecialTokenHandling, Tokenizer};
 
 /// A server with llm-d's command line on any port.
 async fn server(flags: &[&str]) -> (SimulatorServer, String) {
@@ -53,11 +53,11 @@ impl Proxy {
     }
 }
 
-fn record(upstream: &str, out: &Path) -> RecordConfig {
-    RecordConfig {
+fn record(upstream: &str, out: &Path) -> RecorderConfig {
+    RecorderConfig {
         upstream: upstream.to_owned(),
         out: out.into(),
-        table: DEFAULT_TABLE.to_owned(),
+        table: DEFAULT_TABLE_NAME.to_owned(),
         append: false,
         listen: ("127.0.0.1".to_owned(), 0),
         authority: None,
@@ -207,7 +207,7 @@ async fn recording_has_llmd_table_and_extra_table() {
     assert_eq!(columns, "id INTEGER,prompt_hash BLOB,gen_tokens JSON,n_gen_tokens INTEGER");
     let tokenizer = Tokenizer::new_simulated();
     let hashes = ["a", "a", "b c", "b c"]
-        .map(|p| hash_prompt_tokens(&tokenizer.encode(p, SpecialTokens::With)));
+        .map(|p| hash_prompt_tokens(&tokenizer.encode(p, SpecialTokenHandling::With)));
     let mut rows = file.prepare("SELECT prompt_hash FROM llmd ORDER BY id").unwrap();
     let found: Vec<[u8; 32]> =
         rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
@@ -333,7 +333,7 @@ async fn a_disconnected_client_leaves_no_partial_reply() {
 async fn invalid_recorder_config_fails_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("r.sqlite3");
-    let error = async |record: RecordConfig| {
+    let error = async |record: RecorderConfig| {
         let error = Recorder::start(record).await.err().unwrap().to_string();
         error.replace(&folder.path().display().to_string(), "HERE")
     };
@@ -394,7 +394,10 @@ async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
         }
         let (tokenizer, _) =
             Tokenizer::open(&vllm_sim_tokenizer::TokenizerLocation::Folder(tiny.into())).unwrap();
-        assert_eq!(built[1].0, hash_prompt_tokens(&tokenizer.encode("deux", SpecialTokens::With)));
+        assert_eq!(
+            built[1].0,
+            hash_prompt_tokens(&tokenizer.encode("deux", SpecialTokenHandling::With))
+        );
         let mut text = String::new();
         for (_, reply, micros) in &built[..2] {
             let reply: Value = serde_json::from_str(reply).unwrap();

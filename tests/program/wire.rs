@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use vllm_sim_service::prompt::to_template_messages;
-use vllm_sim_tokenizer::{ChatInput, ChatMessage, ChatTemplates, ContentFormat};
+use vllm_sim_tokenizer::{
+    ChatMessage, ChatTemplateContentFormat, ChatTemplateInput, ChatTemplates,
+};
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::cohere::CohereEmbedRequest;
@@ -73,13 +75,13 @@ fn schema(path: &str, value: &Value) -> Option<Result<(), Fault>> {
 }
 
 /// Returns the messages as vLLM hands them to transformers.
-fn shown(messages: &[ChatMessage], format: ContentFormat) -> Vec<Value> {
-    let text = ChatTemplates::default().render_chat(&ChatInput {
+fn shown(messages: &[ChatMessage], format: ChatTemplateContentFormat) -> Vec<Value> {
+    let text = ChatTemplates::default().render_chat(&ChatTemplateInput {
         messages,
         // To a template that does not name the role, developers are system messages.
         chat_template: Some("{% set known = 'developer' %}{{ messages | tojson }}"),
         content_format: Some(format),
-        ..ChatInput::default()
+        ..ChatTemplateInput::default()
     });
     let text = text.expect("the template takes any message");
     let mut shown: Vec<Map<String, Value>> = serde_json::from_str(&text).expect("JSON");
@@ -98,8 +100,8 @@ fn said(case: &Case) -> Option<String> {
     };
     if let Some(format) = case.path.strip_prefix("conversation:") {
         let format = match format {
-            "string" => ContentFormat::String,
-            _ => ContentFormat::Openai,
+            "string" => ChatTemplateContentFormat::String,
+            _ => ChatTemplateContentFormat::Openai,
         };
         let rendered = ChatRequest::parse(&value, &RequestBounds::default())
             .and_then(|request| to_template_messages(&request.messages, "tiny-llama"));
@@ -209,7 +211,7 @@ fn chat(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), Fault> 
     known(request.model.as_deref())?;
     request.validate_without_prompt(limits)?;
     let said = to_template_messages(&request.messages, &limits.served_name)?;
-    let words: usize = shown(&said, ContentFormat::String)
+    let words: usize = shown(&said, ChatTemplateContentFormat::String)
         .into_iter()
         .map(|m| tokens(m["content"].as_str().unwrap_or_default(), limits))
         .sum();

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use vllm_sim_calibrate::validate::predict_run;
+use vllm_sim_calibrate::validate::predict_recorded_run;
 use vllm_sim_engine::latency::RooflineCoefficients;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             scope.spawn(|| {
                 while let Some(line) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let run: Value = serde_json::from_str(line).unwrap_or_default();
-                    let row = match predict_run(&run, &coefficients) {
+                    let row = match predict_recorded_run(&run, &coefficients) {
                         Ok(said) => {
                             json!({"id": said.id, "summary": said.summary, "stages": said.stages})
                         }

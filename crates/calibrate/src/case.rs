@@ -6,12 +6,14 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::validate::{
-    LatencyPrediction, LatencySummary, RecordedRequest, RecordedRun, SimulatedClient,
+    LatencyPrediction, RecordedRequest, RecordedRun, RunLatencySummary, SimulatedBenchClient,
 };
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::{LatencyModel, Roofline, RooflineCoefficients, RooflineSetup};
-use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
-use vllm_sim_engine::{BlockKey, BlockPlan};
+use vllm_sim_engine::latency::{
+    LatencyModel, RooflineCoefficients, RooflineModel, RooflineModelSetup,
+};
+use vllm_sim_engine::sched::vllm::{VllmScheduler, VllmSchedulerConfig};
+use vllm_sim_engine::{BlockKey, PlannedKvBlocks};
 use vllm_sim_random::mix_u64_pair;
 use vllm_sim_replay::load::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 
@@ -23,7 +25,7 @@ pub(super) struct CalibrationCase {
     pub(super) held_out: bool,
     /// Reason why only inter-token latencies of the run are fitted, if so.
     pub(super) warning: Option<&'static str>,
-    pub(super) targets: Vec<FitTarget>,
+    pub(super) targets: Vec<CalibrationFitTarget>,
     /// Model, GPU and tensor-parallel size of the run, for the report.
     pub(super) label: String,
     run: RecordedRun,
@@ -36,7 +38,7 @@ pub(super) struct CalibrationCase {
     front_end_offset_us: f64,
 }
 
-pub(super) struct FitTarget {
+pub(super) struct CalibrationFitTarget {
     pub(super) stage: Option<usize>,
     kind: LatencyStatistic,
     measured: f64,
@@ -58,7 +60,7 @@ impl LatencyStatistic {
         matches!(self, Self::Ttft | Self::TtftMedian | Self::TtftTail)
     }
 
-    fn value_in(self, latencies: &LatencySummary) -> f64 {
+    fn value_in(self, latencies: &RunLatencySummary) -> f64 {
         match self {
             Self::Ttft => latencies.ttft_mean,
             Self::TtftMedian => latencies.ttft_p50,
@@ -70,7 +72,7 @@ impl LatencyStatistic {
 }
 
 /// Properties of a run, from which the parameters that it can determine follow.
-pub(super) struct RunProperties {
+pub(super) struct CalibrationRunProperties {
     pub(super) load: f64,
     pub(super) prompt: f64,
     pub(super) context: f64,
@@ -98,7 +100,7 @@ impl CalibrationCase {
     /// Prepares a load generator's run for the fit; its deployment is given as `(engine, setup)`.
     pub(super) fn from_bench_run(
         bench: &BenchRun,
-        (engine, setup): (&VllmConfig, &RooflineSetup),
+        (engine, setup): (&VllmSchedulerConfig, &RooflineModelSetup),
         options: &CalibrateOptions,
     ) -> Result<Self, CalibrateError> {
         if bench.requests.is_empty() {
@@ -213,7 +215,7 @@ impl CalibrationCase {
         Ok(self)
     }
 
-    pub(super) fn run_properties(&self) -> RunProperties {
+    pub(super) fn calibration_run_properties(&self) -> CalibrationRunProperties {
         let n = self.run.requests.len().max(1) as f64;
         let sum = |of: &dyn Fn(&RecordedRequest) -> f64| {
             self.run.requests.iter().map(of).sum::<f64>() / n
@@ -224,7 +226,7 @@ impl CalibrationCase {
             usize::MAX => rate,
             n => n as f64,
         };
-        RunProperties {
+        CalibrationRunProperties {
             load,
             prompt: sum(&|r| r.prompt.into()),
             context: sum(&|r| f64::from(r.prompt) + f64::from(r.output) / 2.0),
@@ -266,7 +268,7 @@ impl CalibrationCase {
             parameter.set_coefficient_value(value, &mut setup.coefficients, &mut scale);
         }
         let other = |error: &dyn std::fmt::Display| CalibrateError::Other(error.to_string());
-        let roofline = Roofline::new(&setup).map_err(|error| other(&error))?;
+        let roofline = RooflineModel::new(&setup).map_err(|error| other(&error))?;
         let mut engines = Vec::new();
         for _ in 0..self.run.ranks {
             let mut config = self.run.engine.clone();
@@ -274,13 +276,13 @@ impl CalibrationCase {
             config.speed.all /= scale;
             engines.push(VllmScheduler::new(config).map_err(|error| other(&error))?);
         }
-        let done = SimulatedClient::new(run, engines, &roofline).run_to_end();
+        let done = SimulatedBenchClient::new(run, engines, &roofline).simulate_to_end();
         Ok(LatencyPrediction::new(run, &done))
     }
 
     /// Returns the API server time of the deployment before the fit, in us, or `None` if it is not
     /// fitted.
-    pub(super) fn front_end_us(&self) -> Option<f64> {
+    pub(super) fn front_end_time_before_fit_us(&self) -> Option<f64> {
         let default = RooflineCoefficients::default().front_end_us;
         self.has_front_end.then_some(default + self.front_end_offset_us)
     }
@@ -309,7 +311,7 @@ impl CalibrationCase {
         slopes.collect()
     }
 
-    pub(super) fn stage_count(&self) -> f64 {
+    pub(super) fn run_stage_count(&self) -> f64 {
         self.measured_stage_count() as f64
     }
 
@@ -319,12 +321,12 @@ impl CalibrationCase {
         stages.len()
     }
 
-    pub(super) fn roofline_setup(&self) -> &RooflineSetup {
+    pub(super) fn deployment_roofline_setup(&self) -> &RooflineModelSetup {
         &self.run.setup
     }
 
     /// Returns the logarithm of predicted / measured latency for every target.
-    pub(super) fn log_residuals(&self, prediction: &LatencyPrediction) -> Vec<f64> {
+    pub(super) fn log_latency_residuals(&self, prediction: &LatencyPrediction) -> Vec<f64> {
         let residuals = self.targets.iter().map(|target| {
             let latencies = match target.stage {
                 Some(stage) => prediction.stages.get(stage),
@@ -338,7 +340,10 @@ impl CalibrationCase {
 
     /// Returns the prediction errors of TTFT, ITL and E2E latency in percent; for a run with stages
     /// their mean absolute value.
-    pub(super) fn error_percentages(&self, prediction: &LatencyPrediction) -> [Option<f64>; 3] {
+    pub(super) fn latency_error_percentages(
+        &self,
+        prediction: &LatencyPrediction,
+    ) -> [Option<f64>; 3] {
         [LatencyStatistic::Ttft, LatencyStatistic::Itl, LatencyStatistic::E2e].map(|kind| {
             let of_kind = self.targets.iter().filter(|target| target.kind == kind);
             let errors: Vec<f64> = of_kind
@@ -376,7 +381,10 @@ fn start_of_run(run: &RecordedRun) -> Option<RecordedRun> {
 }
 
 /// Returns the deployment, with the API server time that the fit options give, if any.
-fn measured_front_end(setup: &RooflineSetup, options: &CalibrateOptions) -> RooflineSetup {
+fn measured_front_end(
+    setup: &RooflineModelSetup,
+    options: &CalibrateOptions,
+) -> RooflineModelSetup {
     let mut setup = setup.clone();
     if let Some(us) = options.front_end_us {
         setup.coefficients.front_end_us = us;
@@ -384,7 +392,7 @@ fn measured_front_end(setup: &RooflineSetup, options: &CalibrateOptions) -> Roof
     setup
 }
 
-fn deployment_label(model: &str, setup: &RooflineSetup) -> String {
+fn deployment_label(model: &str, setup: &RooflineModelSetup) -> String {
     let model = model.rsplit('/').next().unwrap_or(model);
     let tp = match setup.tp {
         1 => String::new(),
@@ -402,7 +410,7 @@ fn fit_targets(
     stats: &LatencyStats,
     stages: usize,
     overload: Option<&str>,
-) -> Vec<FitTarget> {
+) -> Vec<CalibrationFitTarget> {
     let overloaded = overload.is_some();
     let known = |measured: Option<f64>| measured.filter(|ms| ms.is_finite() && *ms > 0.0);
     let (mean, median) = (known(stats.ttft_mean), known(stats.ttft_p50));
@@ -431,7 +439,7 @@ fn fit_targets(
             (_, overloaded) if kind == first && !overloaded => 1.0,
             _ => 0.0,
         };
-        Some(FitTarget {
+        Some(CalibrationFitTarget {
             stage,
             kind,
             measured: measured?,
@@ -473,7 +481,7 @@ fn overload_warning(bench: &BenchRun) -> Option<&'static str> {
 
 /// Returns the KV block keys of a request's prompt; requests with the same prefix share the keys of
 /// cached blocks.
-fn prompt_block_plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<BlockPlan> {
+fn prompt_block_plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<PlannedKvBlocks> {
     let shared = match (&request.prefix, request.cached) {
         (Some(_), Some(cached)) => cached,
         // The cached tokens come from an unknown request, so all such requests share one prefix.
@@ -487,5 +495,9 @@ fn prompt_block_plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<
         let owner = if (i + 1) * block <= shared { prefix } else { mix_u64_pair(3, number) };
         BlockKey(mix_u64_pair(owner, i.into()))
     });
-    Arc::new(BlockPlan { keys: keys.collect(), block_size: block, ..BlockPlan::default() })
+    Arc::new(PlannedKvBlocks {
+        keys: keys.collect(),
+        block_size: block,
+        ..PlannedKvBlocks::default()
+    })
 }

@@ -5,9 +5,9 @@
 
 use super::case::CalibrationCase;
 use super::linear::{LinearizedResiduals, RidgeFitPlan};
-use super::machine::{CaseRunner, FitColumn, SimulatedExtent};
+use super::machine::{CalibrationCaseRunner, FitParameterColumn, SimulatedRunExtent};
 use super::parameters::RooflineParameter;
-use super::plan::{self, ParameterChoice};
+use super::plan::{self, FittedParameterChoice};
 use super::{CalibrateError, CalibrateOptions};
 use vllm_sim_command_line::progress::JobProgress;
 
@@ -34,7 +34,7 @@ pub struct FittedRoofline {
     /// Parameters fitted per deployment, if the runs cover several.
     pub deployments: Vec<FittedDeployment>,
     /// Prediction errors of all runs, before and after the fit.
-    pub runs: Vec<RunFitErrors>,
+    pub runs: Vec<RunPredictionErrors>,
     /// Parameters left at their defaults, each with the reason.
     pub left: Vec<(RooflineParameter, &'static str)>,
     /// Deployment of the written profile, with its parameters, if the runs cover several
@@ -70,7 +70,7 @@ pub struct FittedParameter {
 
 /// Prediction errors of one run in percent (TTFT, ITL, E2E latency), before and after the fit.
 #[derive(Debug, Clone)]
-pub struct RunFitErrors {
+pub struct RunPredictionErrors {
     /// Name of the measured run.
     pub name: String,
     /// Index of the run's deployment.
@@ -85,20 +85,20 @@ pub struct RunFitErrors {
     pub after: [Option<f64>; 3],
 }
 
-pub(super) fn fit_cases(
+pub(super) fn fit_calibration_cases(
     cases: Vec<CalibrationCase>,
     options: &CalibrateOptions,
 ) -> Result<FittedRoofline, CalibrateError> {
-    let choice = plan::choose_parameters(&cases, options)?;
+    let choice = plan::choose_fitted_parameters(&cases, options)?;
     let (first, deployments) = group_by_deployment(&cases);
     let wanted = match &options.profile_of {
         Some(name) => Some(deployments[find_case(&cases, name)?]),
         None => None,
     };
-    let machine = CaseRunner {
+    let machine = CalibrationCaseRunner {
         cases: &cases,
         deployments,
-        columns: choice.fit_columns(first.len()),
+        columns: choice.fit_parameter_columns(first.len()),
         threads: match options.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
@@ -108,17 +108,20 @@ pub(super) fn fit_cases(
     let (lines, plan) = alternate_plan_and_descent(&machine, &choice)?;
     let everywhere: Vec<usize> = (0..cases.len()).collect();
     let origin = vec![0.0; machine.columns.len()];
-    let played =
-        machine.predict_cases(&[origin, lines.at.clone()], &everywhere, SimulatedExtent::Whole)?;
-    let runs = cases.iter().enumerate().map(|(i, case)| RunFitErrors {
+    let played = machine.predict_case_latencies(
+        &[origin, lines.at.clone()],
+        &everywhere,
+        SimulatedRunExtent::Whole,
+    )?;
+    let runs = cases.iter().enumerate().map(|(i, case)| RunPredictionErrors {
         name: case.name.clone(),
         deployment: machine.deployments[i],
         held_out: case.held_out,
         warning: case.warning,
-        before: case.error_percentages(&played[0][i]),
-        after: case.error_percentages(&played[1][i]),
+        before: case.latency_error_percentages(&played[0][i]),
+        after: case.latency_error_percentages(&played[1][i]),
     });
-    let runs: Vec<RunFitErrors> = runs.collect();
+    let runs: Vec<RunPredictionErrors> = runs.collect();
     let parameters = fitted_parameters(&machine, &lines, &plan, None);
     let own = first.iter().enumerate().map(|(n, case)| FittedDeployment {
         name: case.label.clone(),
@@ -155,7 +158,9 @@ fn group_by_deployment(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec
     let mut known: Vec<&CalibrationCase> = Vec::new();
     let mut of = Vec::with_capacity(cases.len());
     for case in cases {
-        let place = known.iter().position(|other| other.roofline_setup() == case.roofline_setup());
+        let place = known.iter().position(|other| {
+            other.deployment_roofline_setup() == case.deployment_roofline_setup()
+        });
         of.push(place.unwrap_or_else(|| {
             known.push(case);
             known.len() - 1
@@ -176,15 +181,16 @@ fn find_case(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateEr
 
 /// Alternates between choosing a fit plan and minimizing its cost, until the plan does not change.
 fn alternate_plan_and_descent(
-    machine: &CaseRunner<'_>,
-    choice: &ParameterChoice,
+    machine: &CalibrationCaseRunner<'_>,
+    choice: &FittedParameterChoice,
 ) -> Result<(LinearizedResiduals, RidgeFitPlan), CalibrateError> {
     let origin = vec![0.0; machine.columns.len()];
-    let mut here =
-        machine.fitted_residuals(std::slice::from_ref(&origin), SimulatedExtent::Whole)?.remove(0);
+    let mut here = machine
+        .residuals_of_fitted_cases(std::slice::from_ref(&origin), SimulatedRunExtent::Whole)?
+        .remove(0);
     let all: Vec<usize> = (0..machine.columns.len()).collect();
     let mut lines = machine.linearize_residuals(&origin, &here, &all)?;
-    let mut plan = choice.best_validated_plan(&machine.columns, &lines);
+    let mut plan = choice.best_cross_validated_plan(&machine.columns, &lines);
     for look in 1..=MAX_RIDGE_PLANS {
         let planned: Vec<usize> = plan.terms.iter().map(|(column, _)| *column).collect();
         (here, lines) = minimize_plan_cost(machine, &plan, here, lines, &planned)?;
@@ -196,16 +202,17 @@ fn alternate_plan_and_descent(
         if planned.len() < all.len() && !planned.is_empty() {
             lines = machine.linearize_residuals(&lines.at, &here, &all)?;
         }
-        let next = choice.best_validated_plan(&machine.columns, &lines);
+        let next = choice.best_cross_validated_plan(&machine.columns, &lines);
         if next == plan {
             break;
         }
         plan = next;
         // Parameters outside the plan return to their defaults, whatever the cost.
-        let goal = lines.lowest_cost_point(&plan).into_iter().enumerate();
-        let at: Vec<f64> = goal.map(|(j, u)| machine.clamp_to_bounds(j, u)).collect();
-        here =
-            machine.fitted_residuals(std::slice::from_ref(&at), SimulatedExtent::Whole)?.remove(0);
+        let goal = lines.lowest_cost_parameter_point(&plan).into_iter().enumerate();
+        let at: Vec<f64> = goal.map(|(j, u)| machine.clamp_to_parameter_bounds(j, u)).collect();
+        here = machine
+            .residuals_of_fitted_cases(std::slice::from_ref(&at), SimulatedRunExtent::Whole)?
+            .remove(0);
         lines = machine.linearize_residuals(&at, &here, &all)?;
     }
     Ok((lines, plan))
@@ -213,31 +220,34 @@ fn alternate_plan_and_descent(
 
 /// Minimizes the cost of a fit plan by Gauss-Newton with step halving.
 fn minimize_plan_cost(
-    machine: &CaseRunner<'_>,
+    machine: &CalibrationCaseRunner<'_>,
     plan: &RidgeFitPlan,
     mut here: Vec<f64>,
     mut lines: LinearizedResiduals,
     planned: &[usize],
 ) -> Result<(Vec<f64>, LinearizedResiduals), CalibrateError> {
     for _ in 0..MAX_GAUSS_NEWTON_STEPS {
-        let goal = lines.lowest_cost_point(plan);
+        let goal = lines.lowest_cost_parameter_point(plan);
         let step: Vec<f64> = goal.iter().zip(&lines.at).map(|(a, b)| a - b).collect();
         if step.iter().all(|by| by.abs() < CONVERGED_STEP) {
             break;
         }
-        let cost = lines.plan_cost(plan, &here, &lines.at);
+        let cost = lines.fit_plan_cost(plan, &here, &lines.at);
         let mut length = 1.0;
         let mut found = None;
         for _ in 0..MAX_STEP_HALVINGS {
             let moved = lines.at.iter().zip(&step).enumerate();
             let trial = moved.map(|(j, (u, by))| {
-                machine.clamp_to_bounds(j, u + length * by.clamp(-MAX_STEP_LENGTH, MAX_STEP_LENGTH))
+                machine.clamp_to_parameter_bounds(
+                    j,
+                    u + length * by.clamp(-MAX_STEP_LENGTH, MAX_STEP_LENGTH),
+                )
             });
             let trial: Vec<f64> = trial.collect();
             let residuals = machine
-                .fitted_residuals(std::slice::from_ref(&trial), SimulatedExtent::Whole)?
+                .residuals_of_fitted_cases(std::slice::from_ref(&trial), SimulatedRunExtent::Whole)?
                 .remove(0);
-            if lines.plan_cost(plan, &residuals, &trial) < cost {
+            if lines.fit_plan_cost(plan, &residuals, &trial) < cost {
                 found = Some((trial, residuals));
                 break;
             }
@@ -246,7 +256,7 @@ fn minimize_plan_cost(
         let Some((at, residuals)) = found else {
             break;
         };
-        let saved = cost - lines.plan_cost(plan, &residuals, &at);
+        let saved = cost - lines.fit_plan_cost(plan, &residuals, &at);
         here = residuals;
         lines = machine.linearize_residuals(&at, &here, planned)?;
         if saved < MIN_IMPROVEMENT * cost {
@@ -258,16 +268,16 @@ fn minimize_plan_cost(
 
 /// Returns the fitted parameters common to all runs, or those of the deployment with this index.
 fn fitted_parameters(
-    machine: &CaseRunner<'_>,
+    machine: &CalibrationCaseRunner<'_>,
     lines: &LinearizedResiduals,
     plan: &RidgeFitPlan,
     deployment: Option<usize>,
 ) -> Vec<FittedParameter> {
-    let errors = lines.standard_errors(plan);
+    let errors = lines.column_standard_errors(plan);
     let terms = plan.terms.iter().zip(errors);
     let own = terms.filter(|((j, _), _)| machine.columns[*j].deployment == deployment);
     let outcomes = own.map(|((j, _), error)| {
-        let FitColumn { parameter, .. } = machine.columns[*j];
+        let FitParameterColumn { parameter, .. } = machine.columns[*j];
         let prior = parameter.parameter_prior();
         let shared = machine.columns.iter().zip(&lines.at).filter(|(column, _)| {
             deployment.is_some() && column.deployment.is_none() && column.parameter == parameter
@@ -289,7 +299,7 @@ fn fitted_parameters(
 
 /// Returns the fitted parameters of one deployment, including its API server time.
 fn fitted_deployment_parameters(
-    machine: &CaseRunner<'_>,
+    machine: &CalibrationCaseRunner<'_>,
     lines: &LinearizedResiduals,
     plan: &RidgeFitPlan,
     (deployment, case): (usize, &CalibrationCase),
@@ -299,7 +309,7 @@ fn fitted_deployment_parameters(
         if outcome.parameter != RooflineParameter::FrontEnd {
             return true;
         }
-        let Some(front_end) = case.front_end_us() else {
+        let Some(front_end) = case.front_end_time_before_fit_us() else {
             return false;
         };
         outcome.value = (outcome.value + front_end - outcome.default).max(0.0);

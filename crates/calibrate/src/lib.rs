@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use vllm_sim_engine::latency::{RooflineCoefficients, RooflineSetup};
-use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::latency::{RooflineCoefficients, RooflineModelSetup};
+use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 use vllm_sim_replay::load::{self, BenchRun, WorkloadFormat};
 
 use crate::validate::ValidateError;
@@ -36,17 +36,17 @@ use case::CalibrationCase;
 pub use error::CalibrateError;
 pub use fit::{FittedDeployment, FittedRoofline};
 pub use options::CalibrateOptions;
-pub use parameters::{RooflineParameter, parameter_names};
+pub use parameters::{RooflineParameter, comma_separated_parameter_names};
 pub use text::{MeasuredRunSet, fitted_config_yaml};
 
 /// Fits roofline parameters to results of load generators, all of one deployment.
 ///
 /// # Errors
 /// Returns [`CalibrateError`] with the file or the missing value.
-pub fn fit_result_files(
+pub fn fit_roofline_to_result_files(
     files: &[PathBuf],
     format: WorkloadFormat,
-    deployment: (&VllmConfig, &RooflineSetup),
+    deployment: (&VllmSchedulerConfig, &RooflineModelSetup),
     options: &CalibrateOptions,
 ) -> Result<FittedRoofline, CalibrateError> {
     let mut cases = Vec::new();
@@ -55,20 +55,20 @@ pub fn fit_result_files(
             cases.push(CalibrationCase::from_bench_run(&run, deployment, options)?);
         }
     }
-    fit::fit_cases(cases, options)
+    fit::fit_calibration_cases(cases, options)
 }
 
 /// Fits roofline parameters to runs in memory, all of one deployment.
 ///
 /// # Errors
 /// Returns [`CalibrateError::Other`] with the missing value.
-pub fn fit_bench_runs(
+pub fn fit_roofline_to_bench_runs(
     runs: &[BenchRun],
-    deployment: (&VllmConfig, &RooflineSetup),
+    deployment: (&VllmSchedulerConfig, &RooflineModelSetup),
     options: &CalibrateOptions,
 ) -> Result<FittedRoofline, CalibrateError> {
     let cases = runs.iter().map(|run| CalibrationCase::from_bench_run(run, deployment, options));
-    fit::fit_cases(cases.collect::<Result<_, _>>()?, options)
+    fit::fit_calibration_cases(cases.collect::<Result<_, _>>()?, options)
 }
 
 /// Fits roofline parameters to recorded runs that describe their deployments, read from all
@@ -76,7 +76,7 @@ pub fn fit_bench_runs(
 ///
 /// # Errors
 /// Returns [`CalibrateError`] with the file and the field.
-pub fn fit_recorded_runs(
+pub fn fit_roofline_to_recorded_runs(
     folder: &Path,
     options: &CalibrateOptions,
 ) -> Result<FittedRoofline, CalibrateError> {
@@ -97,7 +97,7 @@ pub fn fit_recorded_runs(
             .map_err(|error| ValidateError::Json { path: path.clone(), error })?;
         cases.push(CalibrationCase::from_recorded_run(&json, options)?);
     }
-    fit::fit_cases(cases, options)
+    fit::fit_calibration_cases(cases, options)
 }
 
 /// Returns the coefficients `base` with the fitted parameters, and the fitted factor for all step

@@ -29,7 +29,7 @@ pub(super) struct LinearizedResiduals {
 }
 
 impl LinearizedResiduals {
-    pub(super) fn validation_unit_count(&self) -> usize {
+    pub(super) fn cross_validation_unit_count(&self) -> usize {
         let mut units = self.units.clone();
         units.sort_unstable();
         units.dedup();
@@ -103,7 +103,7 @@ impl LinearizedResiduals {
 
     /// Returns the point with the lowest cost of `plan`; columns outside the plan are at their
     /// defaults.
-    pub(super) fn lowest_cost_point(&self, plan: &RidgeFitPlan) -> Vec<f64> {
+    pub(super) fn lowest_cost_parameter_point(&self, plan: &RidgeFitPlan) -> Vec<f64> {
         let mut place = vec![0.0; self.at.len()];
         for ((column, _), u) in plan.terms.iter().zip(self.minimize_cost_without_unit(plan, None)) {
             place[*column] = u;
@@ -127,7 +127,12 @@ impl LinearizedResiduals {
     }
 
     /// Returns the cost of a plan for residuals simulated at the point `place`.
-    pub(super) fn plan_cost(&self, plan: &RidgeFitPlan, residuals: &[f64], place: &[f64]) -> f64 {
+    pub(super) fn fit_plan_cost(
+        &self,
+        plan: &RidgeFitPlan,
+        residuals: &[f64],
+        place: &[f64],
+    ) -> f64 {
         let data = residuals.iter().zip(&self.weights);
         let held = plan.terms.iter();
         data.map(|(r, w)| w * soft_l1_loss(*r)).sum::<f64>()
@@ -135,7 +140,7 @@ impl LinearizedResiduals {
     }
 
     /// Returns the standard errors of the columns of `plan`, in scales of the priors.
-    pub(super) fn standard_errors(&self, plan: &RidgeFitPlan) -> Vec<f64> {
+    pub(super) fn column_standard_errors(&self, plan: &RidgeFitPlan) -> Vec<f64> {
         let terms = &plan.terms;
         let x: Vec<f64> = terms.iter().map(|(j, _)| self.at[*j]).collect();
         let all: Vec<usize> = (0..self.here.len()).collect();
@@ -224,7 +229,7 @@ mod tests {
     fn effect_shared_by_runs_lowers_cross_validated_cost() {
         let line = noisy_linear_residuals(&[0.05; 6], 0.0);
         let plan = RidgeFitPlan { terms: vec![(0, 0.001)] };
-        let place = line.lowest_cost_point(&plan);
+        let place = line.lowest_cost_parameter_point(&plan);
         assert!((place[0] + 0.5).abs() < 1e-3, "{place:?}");
         assert!(
             line.cross_validated_cost(&plan)

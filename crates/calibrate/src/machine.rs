@@ -21,21 +21,21 @@ const CURVATURE_HALF_WEIGHT: f64 = 0.01;
 /// Column of the fit: the value of a parameter for all runs, or its shift for the runs of one
 /// deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FitColumn {
+pub(super) struct FitParameterColumn {
     pub(super) parameter: RooflineParameter,
     pub(super) deployment: Option<usize>,
 }
 
-pub(super) struct CaseRunner<'a> {
+pub(super) struct CalibrationCaseRunner<'a> {
     pub(super) cases: &'a [CalibrationCase],
     pub(super) deployments: Vec<usize>,
-    pub(super) columns: Vec<FitColumn>,
+    pub(super) columns: Vec<FitParameterColumn>,
     pub(super) threads: usize,
     pub(super) progress_bar: JobProgress,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SimulatedExtent {
+pub(super) enum SimulatedRunExtent {
     Whole,
     /// Only the first requests of a run are simulated, which suffice to compute derivatives.
     Start,
@@ -43,13 +43,13 @@ pub(super) enum SimulatedExtent {
 
 type ParameterValues = Vec<(RooflineParameter, f64)>;
 
-impl CaseRunner<'_> {
+impl CalibrationCaseRunner<'_> {
     pub(super) fn fitted_case_indices(&self) -> Vec<usize> {
         let all = 0..self.cases.len();
         all.filter(|i| !self.cases[*i].held_out).collect()
     }
 
-    fn column_affects_case(&self, column: FitColumn, case: usize) -> bool {
+    fn column_affects_case(&self, column: FitParameterColumn, case: usize) -> bool {
         let own = self.deployments[case];
         column.deployment.is_none_or(|deployment| deployment == own)
     }
@@ -76,11 +76,11 @@ impl CaseRunner<'_> {
     }
 
     /// Simulates the runs `cases` at every point on all threads; returns `[point][case]`.
-    pub(super) fn predict_cases(
+    pub(super) fn predict_case_latencies(
         &self,
         places: &[Vec<f64>],
         cases: &[usize],
-        length: SimulatedExtent,
+        length: SimulatedRunExtent,
     ) -> Result<Vec<Vec<LatencyPrediction>>, CalibrateError> {
         let jobs = places.len() * cases.len();
         let next = AtomicUsize::new(0);
@@ -97,12 +97,12 @@ impl CaseRunner<'_> {
                         let (p, c) = (job / cases.len(), cases[job % cases.len()]);
                         let values = self.parameter_values(&places[p], c);
                         let played = match length {
-                            SimulatedExtent::Whole => self.cases[c].predict_latencies(&values),
-                            SimulatedExtent::Start => {
+                            SimulatedRunExtent::Whole => self.cases[c].predict_latencies(&values),
+                            SimulatedRunExtent::Start => {
                                 self.cases[c].predict_start_latencies(&values)
                             }
                         };
-                        self.progress_bar.add_finished_units(1);
+                        self.progress_bar.add_finished_work_units(1);
                         if let Ok(mut done) = done.lock() {
                             done[job] = Some(played);
                         }
@@ -120,16 +120,16 @@ impl CaseRunner<'_> {
         Ok(all)
     }
 
-    pub(super) fn fitted_residuals(
+    pub(super) fn residuals_of_fitted_cases(
         &self,
         places: &[Vec<f64>],
-        length: SimulatedExtent,
+        length: SimulatedRunExtent,
     ) -> Result<Vec<Vec<f64>>, CalibrateError> {
         let cases = self.fitted_case_indices();
-        let played = self.predict_cases(places, &cases, length)?;
+        let played = self.predict_case_latencies(places, &cases, length)?;
         let all = played.iter().map(|predictions| {
             let each = cases.iter().zip(predictions);
-            each.flat_map(|(i, p)| self.cases[*i].log_residuals(p)).collect()
+            each.flat_map(|(i, p)| self.cases[*i].log_latency_residuals(p)).collect()
         });
         Ok(all.collect())
     }
@@ -150,13 +150,13 @@ impl CaseRunner<'_> {
             for side in [FINITE_DIFFERENCE_STEP, -FINITE_DIFFERENCE_STEP] {
                 let mut place = at.to_vec();
                 for &column in probe {
-                    place[column] = self.clamp_to_bounds(column, place[column] + side);
+                    place[column] = self.clamp_to_parameter_bounds(column, place[column] + side);
                 }
                 places.push(place);
             }
         }
         places.push(at.to_vec());
-        let found = self.fitted_residuals(&places, SimulatedExtent::Start)?;
+        let found = self.residuals_of_fitted_cases(&places, SimulatedRunExtent::Start)?;
         let middle = &found[2 * probes.len()];
         let owners = self.case_of_residuals();
         let mut slopes = vec![vec![0.0; here.len()]; self.columns.len()];
@@ -225,7 +225,7 @@ impl CaseRunner<'_> {
         fitted.iter().flat_map(move |i| {
             let case = &self.cases[*i];
             // Stages share the weight of a run, unless it is the only one.
-            let share = if fitted.len() == 1 { case.stage_count() } else { 1.0 };
+            let share = if fitted.len() == 1 { case.run_stage_count() } else { 1.0 };
             let targets = case.targets.iter();
             targets.map(move |target| target.weight * share)
         })
@@ -249,7 +249,7 @@ impl CaseRunner<'_> {
     }
 
     /// Clamps a column's coordinate to the bounds of its parameter.
-    pub(super) fn clamp_to_bounds(&self, column: usize, u: f64) -> f64 {
+    pub(super) fn clamp_to_parameter_bounds(&self, column: usize, u: f64) -> f64 {
         let prior = self.columns[column].parameter.parameter_prior();
         let bound = |value: f64| (value - prior.centre) / prior.scale;
         u.clamp(bound(prior.bounds.0), bound(prior.bounds.1))

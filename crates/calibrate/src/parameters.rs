@@ -66,7 +66,7 @@ impl RooflineParameter {
         }
     }
 
-    pub(super) fn by_coefficient_name(name: &str) -> Option<Self> {
+    pub(super) fn from_coefficient_name(name: &str) -> Option<Self> {
         PARAMETER_FIT_ORDER.into_iter().find(|parameter| parameter.coefficient_name() == name)
     }
 
@@ -110,6 +110,6 @@ impl RooflineParameter {
 }
 
 /// Returns the names of all parameters, separated by commas, for messages.
-pub fn parameter_names() -> String {
+pub fn comma_separated_parameter_names() -> String {
     PARAMETER_FIT_ORDER.map(RooflineParameter::coefficient_name).join(", ")
 }

@@ -1,9 +1,9 @@
 //! Chooses the parameters to fit and their ridge penalties, from simple to complex plans.
 
-use super::case::{CalibrationCase, RunProperties};
+use super::case::{CalibrationCase, CalibrationRunProperties};
 use super::linear::{LinearizedResiduals, RidgeFitPlan};
-use super::machine::FitColumn;
-use super::parameters::{PARAMETER_FIT_ORDER, RooflineParameter, parameter_names};
+use super::machine::FitParameterColumn;
+use super::parameters::{PARAMETER_FIT_ORDER, RooflineParameter, comma_separated_parameter_names};
 use super::{CalibrateError, CalibrateOptions};
 
 const RIDGE_PENALTIES: [f64; 6] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3];
@@ -24,11 +24,11 @@ const DEPLOYMENT_PARAMETERS: [RooflineParameter; 2] =
 const STEP_SCALE_PARAMETER: [RooflineParameter; 1] = [RooflineParameter::StepScale];
 
 /// Text of the reason why a measured API server time is not fitted.
-pub(super) const FRONT_END_SET_BY_FLAG: &str = "given by --front-end-ms";
+pub(super) const FRONT_END_TIME_SET_BY_FLAG: &str = "given by --front-end-ms";
 
 /// The parameters that the measured runs determine, best determined first, and the reasons why the
 /// others are not fitted.
-pub(super) struct ParameterChoice {
+pub(super) struct FittedParameterChoice {
     pub(super) chosen: Vec<RooflineParameter>,
     pub(super) left: Vec<(RooflineParameter, &'static str)>,
     /// Whether the user named the parameters to fit, which are then always fitted.
@@ -36,12 +36,15 @@ pub(super) struct ParameterChoice {
     own: &'static [RooflineParameter],
 }
 
-pub(super) fn choose_parameters(
+pub(super) fn choose_fitted_parameters(
     cases: &[CalibrationCase],
     options: &CalibrateOptions,
-) -> Result<ParameterChoice, CalibrateError> {
-    let fitted: Vec<RunProperties> =
-        cases.iter().filter(|case| !case.held_out).map(CalibrationCase::run_properties).collect();
+) -> Result<FittedParameterChoice, CalibrateError> {
+    let fitted: Vec<CalibrationRunProperties> = cases
+        .iter()
+        .filter(|case| !case.held_out)
+        .map(CalibrationCase::calibration_run_properties)
+        .collect();
     if fitted.is_empty() {
         let problem = "no run to fit: all runs are held out, or none was given";
         return Err(CalibrateError::Other(problem.to_owned()));
@@ -49,7 +52,7 @@ pub(super) fn choose_parameters(
     if !options.fit.is_empty() {
         return choose_named_parameters(options);
     }
-    let ratio = |of: fn(&RunProperties) -> f64| {
+    let ratio = |of: fn(&CalibrationRunProperties) -> f64| {
         let values = || fitted.iter().map(of);
         values().fold(0.0, f64::max) / values().fold(f64::INFINITY, f64::min).max(1e-9)
     };
@@ -60,7 +63,7 @@ pub(super) fn choose_parameters(
         let no = |chosen: bool, why| (!chosen).then_some(why);
         match parameter {
             RooflineParameter::FrontEnd => {
-                no(options.front_end_us.is_none(), FRONT_END_SET_BY_FLAG)
+                no(options.front_end_us.is_none(), FRONT_END_TIME_SET_BY_FLAG)
             }
             RooflineParameter::StepScale => no(!loads, "replaced by the separate numbers below"),
             RooflineParameter::Step | RooflineParameter::Sequence => {
@@ -93,7 +96,7 @@ pub(super) fn choose_parameters(
             Some(why) => left.push((parameter, why)),
         }
     }
-    Ok(ParameterChoice {
+    Ok(FittedParameterChoice {
         chosen,
         left,
         named: false,
@@ -104,11 +107,13 @@ pub(super) fn choose_parameters(
     })
 }
 
-fn choose_named_parameters(options: &CalibrateOptions) -> Result<ParameterChoice, CalibrateError> {
+fn choose_named_parameters(
+    options: &CalibrateOptions,
+) -> Result<FittedParameterChoice, CalibrateError> {
     let mut chosen = Vec::new();
     for name in &options.fit {
-        let parameter = RooflineParameter::by_coefficient_name(name.trim()).ok_or_else(|| {
-            let names = parameter_names();
+        let parameter = RooflineParameter::from_coefficient_name(name.trim()).ok_or_else(|| {
+            let names = comma_separated_parameter_names();
             CalibrateError::Other(format!("--fit: unknown number {name:?}; allowed are {names}"))
         })?;
         if parameter == RooflineParameter::FrontEnd && options.front_end_us.is_some() {
@@ -119,21 +124,23 @@ fn choose_named_parameters(options: &CalibrateOptions) -> Result<ParameterChoice
             chosen.push(parameter);
         }
     }
-    Ok(ParameterChoice { chosen, left: Vec::new(), named: true, own: &[] })
+    Ok(FittedParameterChoice { chosen, left: Vec::new(), named: true, own: &[] })
 }
 
-impl ParameterChoice {
+impl FittedParameterChoice {
     /// Returns a column for every parameter that the fit may change: one for all deployments, and
     /// one per deployment if there are several.
-    pub(super) fn fit_columns(&self, deployments: usize) -> Vec<FitColumn> {
-        let shared = |parameter: RooflineParameter| FitColumn { parameter, deployment: None };
-        let mut columns: Vec<FitColumn> = self.chosen.iter().copied().map(shared).collect();
+    pub(super) fn fit_parameter_columns(&self, deployments: usize) -> Vec<FitParameterColumn> {
+        let shared =
+            |parameter: RooflineParameter| FitParameterColumn { parameter, deployment: None };
+        let mut columns: Vec<FitParameterColumn> =
+            self.chosen.iter().copied().map(shared).collect();
         if self.named {
             return columns;
         }
         if deployments > 1 {
             let own = (0..deployments).flat_map(|deployment| {
-                self.own.iter().map(move |parameter| FitColumn {
+                self.own.iter().map(move |parameter| FitParameterColumn {
                     parameter: *parameter,
                     deployment: Some(deployment),
                 })
@@ -150,7 +157,7 @@ impl ParameterChoice {
     }
 
     /// Returns candidate fit plans in stages, from simple to complex.
-    fn candidate_plans_by_stage(&self, columns: &[FitColumn]) -> Vec<Vec<RidgeFitPlan>> {
+    fn candidate_plans_by_stage(&self, columns: &[FitParameterColumn]) -> Vec<Vec<RidgeFitPlan>> {
         let shared = |wanted: &[RooflineParameter]| {
             matching_column_indices(columns, wanted, ColumnScope::Shared)
         };
@@ -194,12 +201,12 @@ impl ParameterChoice {
 
     /// Returns the fit plan with the lowest cross-validated cost, or an empty plan if the defaults
     /// are better.
-    pub(super) fn best_validated_plan(
+    pub(super) fn best_cross_validated_plan(
         &self,
-        columns: &[FitColumn],
+        columns: &[FitParameterColumn],
         lines: &LinearizedResiduals,
     ) -> RidgeFitPlan {
-        if lines.validation_unit_count() < 2 {
+        if lines.cross_validation_unit_count() < 2 {
             let wanted = if self.named { &self.chosen } else { &DEPLOYMENT_PARAMETERS[..] };
             let terms = matching_column_indices(columns, wanted, ColumnScope::Shared);
             return RidgeFitPlan {
@@ -233,11 +240,11 @@ enum ColumnScope {
 }
 
 fn matching_column_indices(
-    columns: &[FitColumn],
+    columns: &[FitParameterColumn],
     wanted: &[RooflineParameter],
     scope: ColumnScope,
 ) -> Vec<usize> {
-    let of = |column: &FitColumn| match column.deployment {
+    let of = |column: &FitParameterColumn| match column.deployment {
         Some(_) => ColumnScope::PerDeployment,
         None => ColumnScope::Shared,
     };

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_replay::statistics;
 
-use super::fit::{FittedParameter, FittedRoofline, RunFitErrors};
-use super::plan::FRONT_END_SET_BY_FLAG;
+use super::fit::{FittedParameter, FittedRoofline, RunPredictionErrors};
+use super::plan::FRONT_END_TIME_SET_BY_FLAG;
 use super::{RooflineParameter, apply_fit_to_coefficients};
 
 /// Subset of the measured runs.
@@ -20,7 +20,7 @@ pub enum MeasuredRunSet {
 }
 
 impl MeasuredRunSet {
-    fn contains_run(self, run: &RunFitErrors) -> bool {
+    fn contains_run(self, run: &RunPredictionErrors) -> bool {
         run.held_out == (self == Self::HeldOut)
     }
 }
@@ -30,13 +30,13 @@ impl FittedRoofline {
     /// runs of `set`, before and after the fit.
     ///
     /// Overloaded runs count for ITL only.
-    pub fn median_errors(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
+    pub fn median_error_percentages(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
         self.aggregate_errors(set, statistics::median)
     }
 
     /// Returns the mean absolute prediction errors over the runs of `set`, in the form of
-    /// [`FittedRoofline::median_errors`].
-    pub fn mean_errors(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
+    /// [`FittedRoofline::median_error_percentages`].
+    pub fn mean_error_percentages(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
         self.aggregate_errors(set, |sizes| {
             let n = sizes.len();
             (n > 0).then(|| sizes.iter().sum::<f64>() / n as f64)
@@ -48,7 +48,7 @@ impl FittedRoofline {
         set: MeasuredRunSet,
         sum_up: fn(Vec<f64>) -> Option<f64>,
     ) -> [[Option<f64>; 3]; 2] {
-        let of = |pick: fn(&RunFitErrors) -> &[Option<f64>; 3]| {
+        let of = |pick: fn(&RunPredictionErrors) -> &[Option<f64>; 3]| {
             [0, 1, 2].map(|i| {
                 let runs = self.runs.iter().filter(|run| set.contains_run(run));
                 let runs = runs.filter(|run| i == 1 || run.warning.is_none());
@@ -65,9 +65,10 @@ impl FittedRoofline {
             if !self.runs.iter().any(|run| set.contains_run(run)) {
                 continue;
             }
-            for (kind, [before, after]) in
-                [("median", self.median_errors(set)), ("mean", self.mean_errors(set))]
-            {
+            for (kind, [before, after]) in [
+                ("median", self.median_error_percentages(set)),
+                ("mean", self.mean_error_percentages(set)),
+            ] {
                 let plain = |value: &Option<f64>| match value {
                     Some(value) => format!("{value:>8.1}"),
                     None => format!("{:>8}", "-"),
@@ -82,7 +83,7 @@ impl FittedRoofline {
 
     /// Returns the fitted value of a parameter, or `None` if it was not fitted in common for all
     /// runs.
-    pub fn fitted_value(&self, parameter: RooflineParameter) -> Option<f64> {
+    pub fn fitted_parameter_value(&self, parameter: RooflineParameter) -> Option<f64> {
         let mut outcomes = self.parameters.iter();
         let outcome = outcomes.find(|outcome| outcome.parameter == parameter);
         outcome.map(|outcome| outcome.value)
@@ -119,7 +120,7 @@ impl fmt::Display for FittedRoofline {
         for (parameter, why) in &self.left {
             let default = parameter.parameter_prior().centre;
             let name = parameter.coefficient_name();
-            match *why == FRONT_END_SET_BY_FLAG {
+            match *why == FRONT_END_TIME_SET_BY_FLAG {
                 true => writeln!(f, "{name:<20} {:>12}   {why}", "")?,
                 false => writeln!(f, "{name:<20} {default:>12.4}   kept at its default: {why}")?,
             }

@@ -15,16 +15,16 @@ use std::path::Path;
 use serde_json::Value;
 
 use vllm_sim_engine::latency::{
-    AicSetup, AicStepTimes, LatencyModel, Roofline, RooflineCoefficients,
+    AiConfiguratorSetup, AiConfiguratorStepTimes, LatencyModel, RooflineCoefficients, RooflineModel,
 };
 use vllm_sim_engine::sched::vllm::VllmScheduler;
 
-use client::RequestTiming;
-pub(crate) use client::SimulatedClient;
+use client::ClientRequestTiming;
+pub(crate) use client::SimulatedBenchClient;
 pub use error::ValidateError;
-pub use report::{LatencyPrediction, LatencySummary};
+pub use report::{LatencyPrediction, RunLatencySummary};
 pub(crate) use spec::{RecordedRequest, RecordedRun};
-pub use validation::{VALIDATION_SCHEMA, ValidatedRun, ValidationReport};
+pub use validation::{VALIDATION_REPORT_SCHEMA, ValidatedRun, ValidationReport};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 
 /// Predicts the latencies of every recorded run in the folder `runs` (`*.json`).
@@ -35,7 +35,7 @@ use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 ///
 /// # Errors
 /// Returns [`ValidateError`] with the file or field.
-pub fn validate_runs(
+pub fn validate_recorded_runs(
     runs: &Path,
     coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
@@ -70,7 +70,7 @@ pub fn validate_runs(
             Err(ValidateError::Engine { run, error }) => left_out.push((run, error.to_string())),
             Err(error) => return Err(error),
         }
-        progress_bar.add_finished_units(1);
+        progress_bar.add_finished_work_units(1);
     }
     Ok(ValidationReport { runs: validated, left_out })
 }
@@ -79,7 +79,7 @@ pub fn validate_runs(
 ///
 /// # Errors
 /// Returns [`ValidateError`] with the missing or invalid field.
-pub fn predict_run(
+pub fn predict_recorded_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
 ) -> Result<LatencyPrediction, ValidateError> {
@@ -90,16 +90,16 @@ pub fn predict_run(
 const SEEDS: u64 = 5;
 
 /// A replay of a recorded run, with the client's view of each request.
-pub(crate) type RunReplay = (RecordedRun, Vec<RequestTiming>);
+pub(crate) type RecordedRunReplay = (RecordedRun, Vec<ClientRequestTiming>);
 
 /// Replays a recorded run: once, or with [`SEEDS`] seeds if its arrival times are random.
 fn simulate_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
-) -> Result<Vec<RunReplay>, ValidateError> {
+) -> Result<Vec<RecordedRunReplay>, ValidateError> {
     let first = RecordedRun::from_json(run, coefficients, 0)?;
-    let roofline = Roofline::new(&first.setup)?;
+    let roofline = RooflineModel::new(&first.setup)?;
     let latency = latency_model(&first, &roofline, kernel_tables)?;
     let seeds = if first.random_arrivals { 1..SEEDS } else { 0..0 };
     let mut replays = vec![replay_run(first, &roofline, &latency)?];
@@ -112,14 +112,14 @@ fn simulate_run(
 
 fn latency_model(
     run: &RecordedRun,
-    roofline: &Roofline,
+    roofline: &RooflineModel,
     kernel_tables: Option<&Path>,
 ) -> Result<LatencyModel, ValidateError> {
     Ok(match kernel_tables {
         None => LatencyModel::Roofline(Box::new(roofline.clone())),
         Some(folder) => {
-            let asked = AicSetup::new(&run.setup, roofline.step_overhead());
-            let aic = asked.and_then(|asked| AicStepTimes::open(folder, &asked));
+            let asked = AiConfiguratorSetup::new(&run.setup, roofline.step_overhead());
+            let aic = asked.and_then(|asked| AiConfiguratorStepTimes::open(folder, &asked));
             let aic = aic.map_err(|error| ValidateError::Tables { run: run.id.clone(), error })?;
             LatencyModel::Aic(Box::new(aic))
         }
@@ -128,9 +128,9 @@ fn latency_model(
 
 fn replay_run(
     run: RecordedRun,
-    roofline: &Roofline,
+    roofline: &RooflineModel,
     latency: &LatencyModel,
-) -> Result<RunReplay, ValidateError> {
+) -> Result<RecordedRunReplay, ValidateError> {
     let mut engines = Vec::new();
     for _ in 0..run.ranks {
         let mut config = run.engine.clone();
@@ -141,6 +141,6 @@ fn replay_run(
                 .map_err(|error| ValidateError::Engine { run: run.id.clone(), error })?,
         );
     }
-    let done = SimulatedClient::new(&run, engines, roofline).run_to_end();
+    let done = SimulatedBenchClient::new(&run, engines, roofline).simulate_to_end();
     Ok((run, done))
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use vllm_sim_config::{all_effective_flags, closest_name, mask_url_passwords};
+use vllm_sim_config::{all_effective_flags, closest_known_name, mask_url_passwords};
 
 /// Error in the command line of a tool, such as `vllm-sim plan`; the exit code is 2.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,7 @@ fn suggest_similar_flag<T: Parser>(mut error: clap::Error) -> clap::Error {
             let names = command.get_arguments().filter_map(clap::Arg::get_long);
             error.remove(ContextKind::SuggestedArg);
             error.remove(ContextKind::Suggested);
-            if let Some(name) = closest_name(typed.trim_start_matches('-'), names) {
+            if let Some(name) = closest_known_name(typed.trim_start_matches('-'), names) {
                 let name = ContextValue::String(format!("--{name}"));
                 error.insert(ContextKind::SuggestedArg, name);
             }
@@ -78,7 +78,7 @@ fn suggest_similar_flag<T: Parser>(mut error: clap::Error) -> clap::Error {
                 return error;
             };
             error.remove(ContextKind::SuggestedValue);
-            if let Some(name) = closest_name(&typed, names.iter().map(String::as_str)) {
+            if let Some(name) = closest_known_name(&typed, names.iter().map(String::as_str)) {
                 let name = ContextValue::String(name.to_owned());
                 error.insert(ContextKind::SuggestedValue, name);
             }

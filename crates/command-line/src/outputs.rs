@@ -42,7 +42,7 @@ const INPUT_FILE_NAMES: [&str; 7] = [
 /// # Errors
 /// [`UsageError`](crate::UsageError) with the flags of both files, or for a missing folder of an
 /// output.
-pub fn check_output_conflicts(
+pub fn check_output_file_conflicts(
     words: &[String],
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<()> {
@@ -51,7 +51,7 @@ pub fn check_output_conflicts(
         return Ok(());
     }
     for flag in all_effective_flags() {
-        let name = flag.env_name();
+        let name = flag.env_variable_name();
         inputs.extend(env(&name).map(|value| (name, value)));
     }
     let mut seen: Vec<(&str, FileId)> = Vec::new();
@@ -183,7 +183,7 @@ fn parent_folder(path: &Path) -> &Path {
 pub fn write_atomically(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     let written = AtomicFile::create(path).and_then(|mut draft| {
         draft.file.write_all(text.as_ref())?;
-        draft.replace_target()
+        draft.rename_to_target()
     });
     written.with_context(|| format!("cannot write {}", path.display()))
 }
@@ -198,7 +198,7 @@ pub fn write_new_file(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     }
     let mut draft = AtomicFile::create(path)?;
     draft.file.write_all(text.as_ref())?;
-    draft.replace_target()
+    draft.rename_to_target()
 }
 
 /// Temporary file for the atomic replacement of a target file.
@@ -244,7 +244,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// An I/O error if no more file descriptors are available.
-    pub fn clone_file_handle(&self) -> io::Result<File> {
+    pub fn clone_temporary_file_handle(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
@@ -252,7 +252,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// An I/O error if the rename fails; the target is unchanged.
-    pub fn replace_target(mut self) -> io::Result<()> {
+    pub fn rename_to_target(mut self) -> io::Result<()> {
         if !self.path.as_os_str().is_empty() {
             std::fs::rename(&self.path, &self.target)?;
         }

@@ -52,7 +52,7 @@ impl JobProgress {
     }
 
     /// Adds `more` finished units to the progress.
-    pub fn add_finished_units(&self, more: u64) {
+    pub fn add_finished_work_units(&self, more: u64) {
         self.shared.done.fetch_add(more, Ordering::Relaxed);
     }
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::choices::{ModelRunner, ModelTask, PerRequestDraftStats, SystemFingerprintForm};
 use super::cli_mode::CliMode;
-use super::did_you_mean::closest_name;
+use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{api, engine, server};
@@ -14,7 +14,7 @@ use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
 use super::profiler;
 use super::speech::SpeechConfig;
 use super::values::FlagValues;
-use vllm_sim_observe::metrics::Compat;
+use vllm_sim_observe::metrics::MetricsCompat;
 use vllm_sim_tokenizer::MediaModality;
 
 /// Maximum number of items of a modality (image, audio, video) in a prompt if
@@ -40,9 +40,9 @@ pub struct ApiConfig {
     /// Fraction of output tokens that is reasoning, if a reasoning parser is set (default 0.4).
     pub reasoning_ratio: f64,
     /// Settings of the optional fields of responses.
-    pub answers: ResponseFields,
+    pub answers: ResponseFieldSettings,
     /// Settings of the routes for disaggregated serving, which accept or return token ids.
-    pub scale_out: DisaggregatedServingRoutes,
+    pub scale_out: DisaggregatedServingRouteSwitches,
     /// Whether a request may contain its own chat template.
     pub trust_request_chat_template: bool,
     /// Whether a request's tools are left out of the prompt when `tool_choice` is `none`.
@@ -70,7 +70,7 @@ pub struct ApiConfig {
     /// Whether the routes below `/fault_tolerance` exist.
     pub fault_tolerance: bool,
     /// Limits of `n`, prompts, stop strings and bad words in one request.
-    pub limits: RequestLimits,
+    pub limits: RequestParameterLimits,
     /// Maximum number of images, audios and videos in a prompt, by modality
     /// (`--limit-mm-per-prompt`).
     pub limit_mm_per_prompt: Option<Value>,
@@ -84,7 +84,7 @@ pub struct ApiConfig {
 
 /// Settings of the optional fields of responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ResponseFields {
+pub struct ResponseFieldSettings {
     /// Whether the `usage` of responses contains `prompt_tokens_details`.
     pub enable_prompt_tokens_details: bool,
     /// Whether every streamed response reports token usage, requested or not.
@@ -99,7 +99,7 @@ pub struct ResponseFields {
 
 /// Settings of the routes for disaggregated serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DisaggregatedServingRoutes {
+pub struct DisaggregatedServingRouteSwitches {
     /// Whether the routes for render, derender and `/inference/v1/generate` are enabled; they
     /// return 403 otherwise.
     pub enable_scale_out: bool,
@@ -111,7 +111,7 @@ pub struct DisaggregatedServingRoutes {
 
 /// Limits of a single request, from vLLM's environment variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestLimits {
+pub struct RequestParameterLimits {
     /// Maximum `n`, the number of outputs per prompt (`VLLM_MAX_N_SEQUENCES`, default 16384).
     pub n: u32,
     /// Maximum number of prompts of a completion request (`VLLM_MAX_COMPLETION_PROMPTS`, default
@@ -125,7 +125,7 @@ pub struct RequestLimits {
 
 impl ApiConfig {
     /// Returns whether replies may have reasoning.
-    pub fn has_reasoning(&self) -> bool {
+    pub fn replies_have_reasoning(&self) -> bool {
         self.reasoning_parser.is_some() && self.reasoning_ratio > 0.0
     }
 
@@ -139,7 +139,10 @@ impl ApiConfig {
         count.unwrap_or(DEFAULT_MEDIA_ITEMS_PER_PROMPT)
     }
 
-    pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(
+        v: &FlagValues,
+        model: &ModelConfig,
+    ) -> Result<Self, ConfigError> {
         let compat = model.compat;
         let (tool_parsers, reasoning_parsers) = list_parsers(compat);
         let tool_call_parser =
@@ -169,7 +172,7 @@ impl ApiConfig {
         }
         v.get_choice(&api::TOOL_STRICT_LEVEL)?;
         let (fingerprint, fingerprint_value) = read_system_fingerprint(v)?;
-        let (task, speech) = SpeechConfig::from_values(v, model, read_model_task(v)?)?;
+        let (task, speech) = SpeechConfig::from_flag_values(v, model, read_model_task(v)?)?;
         Ok(Self {
             task,
             speech,
@@ -183,16 +186,16 @@ impl ApiConfig {
                 reasoning_parsers,
             )?,
             reasoning_ratio: v.get(&api::REASONING_RATIO)?,
-            answers: ResponseFields {
+            answers: ResponseFieldSettings {
                 // llm-d's responses always contain the details.
                 enable_prompt_tokens_details: v.get(details)?
-                    || compat == Compat::Llmd && !v.is_set(details),
+                    || compat == MetricsCompat::Llmd && !v.is_set(details),
                 force_include_usage: v.get(&api::ENABLE_FORCE_INCLUDE_USAGE)?,
                 per_request_metrics,
                 per_request_drafts: read_per_request_draft_stats(v)?,
                 return_tokens_as_token_ids: v.get(&api::RETURN_TOKENS_AS_TOKEN_IDS)?,
             },
-            scale_out: DisaggregatedServingRoutes {
+            scale_out: DisaggregatedServingRouteSwitches {
                 enable_scale_out: v.get(&api::ENABLE_SCALE_OUT)? || v.get(&api::RENDER_ONLY)?,
                 tokens_only: v.get(&api::TOKENS_ONLY)?,
                 render_only: v.get(&api::RENDER_ONLY)?,
@@ -219,7 +222,7 @@ impl ApiConfig {
 }
 
 /// Returns the names that `--tool-call-parser` and `--reasoning-parser` accept.
-fn list_parsers(compat: Compat) -> (&'static [&'static str], &'static [&'static str]) {
+fn list_parsers(compat: MetricsCompat) -> (&'static [&'static str], &'static [&'static str]) {
     match other_command_line(Some(compat)) {
         Some(own) => (own.tool_parsers, own.reasoning_parsers),
         None => (&TOOL_PARSERS, &REASONING_PARSERS),
@@ -260,7 +263,7 @@ fn read_parser_name(
         ));
         return Ok(Some(name.to_owned()));
     }
-    let hint = closest_name(name, known.iter().copied())
+    let hint = closest_known_name(name, known.iter().copied())
         .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     let kind = flag.name.replace('-', " ");
     let list = known.join(",");
@@ -301,8 +304,8 @@ pub(super) fn read_model_task(v: &FlagValues) -> Result<ModelTask, ConfigError> 
     })
 }
 
-fn read_request_limits(v: &FlagValues) -> Result<RequestLimits, ConfigError> {
-    Ok(RequestLimits {
+fn read_request_limits(v: &FlagValues) -> Result<RequestParameterLimits, ConfigError> {
+    Ok(RequestParameterLimits {
         n: v.get(&api::MAX_N_SEQUENCES)?,
         prompts: v.get(&api::MAX_COMPLETION_PROMPTS)?,
         stop_strings: v.get(&api::MAX_STOP_STRINGS)?,

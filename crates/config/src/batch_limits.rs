@@ -19,7 +19,7 @@ const LOW_LATENCY_ALL2ALL_MAX_TOKENS: u32 = 256;
 
 /// Limits of one scheduler step: `max_num_seqs` and `max_num_batched_tokens`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct BatchLimits {
+pub(super) struct SchedulerBatchLimits {
     pub(super) seqs: u32,
     pub(super) tokens: u32,
 }
@@ -45,13 +45,13 @@ impl DefaultWithRule {
     }
 }
 
-impl BatchLimits {
+impl SchedulerBatchLimits {
     /// Reads `--max-num-seqs` and `--max-num-batched-tokens`; if unset, they get the defaults of
     /// vLLM's API server on this GPU.
     ///
     /// **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `get_batch_defaults` and
     /// `_set_default_max_num_seqs_and_batched_tokens_args`.
-    pub(super) fn from_values(
+    pub(super) fn from_flag_values(
         v: &FlagValues,
         scheduler: SchedulerKind,
         context: u32,
@@ -77,7 +77,7 @@ impl BatchLimits {
                 let most = tokens_default.value.min(seqs.saturating_mul(context));
                 tokens_default.override_with(most, "at most max-num-seqs x max-model-len");
                 tokens = tokens_default.value;
-                v.record_derived_by_rule(
+                v.record_value_derived_by_rule(
                     &engine::MAX_NUM_BATCHED_TOKENS,
                     tokens,
                     tokens_default.rule,
@@ -87,7 +87,7 @@ impl BatchLimits {
                 let most = seqs.min(tokens);
                 seqs_default.override_with(most, "at most max-num-batched-tokens");
                 seqs = seqs_default.value;
-                v.record_derived_by_rule(&engine::MAX_NUM_SEQS, seqs, seqs_default.rule);
+                v.record_value_derived_by_rule(&engine::MAX_NUM_SEQS, seqs, seqs_default.rule);
             }
         }
         let tokens = check_token_budget(v, seqs, tokens, context)?;
@@ -162,7 +162,7 @@ fn check_token_budget(
     }
     if !v.is_set(flag) {
         let rule = "raised to max-num-seqs; vLLM would refuse to start";
-        v.record_derived_by_rule(flag, least, rule);
+        v.record_value_derived_by_rule(flag, least, rule);
         return Ok(least);
     }
     Err(ConfigError::Invalid(if tokens < seqs {

@@ -42,7 +42,7 @@ pub(super) fn kv_block_size_tokens(
     let backend = v.get(&engine::ATTENTION_BACKEND)?.unwrap_or_default();
     let (size, rule) =
         smallest_backend_block_size(model, &shape, gpu, &backend.to_ascii_uppercase());
-    v.record_derived_by_rule(flag, size, rule);
+    v.record_value_derived_by_rule(flag, size, rule);
     Ok(size)
 }
 
@@ -67,11 +67,12 @@ fn raise_to_hold_mamba_state(
     };
     let tp = v.get(&engine::TENSOR_PARALLEL_SIZE)?;
     let width = kv_bytes_per_value(&v.get(&kv::KV_CACHE_DTYPE)?, shape.head_dim).unwrap_or(2.0);
-    let grown = KvCachePlan::min_block_size_for_state(shape, tp, width, step).unwrap_or(size);
+    let grown =
+        KvCachePlan::min_block_size_for_recurrent_state(shape, tp, width, step).unwrap_or(size);
     if grown > size {
         let rule = "a block of attention layers must be at least as large as a state of the other \
              layers";
-        v.record_derived_by_rule(&kv::BLOCK_SIZE, grown, rule);
+        v.record_value_derived_by_rule(&kv::BLOCK_SIZE, grown, rule);
     }
     Ok(grown.max(size))
 }

@@ -67,7 +67,7 @@ pub(crate) enum PerformanceMode {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum EncoderTpMode {
+pub(crate) enum EncoderTensorParallelMode {
     /// Each GPU of a tensor-parallel group computes a part of each encoder layer.
     #[default]
     Weights,
@@ -76,7 +76,7 @@ pub(crate) enum EncoderTpMode {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum OffloadBackend {
+pub(crate) enum KvOffloadBackend {
     #[default]
     Native,
     LmCache,

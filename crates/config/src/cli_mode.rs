@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::did_you_mean::closest_name;
+use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
-use vllm_sim_observe::metrics::Compat;
+use vllm_sim_observe::metrics::MetricsCompat;
 
 /// Command-line mode, which selects the set of flag defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,7 +39,7 @@ pub const TOOL_COMMANDS: [&str; 15] = [
 const FLAG_COMMANDS: [&str; 6] = ["serve", "sglang", "launch", "config", "version", "help"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CommandAction {
+pub(super) enum CliCommandAction {
     Serve,
     Config,
     Version,
@@ -49,11 +49,11 @@ pub(super) enum CommandAction {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct CommandInvocation<'a> {
-    pub(super) action: CommandAction,
+pub(super) struct CliCommandInvocation<'a> {
+    pub(super) action: CliCommandAction,
     /// Command-line mode; `None`: taken from the configuration.
     pub(super) cli_mode: Option<CliMode>,
-    pub(super) compat: Option<Compat>,
+    pub(super) compat: Option<MetricsCompat>,
     pub(super) takes_model: bool,
     pub(super) render: bool,
     /// Whether the command `version` prints only the version, as `vllm --version` does.
@@ -89,10 +89,10 @@ pub(super) fn program_name_from_env(
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.
-pub(super) fn parse_invocation<'a>(
+pub(super) fn parse_command_invocation<'a>(
     args: &'a [String],
     named: Option<&str>,
-) -> Result<CommandInvocation<'a>, ConfigError> {
+) -> Result<CliCommandInvocation<'a>, ConfigError> {
     let (program, words) = match args {
         [] => ("vllm-sim", args),
         [program, words @ ..] => (file_name_of_program(program), words),
@@ -103,10 +103,10 @@ pub(super) fn parse_invocation<'a>(
 fn parse_command_word<'a>(
     program: &str,
     words: &'a [String],
-) -> Result<CommandInvocation<'a>, ConfigError> {
+) -> Result<CliCommandInvocation<'a>, ConfigError> {
     let called_vllm = program == "vllm";
-    let compat = (program == "llm-d-inference-sim").then_some(Compat::Llmd);
-    let entry = |action, cli_mode, words| CommandInvocation {
+    let compat = (program == "llm-d-inference-sim").then_some(MetricsCompat::Llmd);
+    let entry = |action, cli_mode, words| CliCommandInvocation {
         action,
         cli_mode,
         compat,
@@ -116,20 +116,20 @@ fn parse_command_word<'a>(
         words,
     };
     if program == "dataset-tool" {
-        return Ok(entry(CommandAction::Tool("dataset"), None, words));
+        return Ok(entry(CliCommandAction::Tool("dataset"), None, words));
     }
-    let serve = |words| entry(CommandAction::Serve, Some(CliMode::Vllm), words);
-    let sglang = |words| CommandInvocation {
-        compat: Some(Compat::Sglang),
+    let serve = |words| entry(CliCommandAction::Serve, Some(CliMode::Vllm), words);
+    let sglang = |words| CliCommandInvocation {
+        compat: Some(MetricsCompat::Sglang),
         takes_model: false,
-        ..entry(CommandAction::Serve, Some(CliMode::Vllm), words)
+        ..entry(CliCommandAction::Serve, Some(CliMode::Vllm), words)
     };
     let Some((first, rest)) = words.split_first() else {
-        let action = if called_vllm { CommandAction::Help } else { CommandAction::Serve };
+        let action = if called_vllm { CliCommandAction::Help } else { CliCommandAction::Serve };
         return Ok(entry(action, None, words));
     };
     if let Some(tool) = TOOL_COMMANDS.into_iter().find(|tool| tool == first) {
-        return Ok(entry(CommandAction::Tool(tool), None, rest));
+        return Ok(entry(CliCommandAction::Tool(tool), None, rest));
     }
     match (first.as_str(), rest) {
         ("serve", _) => Ok(serve(rest)),
@@ -143,30 +143,32 @@ fn parse_command_word<'a>(
         ("-m", [module, rest @ ..]) if module.starts_with("vllm.") => Ok(serve(rest)),
         ("-m", [module, rest @ ..]) if module == "sglang.launch_server" => Ok(sglang(rest)),
         ("config", [serve, rest @ ..]) if serve == "serve" => {
-            Ok(entry(CommandAction::Config, Some(CliMode::Vllm), rest))
+            Ok(entry(CliCommandAction::Config, Some(CliMode::Vllm), rest))
         }
         ("config", [sim, rest @ ..]) if sim == "sglang" => {
-            Ok(CommandInvocation { action: CommandAction::Config, ..sglang(rest) })
+            Ok(CliCommandInvocation { action: CliCommandAction::Config, ..sglang(rest) })
         }
-        ("config", _) => Ok(entry(CommandAction::Config, None, rest)),
-        ("version", _) => Ok(entry(CommandAction::Version, None, rest)),
+        ("config", _) => Ok(entry(CliCommandAction::Config, None, rest)),
+        ("version", _) => Ok(entry(CliCommandAction::Version, None, rest)),
         ("help", [what, ..]) if matches!(what.as_str(), "-V" | "--version") => {
-            Ok(entry(CommandAction::Version, None, &[]))
+            Ok(entry(CliCommandAction::Version, None, &[]))
         }
-        ("help", [what, ..]) if what == "launch" => Ok(entry(CommandAction::LaunchHelp, None, &[])),
+        ("help", [what, ..]) if what == "launch" => {
+            Ok(entry(CliCommandAction::LaunchHelp, None, &[]))
+        }
         ("help", [what, ..]) if what == "serve" => {
-            Ok(entry(CommandAction::Help, Some(CliMode::Vllm), &[]))
+            Ok(entry(CliCommandAction::Help, Some(CliMode::Vllm), &[]))
         }
-        ("help", _) => Ok(entry(CommandAction::Help, None, rest)),
-        ("-v" | "-V", []) if called_vllm => Ok(entry(CommandAction::Version, None, rest)),
+        ("help", _) => Ok(entry(CliCommandAction::Help, None, rest)),
+        ("-v" | "-V", []) if called_vllm => Ok(entry(CliCommandAction::Version, None, rest)),
         (word, _) if word.starts_with('-') && called_vllm => Ok(serve(words)),
-        (word, _) if word.starts_with('-') => Ok(entry(CommandAction::Serve, None, words)),
+        (word, _) if word.starts_with('-') => Ok(entry(CliCommandAction::Serve, None, words)),
         // llm-d-inference-sim ignores positional words.
-        _ if compat.is_some() => Ok(entry(CommandAction::Serve, None, words)),
+        _ if compat.is_some() => Ok(entry(CliCommandAction::Serve, None, words)),
         (word, _) => Err(ConfigError::Unknown {
             what: "command".to_owned(),
             name: word.to_owned(),
-            nearest: closest_name(word, FLAG_COMMANDS.into_iter().chain(TOOL_COMMANDS))
+            nearest: closest_known_name(word, FLAG_COMMANDS.into_iter().chain(TOOL_COMMANDS))
                 .map(str::to_owned),
         }),
     }
@@ -176,19 +178,19 @@ fn parse_command_word<'a>(
 /// given arguments.
 fn parse_launch<'a>(
     words: &'a [String],
-    serve: impl Fn(&'a [String]) -> CommandInvocation<'a>,
-) -> Result<CommandInvocation<'a>, ConfigError> {
+    serve: impl Fn(&'a [String]) -> CliCommandInvocation<'a>,
+) -> Result<CliCommandInvocation<'a>, ConfigError> {
     let show =
-        |action| CommandInvocation { action, cli_mode: None, takes_model: false, ..serve(&[]) };
+        |action| CliCommandInvocation { action, cli_mode: None, takes_model: false, ..serve(&[]) };
     let [what, rest @ ..] = words else {
         return Err(ConfigError::Invalid(
             "launch needs the part of the API to serve: launch render".to_owned(),
         ));
     };
     match what.as_str() {
-        "render" => Ok(CommandInvocation { render: true, ..serve(rest) }),
-        "-V" | "--version" => Ok(show(CommandAction::Version)),
-        "-h" | "--help" => Ok(show(CommandAction::LaunchHelp)),
+        "render" => Ok(CliCommandInvocation { render: true, ..serve(rest) }),
+        "-V" | "--version" => Ok(show(CliCommandAction::Version)),
+        "-h" | "--help" => Ok(show(CliCommandAction::LaunchHelp)),
         _ => Err(ConfigError::Unknown {
             what: "part of the API".to_owned(),
             name: what.clone(),
@@ -208,9 +210,9 @@ fn file_name_of_program(program: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn enter_words(line: &str) -> (CommandAction, Option<CliMode>, Vec<String>) {
+    fn enter_words(line: &str) -> (CliCommandAction, Option<CliMode>, Vec<String>) {
         let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        let entry = parse_invocation(&args, None).unwrap();
+        let entry = parse_command_invocation(&args, None).unwrap();
         (entry.action, entry.cli_mode, entry.words.to_vec())
     }
 
@@ -218,26 +220,26 @@ mod tests {
     fn the_first_argument_and_the_program_name_select_the_mode() {
         let vllm = Some(CliMode::Vllm);
         for (line, action, cli_mode, rest) in [
-            ("vllm-sim --model x", CommandAction::Serve, None, "--model x"),
-            ("/usr/bin/vllm-sim serve x", CommandAction::Serve, vllm, "x"),
-            ("vllm serve x --port 1", CommandAction::Serve, vllm, "x --port 1"),
-            ("vllm launch render x", CommandAction::Serve, vllm, "x"),
-            ("vllm --version", CommandAction::Serve, vllm, "--version"),
-            ("vllm-sim config --port 1", CommandAction::Config, None, "--port 1"),
-            ("vllm-sim config serve x", CommandAction::Config, vllm, "x"),
-            ("vllm-sim sglang --port 1", CommandAction::Serve, vllm, "--port 1"),
-            ("vllm-sim -m sglang.launch_server --tp 2", CommandAction::Serve, vllm, "--tp 2"),
-            ("vllm bench serve", CommandAction::Tool("bench"), None, "serve"),
-            ("llm-d-inference-sim --model x", CommandAction::Serve, None, "--model x"),
+            ("vllm-sim --model x", CliCommandAction::Serve, None, "--model x"),
+            ("/usr/bin/vllm-sim serve x", CliCommandAction::Serve, vllm, "x"),
+            ("vllm serve x --port 1", CliCommandAction::Serve, vllm, "x --port 1"),
+            ("vllm launch render x", CliCommandAction::Serve, vllm, "x"),
+            ("vllm --version", CliCommandAction::Serve, vllm, "--version"),
+            ("vllm-sim config --port 1", CliCommandAction::Config, None, "--port 1"),
+            ("vllm-sim config serve x", CliCommandAction::Config, vllm, "x"),
+            ("vllm-sim sglang --port 1", CliCommandAction::Serve, vllm, "--port 1"),
+            ("vllm-sim -m sglang.launch_server --tp 2", CliCommandAction::Serve, vllm, "--tp 2"),
+            ("vllm bench serve", CliCommandAction::Tool("bench"), None, "serve"),
+            ("llm-d-inference-sim --model x", CliCommandAction::Serve, None, "--model x"),
             (
                 "vllm-sim -m vllm.entrypoints.openai.api_server --model x",
-                CommandAction::Serve,
+                CliCommandAction::Serve,
                 vllm,
                 "--model x",
             ),
             (
                 "vllm-sim -m vllm.entrypoints.cli.main serve x --headless",
-                CommandAction::Serve,
+                CliCommandAction::Serve,
                 vllm,
                 "x --headless",
             ),
@@ -251,7 +253,7 @@ mod tests {
     #[test]
     fn an_unknown_command_suggests_the_nearest_one() {
         let args = ["vllm-sim", "sevre", "x"].map(str::to_owned);
-        let error = parse_invocation(&args, None).unwrap_err().to_string();
+        let error = parse_command_invocation(&args, None).unwrap_err().to_string();
         assert_eq!(error, "unknown command sevre; did you mean serve?");
     }
 }

@@ -4,12 +4,12 @@
 //! `--flag value`, `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`, `--flag.key value`,
 //! lists up to the next flag.
 
-use super::did_you_mean::closest_name;
+use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::{self, all_effective_flags};
 use super::ignored::{self, IgnoredFlagArity};
-use super::layers::{ConfigLayer, ValueSource};
+use super::layers::{ConfigLayer, FlagValueSource};
 
 #[derive(Debug, Default)]
 pub(super) struct ParsedCommandLine {
@@ -35,7 +35,7 @@ pub(super) enum HelpRequest {
 
 impl HelpRequest {
     /// Returns the command-line argument that requests this help text, such as `--help`.
-    pub(super) fn help_argument(&self) -> String {
+    pub(super) fn to_help_argument(&self) -> String {
         match self {
             Self::Short => "-h".to_owned(),
             Self::Long => "--help".to_owned(),
@@ -128,7 +128,7 @@ impl<'a> CommandLineParser<'a> {
         if let Some(known) = find_long_flag(&base) {
             return self.set_known_flag(known, &base, key, inline);
         }
-        if let Some(known) = ignored::inverse_switch(&base).and_then(find_long_flag)
+        if let Some(known) = ignored::inverse_switch_name(&base).and_then(find_long_flag)
             && key.is_none()
         {
             self.out.layer.release_dependent.push(format!("--{base}"));
@@ -188,7 +188,7 @@ impl<'a> CommandLineParser<'a> {
         match (known, key) {
             (KnownFlag::Ours(flag), Some(key)) if flag.kind == FlagKind::Json => {
                 let value = self.take_flag_value(typed, inline)?;
-                self.out.layer.set_json_key(flag, key, value, ValueSource::CommandLine)
+                self.out.layer.set_json_key(flag, key, value, FlagValueSource::CommandLine)
             }
             (KnownFlag::Ours(_), Some(key)) => {
                 self.handle_unknown_flag(&format!("--{typed}.{key}"), typed)
@@ -202,7 +202,7 @@ impl<'a> CommandLineParser<'a> {
                     FlagKind::List => self.take_list_values(inline),
                     _ => vec![self.take_flag_value(typed, inline)?.to_owned()],
                 };
-                self.out.layer.set_flag(flag, values, ValueSource::CommandLine);
+                self.out.layer.set_flag(flag, values, FlagValueSource::CommandLine);
                 Ok(())
             }
             (KnownFlag::Ignored(name, arity), _) => {
@@ -228,7 +228,11 @@ impl<'a> CommandLineParser<'a> {
         }
         match known {
             KnownFlag::Ours(flag) => {
-                self.out.layer.set_flag(flag, vec!["false".to_owned()], ValueSource::CommandLine);
+                self.out.layer.set_flag(
+                    flag,
+                    vec!["false".to_owned()],
+                    FlagValueSource::CommandLine,
+                );
             }
             KnownFlag::Ignored(name, _) => self.record_ignored_flag(name),
         }
@@ -370,9 +374,9 @@ fn is_number(word: &str) -> bool {
 pub(super) fn known_flag_names() -> impl Iterator<Item = &'static str> {
     all_effective_flags()
         .flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()))
-        .chain(ignored::ignored_flags().map(|(name, _)| name))
+        .chain(ignored::all_ignored_flags().map(|(name, _)| name))
 }
 
 pub(super) fn nearest_flag_name(typed: &str) -> Option<&'static str> {
-    closest_name(typed, known_flag_names())
+    closest_known_name(typed, known_flag_names())
 }

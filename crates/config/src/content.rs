@@ -8,9 +8,9 @@ use super::error::ConfigError;
 use super::flags::content;
 use super::model::ModelConfig;
 use super::values::FlagValues;
-use vllm_sim_observe::metrics::Compat;
-use vllm_sim_service::generate::TextMode;
-use vllm_sim_service::generate::tools::ToolSettings;
+use vllm_sim_observe::metrics::MetricsCompat;
+use vllm_sim_service::generate::ReplyTextMode;
+use vllm_sim_service::generate::tools::ToolCallSettings;
 use vllm_sim_tokenizer::{MediaTokenRules, config_accepts_media};
 
 const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
@@ -19,13 +19,13 @@ const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplyContentConfig {
     /// Source of the text of replies (default random).
-    pub mode: TextMode,
+    pub mode: ReplyTextMode,
     /// Seed of all random generators; `None`: derived from the clock at start.
     pub seed: Option<u64>,
     /// Whether a flag sets the seed of the random generators.
     pub seed_given: bool,
     /// Settings of generated tool calls.
-    pub tools: ToolSettings,
+    pub tools: ToolCallSettings,
     /// Whether tool definitions in requests are accepted unchecked.
     pub skip_tool_validation: bool,
     /// Whether echoed prompts are cut to the token limit (default yes; no with `--compat llm-d`).
@@ -70,12 +70,15 @@ pub struct ReplyDatasetConfig {
 }
 
 impl ReplyContentConfig {
-    pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(
+        v: &FlagValues,
+        model: &ModelConfig,
+    ) -> Result<Self, ConfigError> {
         let compat = model.compat;
         let mode = read_text_mode(v)?;
         Ok(Self {
             mode: match v.get(&content::MM_ENCODER_ONLY)? {
-                true => TextMode::Encoder,
+                true => ReplyTextMode::Encoder,
                 false => mode,
             },
             seed: v.get(&content::SEED)?.map(|seed| seed as u64),
@@ -115,18 +118,18 @@ fn read_media_rules(v: &FlagValues, model: &ModelConfig) -> Result<MediaTokenRul
 }
 
 /// Returns whether echoed prompts are cut to the token limit, as by vLLM; llm-d does not cut them.
-fn truncates_echoed_prompts(v: &FlagValues, compat: Compat) -> Result<bool, ConfigError> {
-    if compat == Compat::Llmd && !v.is_set(&content::ECHO_CUT) {
-        v.record_derived(&content::ECHO_CUT, false);
+fn truncates_echoed_prompts(v: &FlagValues, compat: MetricsCompat) -> Result<bool, ConfigError> {
+    if compat == MetricsCompat::Llmd && !v.is_set(&content::ECHO_CUT) {
+        v.record_derived_value(&content::ECHO_CUT, false);
         return Ok(false);
     }
     v.get(&content::ECHO_CUT)
 }
 
-fn read_text_mode(v: &FlagValues) -> Result<TextMode, ConfigError> {
+fn read_text_mode(v: &FlagValues) -> Result<ReplyTextMode, ConfigError> {
     let flag = &content::MODE;
     let word = v.get_text(flag).unwrap_or_default();
-    flag.choice_named(word).copied().ok_or_else(|| {
+    flag.choice_by_name(word).copied().ok_or_else(|| {
         let words = format!("invalid mode '{word}', valid values are 'random' and 'echo'");
         v.unsupported_value_error(words, flag)
     })
@@ -134,7 +137,7 @@ fn read_text_mode(v: &FlagValues) -> Result<TextMode, ConfigError> {
 
 fn read_reply_dataset(
     v: &FlagValues,
-    mode: TextMode,
+    mode: ReplyTextMode,
 ) -> Result<Option<ReplyDatasetConfig>, ConfigError> {
     let url = v.get(&content::DATASET_URL)?;
     let in_memory = v.get(&content::DATASET_IN_MEMORY)?;
@@ -161,7 +164,7 @@ fn read_reply_dataset(
         }
         return Ok(None);
     };
-    if mode == TextMode::Echo {
+    if mode == ReplyTextMode::Echo {
         return Err(ConfigError::Invalid("dataset cannot be defined in echo mode".to_owned()));
     }
     Ok(Some(ReplyDatasetConfig {
@@ -175,7 +178,10 @@ fn read_reply_dataset(
     }))
 }
 
-fn read_tool_settings(v: &FlagValues, compat: Compat) -> Result<ToolSettings, ConfigError> {
+fn read_tool_settings(
+    v: &FlagValues,
+    compat: MetricsCompat,
+) -> Result<ToolCallSettings, ConfigError> {
     let integer = (
         v.get(&content::MIN_TOOL_CALL_INTEGER_PARAM)?,
         v.get(&content::MAX_TOOL_CALL_INTEGER_PARAM)?,
@@ -205,7 +211,7 @@ fn read_tool_settings(v: &FlagValues, compat: Compat) -> Result<ToolSettings, Co
             longest,
         ));
     }
-    Ok(ToolSettings {
+    Ok(ToolCallSettings {
         // With default bounds the field names decide the values.
         integer: Some(integer).filter(|range| *range != (0, 100)),
         number: Some(number).filter(|range| *range != (0.0, 100.0)),
@@ -215,7 +221,7 @@ fn read_tool_settings(v: &FlagValues, compat: Compat) -> Result<ToolSettings, Co
             .get(&content::OBJECT_TOOL_CALL_NOT_REQUIRED_FIELD_PROBABILITY)?,
         extra_call_probability: v.get(&content::TOOL_CALL_EXTRA_CALL_PROBABILITY)?,
         strict_whitelist: v.get(&content::STRICT_TOOL_VALIDATION)?,
-        repeats_named: compat == Compat::Llmd,
-        ..ToolSettings::default()
+        repeats_named: compat == MetricsCompat::Llmd,
+        ..ToolCallSettings::default()
     })
 }

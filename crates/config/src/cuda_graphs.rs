@@ -42,11 +42,11 @@ pub(super) fn cuda_graph_batch_sizes(
         || mode.is_none() && level == Some(0)
         || most == Some(0);
     if is_eager {
-        return Ok(CudaGraphs::NO_GRAPHS);
+        return Ok(CudaGraphs::NO_CUDA_GRAPHS);
     }
     if let Some(sizes) = typed {
         let graphs = CudaGraphs::from_configured_sizes(sizes, tokens);
-        let valid = graphs.captured_sizes().last().copied().unwrap_or(0);
+        let valid = graphs.cudagraph_capture_sizes().last().copied().unwrap_or(0);
         return match most.filter(|most| *most != valid) {
             None => Ok(graphs),
             Some(most) => Err(ConfigError::Invalid(format!(
@@ -81,7 +81,7 @@ fn read_capture_sizes(
     let texts = match of_key {
         Some(Value::Array(sizes)) => sizes.iter().map(Value::to_string).collect(),
         Some(other) => vec![other.to_string()],
-        None if v.is_set(flag) => v.read_comma_list(flag)?,
+        None if v.is_set(flag) => v.read_comma_separated_list(flag)?,
         None => return Ok(None),
     };
     let size = |text: &String| {

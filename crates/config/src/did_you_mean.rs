@@ -1,6 +1,9 @@
 /// Returns the element of `names` closest to `typed` by edit distance with transposition; `None` if
 /// none is similar.
-pub fn closest_name<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+pub fn closest_known_name<'n>(
+    typed: &str,
+    names: impl Iterator<Item = &'n str>,
+) -> Option<&'n str> {
     let typed = typed.trim_start_matches("no-");
     let length = typed.chars().count();
     let reach = (length / 3).max(2);
@@ -27,7 +30,7 @@ mod tests {
     #[test]
     fn the_most_similar_name_is_found() {
         let names = ["max-num-seqs", "max-model-len", "port", "mode", "model"];
-        let found = |typed: &str| closest_name(typed, names.into_iter());
+        let found = |typed: &str| closest_known_name(typed, names.into_iter());
         assert_eq!(found("max-num-sesq"), Some("max-num-seqs"));
         assert_eq!(found("max-mo"), Some("max-model-len"));
         assert_eq!(found("prot"), Some("port"));
@@ -39,6 +42,6 @@ mod tests {
     #[test]
     fn very_long_word_has_no_suggestion() {
         let names = (0..400).map(|_| "a-name-of-thirty-characters-xx");
-        assert_eq!(closest_name(&"max-".repeat(1 << 20), names), None);
+        assert_eq!(closest_known_name(&"max-".repeat(1 << 20), names), None);
     }
 }

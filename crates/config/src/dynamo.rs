@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{engine, kv, model, server};
-use super::layers::{ConfigLayer, ValueSource};
+use super::layers::{ConfigLayer, FlagValueSource};
 
 const MOCKER_KEY_FLAGS: &[(&str, &FlagSpec)] = &[
     ("backend", &engine::SCHEDULER.spec),
@@ -258,7 +258,7 @@ impl MockerArgsReader<'_> {
     fn set_flag(&mut self, flag: &FlagSpec, value: &str) {
         // A repeated key replaces the earlier value, also for lists.
         self.layer.settings.shift_remove(flag.name);
-        let source = ValueSource::File(self.path.to_owned());
+        let source = FlagValueSource::File(self.path.to_owned());
         self.layer.set_flag(flag, vec![value.to_owned()], source);
     }
 

@@ -1,13 +1,13 @@
 //! Settings of the multimodal encoders: images, video and audio.
 
 use super::api::ApiConfig;
-use super::choices::EncoderTpMode;
+use super::choices::EncoderTensorParallelMode;
 use super::error::ConfigError;
 use super::flags::engine;
 use super::latency_source::LatencySource;
 use super::model::ModelConfig;
 use super::values::FlagValues;
-use vllm_sim_engine::latency::EncoderShape;
+use vllm_sim_engine::latency::MediaEncoderShape;
 use vllm_sim_tokenizer::{MediaModality, MediaTokenRules};
 
 /// Settings of the encoders of a model that accepts images, audio or video.
@@ -21,7 +21,7 @@ pub struct MediaEncoderConfig {
     /// Description of the rule that gives the default encoder budget.
     pub rule: String,
     /// Layer sizes of the image and audio encoders, if `config.json` describes them.
-    pub shapes: (Option<EncoderShape>, Option<EncoderShape>),
+    pub shapes: (Option<MediaEncoderShape>, Option<MediaEncoderShape>),
     /// Whether each GPU of a tensor-parallel group encodes whole items instead of a part of each
     /// item.
     pub spreads_items: bool,
@@ -31,7 +31,7 @@ impl MediaEncoderConfig {
     /// Returns the encoder settings if the model accepts media and the scheduler supports encoders.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/encoder_cache_manager.py`, `compute_mm_encoder_budget`.
-    pub(super) fn from_values(
+    pub(super) fn from_flag_values(
         v: &FlagValues,
         model: &ModelConfig,
         api: &ApiConfig,
@@ -73,9 +73,12 @@ impl MediaEncoderConfig {
             budget: tokens.max(largest),
             chunked_input: !whole,
             shapes: model.hf_config.as_deref().map_or((None, None), |config| {
-                (EncoderShape::vision_from_config(config), EncoderShape::audio_from_config(config))
+                (
+                    MediaEncoderShape::vision_encoder_from_config(config),
+                    MediaEncoderShape::audio_encoder_from_config(config),
+                )
             }),
-            spreads_items: mode == EncoderTpMode::Data,
+            spreads_items: mode == EncoderTensorParallelMode::Data,
             rule: format!(
                 "the larger of max-num-batched-tokens, {tokens}, and the largest item, {largest} \
                  tokens of {}",

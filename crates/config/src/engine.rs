@@ -1,14 +1,14 @@
 use std::time::Duration;
 
-use vllm_sim_engine::kv::HashAlgo;
+use vllm_sim_engine::kv::BlockHashAlgorithm;
 use vllm_sim_engine::latency::{CudaGraphs, Drafter, ProfileRun};
-use vllm_sim_engine::sched::sglang::SchedulePolicy;
+use vllm_sim_engine::sched::sglang::SglangSchedulePolicy;
 use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy};
 use vllm_sim_engine::{TokenDelays, TtftFormula};
 use vllm_sim_service::{AdmissionLimits, ServingRole};
 
-use super::batch_limits::BatchLimits;
-use super::choices::{LatencyModelKind, ModelTask, OffloadBackend, SchedulerKind};
+use super::batch_limits::SchedulerBatchLimits;
+use super::choices::{KvOffloadBackend, LatencyModelKind, ModelTask, SchedulerKind};
 use super::cli_mode::CliMode;
 use super::encoder::MediaEncoderConfig;
 use super::error::ConfigError;
@@ -19,7 +19,7 @@ use super::kv_offload::KvOffloadConfig;
 use super::latency_source::{KernelTableSource, LatencySource};
 use super::model::ModelConfig;
 use super::parallel::ParallelConfig;
-use super::reserved_memory::ReservedMemory;
+use super::reserved_memory::ReservedGpuMemory;
 use super::speculative::SpeculativeConfig;
 use super::values::FlagValues;
 use super::{api, block_size, cuda_graphs};
@@ -34,13 +34,13 @@ pub struct EngineConfig {
     /// Maximum number of tokens per step (default 8192; with `serve` by GPU, else 2048).
     pub max_num_batched_tokens: u32,
     /// Further limits of a scheduler step, and limits of the waiting queue.
-    pub queue: QueueLimits,
+    pub queue: StepAndQueueLimits,
     /// Settings of chunked prefill, preemption and queue order.
     pub scheduling: SchedulingConfig,
     /// Settings of step durations and delays.
-    pub timing: StepTiming,
+    pub timing: StepTimingConfig,
     /// Divisors of modelled durations (speed-up ratios).
-    pub speedup: SpeedupRatios,
+    pub speedup: SimulationSpeedupRatios,
     /// Name of the GPU, which selects the constants of the roofline model.
     pub gpu: Option<String>,
     /// Size of a KV block in tokens, over all GPUs that share a context (default 16; with `serve`
@@ -55,7 +55,7 @@ pub struct EngineConfig {
     /// Settings of the prefix cache and its block hashes.
     pub prefix_cache: PrefixCachingConfig,
     /// Cost of KV cache transfer from another server.
-    pub transfer: KvTransferCost,
+    pub transfer: KvTransferCostConfig,
     /// Settings of parallel sizes and data-parallel ranks.
     pub parallel: ParallelConfig,
     /// Whether data-parallel ranks start and end their steps together, as for models with experts.
@@ -71,7 +71,7 @@ pub struct EngineConfig {
     /// Batch sizes for which a CUDA graph is captured.
     pub graphs: CudaGraphs,
     /// Number of independent servers in this process, and the delay between their starts.
-    pub replicas: ReplicaConfig,
+    pub replicas: ServerReplicaConfig,
     /// Settings of the SGLang scheduler.
     pub sglang: SglangSchedulerConfig,
     /// Quantization method of the weights, as typed (`--quantization`).
@@ -80,7 +80,7 @@ pub struct EngineConfig {
 
 /// Limits of a scheduler step and of the waiting queue, in tokens and requests.
 #[derive(Debug, Clone, PartialEq)]
-pub struct QueueLimits {
+pub struct StepAndQueueLimits {
     /// Maximum number of tokens scheduled per step, at most the token budget.
     pub max_num_scheduled_tokens: u32,
     /// Whether a request waits until its whole prompt fits into the KV cache (default yes).
@@ -116,7 +116,7 @@ pub struct SchedulingConfig {
 
 /// Settings of step durations and delays.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StepTiming {
+pub struct StepTimingConfig {
     /// Delays of the pool scheduler, with speed-up ratios and latency factor applied.
     pub delays: TokenDelays,
     /// Factor on all simulated durations (default 1); already applied to `delays`.
@@ -127,7 +127,7 @@ pub struct StepTiming {
 
 /// Divisors of simulated durations (speed-up ratios).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SpeedupRatios {
+pub struct SimulationSpeedupRatios {
     /// Divisor of every modelled duration, more than 0 (default 1).
     pub speedup_ratio: f64,
     /// Additional divisor of decode durations, more than 0 (default 1).
@@ -152,7 +152,7 @@ pub struct KvCacheMemoryConfig {
     /// Size of the KV cache in CPU memory, in GiB, and the name of its backend.
     pub kv_offloading: (Option<f64>, &'static str),
     /// GPU memory of draft models and LoRA adapters.
-    pub reserved: ReservedMemory,
+    pub reserved: ReservedGpuMemory,
 }
 
 /// Settings of the prefix cache and its block hashes.
@@ -167,14 +167,14 @@ pub struct PrefixCachingConfig {
     /// Minimum cached fraction of a prompt (llm-d's `--global-cache-hit-threshold`, default 0).
     pub cache_hit_threshold: f64,
     /// Hash algorithm of KV blocks.
-    pub hash_algo: HashAlgo,
+    pub hash_algo: BlockHashAlgorithm,
     /// Seed of KV block hashes; `None`: the algorithm's default.
     pub hash_seed: Option<String>,
 }
 
 /// Cost of KV cache transfer from another server.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KvTransferCost {
+pub struct KvTransferCostConfig {
     /// Size of the KV cache per prompt token, in bytes.
     pub kv_bytes_per_token: Option<u64>,
     /// KV transfer bandwidth, in GB/s; `None`: transfers take the pool scheduler's delays.
@@ -183,7 +183,7 @@ pub struct KvTransferCost {
 
 /// Independent servers of one process, on consecutive ports.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ReplicaConfig {
+pub struct ServerReplicaConfig {
     /// Number of servers in the process (default 1).
     pub count: u32,
     /// Index of this server in the process, from 0.
@@ -196,7 +196,7 @@ pub struct ReplicaConfig {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SglangSchedulerConfig {
     /// Order of SGLang's waiting queue (default by arrival).
-    pub schedule_policy: SchedulePolicy,
+    pub schedule_policy: SglangSchedulePolicy,
     /// Maximum number of prompt tokens per prefill batch (default 16384).
     pub max_prefill_tokens: u32,
     /// Maximum number of tokens of one prompt per prefill batch (default 8192).
@@ -209,24 +209,27 @@ pub struct SglangSchedulerConfig {
 
 impl EngineConfig {
     /// Returns the sizes of vLLM's profile run, the largest step of the engine.
-    pub fn profile_run(&self) -> ProfileRun {
-        let sizes = self.graphs.captured_sizes().len() as u32;
+    pub fn memory_profile_run(&self) -> ProfileRun {
+        let sizes = self.graphs.cudagraph_capture_sizes().len() as u32;
         ProfileRun::new(self.max_num_batched_tokens, self.max_num_seqs, sizes)
     }
 
-    pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(
+        v: &FlagValues,
+        model: &ModelConfig,
+    ) -> Result<Self, ConfigError> {
         let latency_source = latency_source(v)?;
         let scheduler = read_scheduler_kind(v, &latency_source)?;
         let enable_chunked_prefill = v.get(&engine::ENABLE_CHUNKED_PREFILL)?;
-        let batch = BatchLimits::from_values(v, scheduler, model.max_model_len)?;
+        let batch = SchedulerBatchLimits::from_flag_values(v, scheduler, model.max_model_len)?;
         let enable_kvcache = v.get(&kv::ENABLE_KVCACHE)?;
         let memory = v.get(&kv::KV_CACHE_MEMORY_BYTES)?;
         let blocks = v.get(&kv::NUM_GPU_BLOCKS_OVERRIDE)?;
-        let speculative = SpeculativeConfig::from_values(v, model, scheduler)?;
+        let speculative = SpeculativeConfig::from_flag_values(v, model, scheduler)?;
         let drafts = speculative.as_ref().map_or(0, |s| s.num_tokens);
         // The order decides which of several wrong flags is reported.
-        let queue = QueueLimits::from_values(v, batch.tokens)?;
-        let timing = StepTiming {
+        let queue = StepAndQueueLimits::from_values(v, batch.tokens)?;
+        let timing = StepTimingConfig {
             delays: read_delays(v)?,
             latency_factor: v.get(&faults::LATENCY_FACTOR)?,
             latency_source,
@@ -243,7 +246,7 @@ impl EngineConfig {
             kv_cache_dtype: v.get(&kv::KV_CACHE_DTYPE)?,
             cpu_offload_gib: v.get(&kv::CPU_OFFLOAD_GB)?,
             kv_offloading: (v.get(&kv::KV_OFFLOADING_SIZE)?, offloading_backend(v)?),
-            reserved: ReservedMemory::default(),
+            reserved: ReservedGpuMemory::default(),
         };
         let prefix_cache = PrefixCachingConfig {
             retention_interval: v.get(&kv::PREFIX_CACHE_RETENTION_INTERVAL)?,
@@ -276,28 +279,28 @@ impl EngineConfig {
                 async_scheduling: async_scheduling(v, scheduler, speculative.as_ref())?,
                 watermark: v.get(&engine::WATERMARK)?,
             },
-            parallel: ParallelConfig::from_values(v)?,
-            speedup: SpeedupRatios::from_values(v)?,
+            parallel: ParallelConfig::from_flag_values(v)?,
+            speedup: SimulationSpeedupRatios::from_values(v)?,
             role: read_serving_role(v)?,
             speculative,
             drafter: None,
             encoder: None,
             lock_step: false,
             graphs: cuda_graphs::cuda_graph_batch_sizes(v, (batch.seqs, batch.tokens), drafts)?,
-            replicas: ReplicaConfig::from_values(v)?,
+            replicas: ServerReplicaConfig::from_values(v)?,
             sglang: SglangSchedulerConfig::from_values(v)?,
-            transfer: KvTransferCost::from_values(v)?,
+            transfer: KvTransferCostConfig::from_values(v)?,
             quantization: v.get(&flags::model::QUANTIZATION)?,
         })
     }
 
     /// Returns the factor by which durations of all steps are divided, latency factor included.
-    pub fn total_step_speedup(&self) -> f64 {
+    pub fn total_step_speedup_ratio(&self) -> f64 {
         self.speedup.speedup_ratio / self.timing.latency_factor
     }
 }
 
-impl SpeedupRatios {
+impl SimulationSpeedupRatios {
     fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         Ok(Self {
             speedup_ratio: read_speedup_ratio(v, &engine::SPEEDUP_RATIO)?,
@@ -306,7 +309,7 @@ impl SpeedupRatios {
     }
 }
 
-impl ReplicaConfig {
+impl ServerReplicaConfig {
     fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         Ok(Self {
             count: v.get(&flags::model::REPLICAS)?,
@@ -316,7 +319,7 @@ impl ReplicaConfig {
     }
 }
 
-impl KvTransferCost {
+impl KvTransferCostConfig {
     fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         Ok(Self {
             kv_bytes_per_token: v.get(&kv::KV_BYTES_PER_TOKEN)?,
@@ -325,7 +328,7 @@ impl KvTransferCost {
     }
 }
 
-impl QueueLimits {
+impl StepAndQueueLimits {
     fn from_values(v: &FlagValues, batched_tokens: u32) -> Result<Self, ConfigError> {
         Ok(Self {
             max_num_scheduled_tokens: v
@@ -343,18 +346,18 @@ impl QueueLimits {
 
 fn offloading_backend(v: &FlagValues) -> Result<&'static str, ConfigError> {
     Ok(match v.get_choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default() {
-        OffloadBackend::Native => "native",
-        OffloadBackend::LmCache => "lmcache",
+        KvOffloadBackend::Native => "native",
+        KvOffloadBackend::LmCache => "lmcache",
     })
 }
 
-fn hash_algo(v: &FlagValues) -> Result<HashAlgo, ConfigError> {
+fn hash_algo(v: &FlagValues) -> Result<BlockHashAlgorithm, ConfigError> {
     if let Some(typed) = v.get_choice(&kv::PREFIX_CACHING_HASH_ALGO)? {
         return Ok(typed);
     }
     Ok(match v.get(&kv::ENABLE_KVCACHE)? {
-        true => HashAlgo::LlmdFnv,
-        false => HashAlgo::Sha256,
+        true => BlockHashAlgorithm::LlmdFnv,
+        false => BlockHashAlgorithm::Sha256,
     })
 }
 
@@ -380,7 +383,7 @@ fn async_scheduling(
         }
         let rule = format!("the V1 model runner does not schedule ahead with {reason}");
         v.add_warning(format!("Async scheduling is disabled because {rule}."));
-        v.record_derived_by_rule(flag, false, rule);
+        v.record_value_derived_by_rule(flag, false, rule);
         return Ok(false);
     }
     let pools = matches!(
@@ -388,7 +391,7 @@ fn async_scheduling(
         ModelTask::Embed | ModelTask::Classify | ModelTask::Score | ModelTask::Reward
     );
     if pools && !typed && v.cli_mode == CliMode::Vllm {
-        v.record_derived_by_rule(flag, false, "vLLM's default for pooling models");
+        v.record_value_derived_by_rule(flag, false, "vLLM's default for pooling models");
         return Ok(false);
     }
     Ok(true)
@@ -496,7 +499,7 @@ fn scheduler_for_replay_timing(
         ));
     }
     if typed != SchedulerKind::Pool {
-        v.record_derived(&engine::SCHEDULER, "pool");
+        v.record_derived_value(&engine::SCHEDULER, "pool");
     }
     Ok(SchedulerKind::Pool)
 }
@@ -522,7 +525,7 @@ fn read_scheduler_kind(
                 .to_owned(),
         ));
     }
-    v.record_derived(flag, "vllm");
+    v.record_derived_value(flag, "vllm");
     Ok(SchedulerKind::Vllm)
 }
 
@@ -551,7 +554,7 @@ fn read_latency_calculator(v: &FlagValues) -> Result<TtftFormula, ConfigError> {
     let Some(word) = v.get_text(flag) else {
         return Ok(TtftFormula::Default);
     };
-    flag.choice_named(word).copied().ok_or_else(|| {
+    flag.choice_by_name(word).copied().ok_or_else(|| {
         let words = format!(
             "unknown latency-calculator '{word}', valid values are 'constant' and 'per-token'"
         );

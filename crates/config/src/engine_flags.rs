@@ -2,13 +2,13 @@
 
 use super::cli_mode::CliMode;
 use super::command_line::{self, UnknownFlagPolicy};
-use super::did_you_mean::closest_name;
+use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::all_effective_flags;
 use super::flags::content::SEED;
 use super::flags::model::{self, REPLICAS};
-use super::group::FlagGroup;
+use super::group::FlagHelpGroup;
 use super::loaded::{LoadedConfig, load_with_known_flags};
 
 /// Flags in the groups of engine flags that do not affect the speed of an engine.
@@ -47,7 +47,7 @@ const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 26] = [
 /// # Errors
 /// [`ConfigError::Invalid`] with the names of flags without effect; else the errors of
 /// [`load_with_known_flags`].
-pub fn load_single_engine(
+pub fn load_single_engine_config(
     words: &[String],
     cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
@@ -90,22 +90,22 @@ fn several_engines_error(loaded: &LoadedConfig, name: &str, value: u32) -> Confi
 
 /// Returns whether a flag affects the speed of an engine or names a file of such flags.
 ///
-/// [`load_single_engine`] itself checks flags with a number of engines, such as `--replicas`.
+/// [`load_single_engine_config`] itself checks flags with a number of engines, such as `--replicas`.
 fn affects_engine(flag: &FlagSpec) -> bool {
     if FLAGS_WITHOUT_SPEED_EFFECT.contains(&flag.name) {
         return false;
     }
     match flag.group {
-        FlagGroup::Delays
-        | FlagGroup::Scheduler
-        | FlagGroup::Timing
-        | FlagGroup::KvCache
-        | FlagGroup::Parallel => true,
-        FlagGroup::General => {
+        FlagHelpGroup::Delays
+        | FlagHelpGroup::Scheduler
+        | FlagHelpGroup::Timing
+        | FlagHelpGroup::KvCache
+        | FlagHelpGroup::Parallel => true,
+        FlagHelpGroup::General => {
             let some = [model::CONFIG.name, model::STRICT_CONFIG.name, REPLICAS.name];
             some.contains(&flag.name)
         }
-        FlagGroup::Model => {
+        FlagHelpGroup::Model => {
             let some = [
                 model::MODEL.name,
                 model::MAX_MODEL_LEN.name,
@@ -126,5 +126,5 @@ fn affects_engine(flag: &FlagSpec) -> bool {
 pub fn nearest_engine_flag_name(typed: &str, more: &[String]) -> Option<String> {
     let all: Vec<&str> = command_line::known_flag_names().collect();
     let more = more.iter().map(String::as_str);
-    closest_name(typed, all.into_iter().chain(more)).map(str::to_owned)
+    closest_known_name(typed, all.into_iter().chain(more)).map(str::to_owned)
 }

@@ -72,9 +72,9 @@ fn suggestion_for_unknown(what: &str, name: &str, nearest: Option<&str>) -> Stri
 
 impl ConfigError {
     /// Returns the configuration error without its warnings.
-    pub fn without_warnings(&self) -> &Self {
+    pub fn error_without_warnings(&self) -> &Self {
         match self {
-            Self::Warned { error, .. } => error.without_warnings(),
+            Self::Warned { error, .. } => error.error_without_warnings(),
             error => error,
         }
     }

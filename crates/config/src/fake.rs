@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::did_you_mean::closest_name;
+use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
 use super::values::FlagValues;
 use vllm_sim_engine::duration;
@@ -57,7 +57,7 @@ fn check_fake_metrics(
     object.retain(|key, _| {
         let known = fake_metric_keys().any(|known| known == key);
         if !known {
-            let hint = closest_name(key, fake_metric_keys())
+            let hint = closest_known_name(key, fake_metric_keys())
                 .map_or_else(String::new, |near| format!("; did you mean {near}?"));
             warn(format!("unknown key {key} in fake-metrics{hint}"));
         }

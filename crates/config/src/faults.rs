@@ -4,7 +4,7 @@ use super::error::ConfigError;
 use super::flags::faults;
 use super::values::FlagValues;
 use vllm_sim_engine::duration;
-use vllm_sim_observe::kv_events::EventGaps;
+use vllm_sim_observe::kv_events::KvEventLossSchedule;
 use vllm_sim_service::fault::{FaultRates, FaultSpec, InjectedFailure, StreamFault};
 
 /// Settings of injected faults.
@@ -18,7 +18,7 @@ pub struct FaultInjectionConfig {
     /// Whether the publisher drops KV event messages (default no).
     pub lose_kv_events: bool,
     /// Schedule of lost KV event messages; `None`: no gaps.
-    pub kv_event_gaps: Option<EventGaps>,
+    pub kv_event_gaps: Option<KvEventLossSchedule>,
     /// Whether the engines run no steps, while health checks succeed (default no).
     pub hang_engine: bool,
     /// Whether `/metrics` shows stale values (default no).
@@ -34,9 +34,9 @@ pub struct FaultInjectionConfig {
 }
 
 impl FaultInjectionConfig {
-    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let mut failures = Vec::new();
-        for typed in v.read_comma_list(&faults::FAILURE_TYPES)? {
+        for typed in v.read_comma_separated_list(&faults::FAILURE_TYPES)? {
             failures.push(
                 InjectedFailure::from_name(&typed).ok_or_else(|| unknown_fault_error(&typed))?,
             );
@@ -79,7 +79,7 @@ impl FaultInjectionConfig {
 }
 
 /// Reads gaps of KV events, such as `3/10s`.
-fn read_gaps(typed: &str) -> Result<EventGaps, ConfigError> {
+fn read_gaps(typed: &str) -> Result<KvEventLossSchedule, ConfigError> {
     let wrong = |why: &str| {
         ConfigError::Invalid(format!(
             "kv-event-gaps is {typed:?}, must be MESSAGES/INTERVAL such as 3/10s: {why}"
@@ -92,7 +92,7 @@ fn read_gaps(typed: &str) -> Result<EventGaps, ConfigError> {
     if every.is_zero() {
         return Err(wrong("the interval is more than 0"));
     }
-    Ok(EventGaps { messages, every })
+    Ok(KvEventLossSchedule { messages, every })
 }
 
 fn unknown_fault_error(typed: &str) -> ConfigError {

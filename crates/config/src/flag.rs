@@ -4,10 +4,10 @@
 use std::ops::Deref;
 
 use super::cli_mode::CliMode;
-use super::group::FlagGroup;
+use super::group::FlagHelpGroup;
 
 /// Upper bound of the values of flags that take a count.
-pub(crate) const MAX_COUNT: i64 = u32::MAX as i64;
+pub(crate) const MAX_COUNT_FLAG_VALUE: i64 = u32::MAX as i64;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flag<T: 'static> {
@@ -25,13 +25,13 @@ pub struct FlagSpec {
     /// Short names of the flag, after a single dash (`tp` for `-tp`).
     pub shorts: &'static [&'static str],
     /// Group of the flag, shown under one heading of the help text.
-    pub group: FlagGroup,
+    pub group: FlagHelpGroup,
     /// Kind of value that the flag takes.
     pub kind: FlagKind,
     /// Default values on llm-d's and on vLLM's command line; empty: no default.
     pub defaults: (&'static str, &'static str),
     /// Bounds of the value on llm-d's and on vLLM's command line.
-    pub ranges: Option<(FlagBounds, FlagBounds)>,
+    pub ranges: Option<(FlagValueBounds, FlagValueBounds)>,
     pub(crate) refusal: &'static str,
     /// Environment variables of the flag, in addition to `VLLM_SIM_<NAME>`.
     pub env: &'static [&'static str],
@@ -96,7 +96,7 @@ impl FlagKind {
 
 /// Minimum and maximum value of a flag, both allowed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum FlagBounds {
+pub enum FlagValueBounds {
     /// Inclusive bounds of a whole number.
     Whole(i64, i64),
     /// Inclusive bounds of a floating-point number.
@@ -137,7 +137,7 @@ pub(crate) enum FlagValueError {
 impl<T: FlagValue> Flag<T> {
     /// Returns a flag that help texts show, without default, bounds, aliases or environment
     /// variables.
-    pub(crate) const fn new(name: &'static str, group: FlagGroup, help: &'static str) -> Self {
+    pub(crate) const fn new(name: &'static str, group: FlagHelpGroup, help: &'static str) -> Self {
         Self { spec: FlagSpec::new(name, group, T::KIND, help), meanings: &[] }
     }
 }
@@ -146,7 +146,7 @@ impl<T> Flag<T> {
     /// Returns a flag like [`Self::new`] whose value is one of a fixed list of words.
     pub(crate) const fn choice(
         name: &'static str,
-        group: FlagGroup,
+        group: FlagHelpGroup,
         words: FlagChoices<T>,
         help: &'static str,
     ) -> Self {
@@ -228,7 +228,7 @@ impl<T> Flag<T> {
         refusal: &'static str,
     ) -> Self {
         self.spec.ranges =
-            Some((FlagBounds::Whole(llmd.0, llmd.1), FlagBounds::Whole(vllm.0, vllm.1)));
+            Some((FlagValueBounds::Whole(llmd.0, llmd.1), FlagValueBounds::Whole(vllm.0, vllm.1)));
         self.with_bounds_error(refusal)
     }
 
@@ -239,7 +239,7 @@ impl<T> Flag<T> {
         most: f64,
         refusal: &'static str,
     ) -> Self {
-        let range = FlagBounds::Number(least, most);
+        let range = FlagValueBounds::Number(least, most);
         self.spec.ranges = Some((range, range));
         self.with_bounds_error(refusal)
     }
@@ -250,13 +250,13 @@ impl<T> Flag<T> {
         self
     }
 
-    pub(crate) fn choice_at(&self, at: usize) -> Option<&'static T> {
+    pub(crate) fn choice_at_index(&self, at: usize) -> Option<&'static T> {
         self.meanings.get(at)
     }
 
-    pub(crate) fn choice_named(&self, word: &str) -> Option<&'static T> {
-        let at = self.spec.choice_words().iter().position(|known| *known == word)?;
-        self.choice_at(at)
+    pub(crate) fn choice_by_name(&self, word: &str) -> Option<&'static T> {
+        let at = self.spec.allowed_choice_words().iter().position(|known| *known == word)?;
+        self.choice_at_index(at)
     }
 }
 
@@ -269,7 +269,12 @@ impl<T> Deref for Flag<T> {
 }
 
 impl FlagSpec {
-    const fn new(name: &'static str, group: FlagGroup, kind: FlagKind, help: &'static str) -> Self {
+    const fn new(
+        name: &'static str,
+        group: FlagHelpGroup,
+        kind: FlagKind,
+        help: &'static str,
+    ) -> Self {
         Self {
             name,
             aliases: &[],
@@ -297,7 +302,7 @@ impl FlagSpec {
     }
 
     /// Returns the bounds of the flag's value on a command line; `None`: only those of its type.
-    pub fn bounds_for_mode(&self, cli_mode: CliMode) -> Option<FlagBounds> {
+    pub fn value_bounds_for_mode(&self, cli_mode: CliMode) -> Option<FlagValueBounds> {
         let (llmd, vllm) = self.ranges?;
         Some(match cli_mode {
             CliMode::Llmd => llmd,
@@ -306,20 +311,20 @@ impl FlagSpec {
     }
 
     pub(crate) fn out_of_bounds_message(&self, cli_mode: CliMode) -> String {
-        let most = match self.bounds_for_mode(cli_mode) {
-            Some(FlagBounds::Whole(_, most)) => most.to_string(),
-            Some(FlagBounds::Number(_, most)) => most.to_string(),
+        let most = match self.value_bounds_for_mode(cli_mode) {
+            Some(FlagValueBounds::Whole(_, most)) => most.to_string(),
+            Some(FlagValueBounds::Number(_, most)) => most.to_string(),
             None => String::new(),
         };
         self.refusal.replace("{most}", &most)
     }
 
     /// Returns the environment variable derived from the flag's name, `VLLM_SIM_<NAME>`.
-    pub fn env_name(&self) -> String {
+    pub fn env_variable_name(&self) -> String {
         format!("VLLM_SIM_{}", self.name.to_uppercase().replace('-', "_"))
     }
 
-    pub(crate) fn choice_words(&self) -> &'static [&'static str] {
+    pub(crate) fn allowed_choice_words(&self) -> &'static [&'static str] {
         match self.kind {
             FlagKind::Choice(words) => words,
             _ => &[],

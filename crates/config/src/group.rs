@@ -1,6 +1,6 @@
 /// Group of flags, shown under one heading of the help text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FlagGroup {
+pub enum FlagHelpGroup {
     /// Flags of model, tokenizer and chat template.
     Model,
     /// Flags of sockets, headers and routes.
@@ -37,9 +37,9 @@ pub enum FlagGroup {
     General,
 }
 
-impl FlagGroup {
+impl FlagHelpGroup {
     /// All groups of flags, in the order of the help text.
-    pub const ALL_GROUPS: [Self; 17] = [
+    pub const ALL_FLAG_GROUPS: [Self; 17] = [
         Self::General,
         Self::Model,
         Self::Server,

@@ -7,10 +7,10 @@ use clap::{Arg, ArgAction, Command, ValueHint};
 
 use super::cli_mode::CliMode;
 use super::command_line::HelpRequest;
-use super::flag::{FlagBounds, FlagKind, FlagSpec};
+use super::flag::{FlagKind, FlagSpec, FlagValueBounds};
 use super::flags::engine::GPU;
 use super::flags::{self, all_effective_flags};
-use super::group::FlagGroup;
+use super::group::FlagHelpGroup;
 use super::ignored;
 use vllm_sim_engine::latency;
 
@@ -77,7 +77,8 @@ Examples:
 
 /// Returns the help page of the program: its commands, first flags and examples.
 pub fn program_help_page() -> String {
-    let groups: Vec<String> = FlagGroup::ALL_GROUPS.into_iter().map(help_word_of_group).collect();
+    let groups: Vec<String> =
+        FlagHelpGroup::ALL_FLAG_GROUPS.into_iter().map(help_word_of_group).collect();
     let mut page = PROGRAM_HELP_PAGE.to_owned();
     let mut room = 0;
     for (place, group) in groups.iter().enumerate() {
@@ -155,13 +156,13 @@ pub(super) fn server_help_text(cli_mode: CliMode, request: &HelpRequest) -> Stri
     command.render_help().to_string()
 }
 
-fn help_word_of_group(group: FlagGroup) -> String {
+fn help_word_of_group(group: FlagHelpGroup) -> String {
     group.help_text_heading().to_lowercase().replace(' ', "-")
 }
 
 fn list_flag_groups() -> String {
     let mut out = String::from("More flags, by group:");
-    for group in FlagGroup::ALL_GROUPS {
+    for group in FlagHelpGroup::ALL_FLAG_GROUPS {
         let count = all_effective_flags().filter(|flag| flag.group == group).count();
         let word = format!("--help={}", help_word_of_group(group));
         let _ = write!(out, "\n  {word:<28} {count:>3} flags");
@@ -197,7 +198,7 @@ fn clap_argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
         }
         kind => arg.value_name(kind.value_placeholder()),
     };
-    let gpus = latency::GPUS.iter().map(|gpu| gpu.name);
+    let gpus = latency::KNOWN_GPUS.iter().map(|gpu| gpu.name);
     let arg = match flag.kind {
         FlagKind::Choice(words) => arg.value_parser(one_of(words)),
         _ if flag.name == GPU.name => arg.value_parser(PossibleValuesParser::new(gpus)),
@@ -239,7 +240,7 @@ pub fn flags_markdown() -> String {
          The command line overrides the environment, which overrides the file. \
          Where two defaults are given, the second is that of `vllm-sim serve`.\n",
     );
-    for group in FlagGroup::ALL_GROUPS {
+    for group in FlagHelpGroup::ALL_FLAG_GROUPS {
         let _ = write!(
             out,
             "\n## {}\n\n| Flag | Takes | Default | What it does |\n|---|---|---|---|\n",
@@ -307,13 +308,15 @@ fn markdown_value_kind(flag: &FlagSpec) -> String {
 }
 
 /// Describes the bounds of a flag in words; an upper bound at the maximum of the type is omitted.
-fn describe_bounds(range: FlagBounds) -> String {
+fn describe_bounds(range: FlagValueBounds) -> String {
     match range {
-        FlagBounds::Whole(least, most) if most >= u32::MAX.into() => format!("at least {least}"),
-        FlagBounds::Whole(least, most) => format!("{least} to {most}"),
-        FlagBounds::Number(least, most) if most >= 1e9 => format!("at least {least}"),
-        FlagBounds::Number(f64::MIN_POSITIVE, most) => format!("more than 0, at most {most}"),
-        FlagBounds::Number(least, most) => format!("{least} to {most}"),
+        FlagValueBounds::Whole(least, most) if most >= u32::MAX.into() => {
+            format!("at least {least}")
+        }
+        FlagValueBounds::Whole(least, most) => format!("{least} to {most}"),
+        FlagValueBounds::Number(least, most) if most >= 1e9 => format!("at least {least}"),
+        FlagValueBounds::Number(f64::MIN_POSITIVE, most) => format!("more than 0, at most {most}"),
+        FlagValueBounds::Number(least, most) => format!("{least} to {most}"),
     }
 }
 

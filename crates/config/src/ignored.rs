@@ -111,7 +111,7 @@ pub fn is_vllm_serve_flag(name: &str) -> bool {
 }
 
 /// Returns the name of the switch that a flag turns off: `enable-lora` for `disable-lora`.
-pub(super) fn inverse_switch(name: &str) -> Option<&'static str> {
+pub(super) fn inverse_switch_name(name: &str) -> Option<&'static str> {
     find_vllm_serve_flag(name)?.inverse
 }
 
@@ -122,7 +122,7 @@ pub(super) fn is_release_dependent_flag(name: &str) -> bool {
 
 /// Returns the flags whose default in the vLLM release `version` differs from the current one, each
 /// with its default in that release.
-pub(super) fn flags_with_older_defaults(
+pub(super) fn flags_with_release_dependent_defaults(
     version: VllmVersion,
 ) -> Vec<(&'static FlagSpec, &'static str)> {
     let mut out: Vec<(&'static FlagSpec, &'static str)> = Vec::new();
@@ -248,7 +248,7 @@ pub(super) fn ignored_flags_with_vllm_effect(typed: &[String]) -> Vec<String> {
 }
 
 /// Returns every ignored flag and the number of values that it takes.
-pub fn ignored_flags() -> impl Iterator<Item = (&'static str, IgnoredFlagArity)> {
+pub fn all_ignored_flags() -> impl Iterator<Item = (&'static str, IgnoredFlagArity)> {
     IGNORED_FLAGS.iter().map(|flag| (flag.name, flag.arity))
 }
 
@@ -267,7 +267,7 @@ pub(super) fn ignored_flags_for_docs() -> Vec<(&'static str, String)> {
 }
 
 pub(super) fn find_ignored_long_flag(name: &str) -> Option<(&'static str, IgnoredFlagArity)> {
-    ignored_flags().find(|(n, _)| *n == name)
+    all_ignored_flags().find(|(n, _)| *n == name)
 }
 
 pub(super) fn find_ignored_short_flag(name: &str) -> Option<(&'static str, IgnoredFlagArity)> {

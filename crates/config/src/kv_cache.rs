@@ -2,16 +2,17 @@
 
 use serde_json::Value;
 
-use super::choices::{OffloadBackend, SchedulerKind};
+use super::choices::{KvOffloadBackend, SchedulerKind};
 use super::cli_mode::CliMode;
 use super::engine::EngineConfig;
 use super::error::ConfigError;
 use super::flags::{self, kv};
 use super::model::ModelConfig;
-use super::reserved_memory::ReservedMemory;
+use super::reserved_memory::ReservedGpuMemory;
 use super::values::FlagValues;
 use vllm_sim_engine::latency::{
-    self, Gpu, KvCacheMemory, KvCachePlan, ModelShape, Quantization, find_gpu, kv_bytes_per_value,
+    self, Gpu, KvCacheMemory, KvCachePlan, ModelQuantization, ModelShape, find_gpu,
+    kv_bytes_per_value,
 };
 use vllm_sim_engine::sched::vllm::PreemptionVictim;
 
@@ -37,7 +38,7 @@ pub struct KvCacheCapacity {
     /// Size of the weights kept in CPU memory, in bytes per GPU.
     pub offloaded_bytes: f64,
     /// GPU memory of draft models and LoRA adapters.
-    pub reserved: ReservedMemory,
+    pub reserved: ReservedGpuMemory,
     /// Memory available for the KV cache, in bytes per GPU.
     pub available_bytes: f64,
     /// Number of KV blocks, including the null block.
@@ -92,7 +93,7 @@ impl KvCacheCapacity {
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_planning.py`, `get_kv_cache_configs`,
     /// `_check_enough_kv_cache_memory` and `_auto_fit_max_model_len`.
-    pub(super) fn from_values(
+    pub(super) fn from_flag_values(
         v: &FlagValues,
         model: &mut ModelConfig,
         engine: &EngineConfig,
@@ -100,7 +101,7 @@ impl KvCacheCapacity {
         let flag = &kv::KV_CACHE_DTYPE;
         let is_served = v.cli_mode == CliMode::Vllm && engine.scheduler == SchedulerKind::Vllm;
         let is_flat = v.get(&kv::DISABLE_HYBRID_KV_CACHE_MANAGER)?;
-        let shape = model_shape_for_engine(model, engine);
+        let shape = model_shape_with_engine_settings(model, engine);
         let head_dim = shape.as_ref().map_or(128, |shape| shape.head_dim);
         let Some(width) = kv_bytes_per_value(&engine.memory.kv_cache_dtype, head_dim) else {
             if v.cli_mode == CliMode::Vllm && v.is_set(flag) {
@@ -129,7 +130,7 @@ impl KvCacheCapacity {
         // The GPUs that share a context split the tokens of a block.
         let width = width / f64::from(engine.parallel.context);
         let plan = KvCachePlan::new(&cached, tp, engine.block_size, width, hybrid)
-            .with_states_per_request(engine.prefix_cache.enable_prefix_caching, drafts);
+            .with_recurrent_states_per_request(engine.prefix_cache.enable_prefix_caching, drafts);
         if plan.sparse_groups > 0 {
             check_groups(engine)?;
         }
@@ -195,7 +196,7 @@ impl KvCacheCapacity {
         }
         let longest = self.plan.max_context_tokens(usable, context, in_flight);
         let flag = &flags::model::MAX_MODEL_LEN;
-        let typed = v.raw_values(flag).last().map(String::as_str);
+        let typed = v.raw_flag_texts(flag).last().map(String::as_str);
         let is_open = v.is_set(flag) && matches!(typed, Some("auto" | "-1"));
         if is_open && longest > 0 {
             let gib = usable / BYTES_PER_GIB;
@@ -203,7 +204,7 @@ impl KvCacheCapacity {
                 "the longest context that fits into {gib:.2} GiB of KV cache; the \
                  model allows {context}"
             );
-            v.record_derived_by_rule(flag, longest, rule);
+            v.record_value_derived_by_rule(flag, longest, rule);
             model.max_model_len = longest;
             return Ok(());
         }
@@ -251,11 +252,12 @@ fn plan_gpu_memory(engine: &EngineConfig, stage: &ModelShape, gpu: &Gpu) -> (KvC
         engine.parallel.weight_sharding_ranks(),
         engine.memory.gpu_memory_utilization,
         (engine.block_size, 2),
-        &engine.profile_run(),
+        &engine.memory_profile_run(),
     );
     let offloaded = (engine.memory.cpu_offload_gib * BYTES_PER_GIB).min(memory.weight_bytes);
     let rest = KvCacheMemory { weight_bytes: memory.weight_bytes - offloaded, ..memory };
-    let memory = rest.minus_bytes(engine.memory.reserved.total_bytes_per_gpu() - offloaded);
+    let memory =
+        rest.subtract_bytes_per_gpu(engine.memory.reserved.total_bytes_per_gpu() - offloaded);
     (memory, offloaded)
 }
 
@@ -280,7 +282,7 @@ fn add_draft_model_layers(engine: &EngineConfig, stage: &ModelShape, width: f64)
 }
 
 /// Returns the model's layer sizes and weights; `--quantization` applies if `config.json` has none.
-pub(super) fn model_shape_for_engine(
+pub(super) fn model_shape_with_engine_settings(
     model: &ModelConfig,
     engine: &EngineConfig,
 ) -> Option<ModelShape> {
@@ -289,8 +291,8 @@ pub(super) fn model_shape_for_engine(
         None => latency::known_model_shape(&model.name)?,
     };
     let typed = engine.quantization.as_deref();
-    let typed = typed.and_then(Quantization::from_flag);
-    let silent = found.quantization == Quantization::default();
+    let typed = typed.and_then(ModelQuantization::from_flag);
+    let silent = found.quantization == ModelQuantization::default();
     let quantization = typed.filter(|_| silent).unwrap_or(found.quantization);
     Some(ModelShape { quantization, ..found })
 }
@@ -302,7 +304,7 @@ fn needs_single_layer_group(v: &FlagValues, shape: &ModelShape) -> Result<bool, 
     let offloads = v.get(&kv::KV_OFFLOADING_SIZE)?.is_some_and(|gib| gib > 0.0);
     let backend = v.get_choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default();
     let found = match (offloads, backend) {
-        (true, OffloadBackend::LmCache) => Some("LMCacheMPConnector".to_owned()),
+        (true, KvOffloadBackend::LmCache) => Some("LMCacheMPConnector".to_owned()),
         (true, _) => None,
         (false, _) => v
             .get(&kv::KV_TRANSFER_CONFIG)?

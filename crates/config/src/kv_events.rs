@@ -1,6 +1,6 @@
 use serde_json::{Map, Value};
 
-use super::did_you_mean::closest_name;
+use super::did_you_mean::closest_known_name;
 use super::engine::EngineConfig;
 use super::error::ConfigError;
 use super::flags::kv;
@@ -8,8 +8,8 @@ use super::preview;
 use super::values::FlagValues;
 use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_observe::kv_events::{
-    AttentionKind, HashFormat, HostEventDetail, KvEventEncoding, KvEventFormat, KvEventPreview,
-    LLMD_TOPIC_TEMPLATE, LayerCacheGroups, endpoint_of_rank,
+    AttentionKind, HostKvEventDetail, KvEventEncoding, KvEventFormat, KvEventHashFormat,
+    KvEventPreviewFeatures, LLMD_TOPIC_TEMPLATE, LayerCacheGroups, endpoint_of_rank,
 };
 
 /// Settings of the KV event publisher.
@@ -51,9 +51,9 @@ const CONFIG_KEYS: [&str; 8] = [
     "topic",
 ];
 
-fn host_event_detail(engine: &EngineConfig) -> HostEventDetail {
+fn host_event_detail(engine: &EngineConfig) -> HostKvEventDetail {
     let offload = engine.kv_offload.as_ref();
-    offload.map_or(HostEventDetail::Names, |offload| offload.detail)
+    offload.map_or(HostKvEventDetail::Names, |offload| offload.detail)
 }
 
 impl KvEventsConfig {
@@ -68,14 +68,18 @@ impl KvEventsConfig {
         (moved(&self.endpoint), self.replay_endpoint.as_ref().map(moved))
     }
 
-    pub(super) fn from_values(v: &FlagValues, engine: &EngineConfig) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(
+        v: &FlagValues,
+        engine: &EngineConfig,
+    ) -> Result<Self, ConfigError> {
         let own = Self::from_llmd_flags(v, engine)?;
         let Some(config) = v.get(&kv::KV_EVENTS_CONFIG)? else {
             return Ok(own);
         };
         let mut events = Self::from_vllm_config(v, &config, &own)?;
         events.encoding.host = host_event_detail(engine);
-        events.encoding.preview = preview::kv_event_preview(&preview::read_previews(v)?);
+        events.encoding.preview =
+            preview::kv_event_preview(&preview::read_previewed_pull_requests(v)?);
         events.encoding.groups = cache_groups(engine);
         if events.enabled && v.is_set(&kv::ZMQ_ENDPOINT) {
             v.add_warning(
@@ -102,11 +106,11 @@ impl KvEventsConfig {
             enabled,
             encoding: KvEventEncoding {
                 format: if map { KvEventFormat::LlmdMap } else { KvEventFormat::LlmdArray },
-                hashes: HashFormat::Int,
+                hashes: KvEventHashFormat::Int,
                 host: host_event_detail(engine),
                 groups: cache_groups(engine),
                 version: v.vllm_version()?,
-                preview: KvEventPreview::default(),
+                preview: KvEventPreviewFeatures::default(),
             },
             buffer_steps: match (v.get(queue)?, &replay_endpoint) {
                 (size, Some(_)) => {
@@ -135,7 +139,7 @@ impl KvEventsConfig {
                 return Err(ConfigError::Unknown {
                     what: "key in --kv-events-config:".to_owned(),
                     name: key.clone(),
-                    nearest: closest_name(key, CONFIG_KEYS.into_iter()).map(str::to_owned),
+                    nearest: closest_known_name(key, CONFIG_KEYS.into_iter()).map(str::to_owned),
                 });
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::choices::{OffloadBackend, SchedulerKind};
+use super::choices::{KvOffloadBackend, SchedulerKind};
 use super::engine::EngineConfig;
 use super::error::ConfigError;
 use super::flags::{self, kv};
@@ -12,9 +12,11 @@ use super::kv_cache;
 use super::kv_transfer::KvTransferConfig;
 use super::model::ModelConfig;
 use super::values::FlagValues;
-use vllm_sim_engine::kv::{HostCacheConfig, HostEvictionPolicy, OffloadConnector, SparseLayerKind};
-use vllm_sim_engine::latency::{HostLink, KvCachePlan, find_gpu, kv_bytes_per_value};
-use vllm_sim_observe::kv_events::HostEventDetail;
+use vllm_sim_engine::kv::{
+    HostCacheConfig, HostCacheEvictionPolicy, OffloadConnector, SparseLayerKind,
+};
+use vllm_sim_engine::latency::{HostLinkBandwidth, KvCachePlan, find_gpu, kv_bytes_per_value};
+use vllm_sim_observe::kv_events::HostKvEventDetail;
 
 const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 const COPY_LATENCY: Duration = Duration::from_micros(20);
@@ -44,9 +46,9 @@ pub struct KvOffloadConfig {
     /// Number of GPUs that copy blocks to and from CPU memory.
     pub workers: u32,
     /// Bandwidth of the link between a GPU and CPU memory.
-    pub link: HostLink,
+    pub link: HostLinkBandwidth,
     /// Level of detail of KV events about blocks in CPU memory.
-    pub detail: HostEventDetail,
+    pub detail: HostKvEventDetail,
     /// Whether LMCache manages the KV cache in CPU memory; LMCache has metrics of its own.
     pub is_lmcache: bool,
 }
@@ -73,7 +75,7 @@ fn sparse_kv_cache_plan(engine: &EngineConfig) -> Option<KvCachePlan> {
 }
 
 impl KvOffloadConfig {
-    pub(super) fn from_values(
+    pub(super) fn from_flag_values(
         v: &FlagValues,
         model: &ModelConfig,
         engine: &EngineConfig,
@@ -144,7 +146,7 @@ impl TokenBytes {
             let part = whole / workers;
             return Some(Self { part, whole });
         }
-        let shape = kv_cache::model_shape_for_engine(model, engine)?;
+        let shape = kv_cache::model_shape_with_engine_settings(model, engine)?;
         let width = kv_bytes_per_value(&engine.memory.kv_cache_dtype, shape.head_dim)?;
         let stage = shape.largest_pipeline_stage(pipeline);
         let part = match groups {
@@ -197,7 +199,7 @@ impl OffloadConnectorSettings {
             (transfer.connector, transfer.producer, transfer.consumer) = (None, true, true);
             transfer.bootstrap_port = None;
         }
-        if backend == OffloadBackend::LmCache {
+        if backend == KvOffloadBackend::LmCache {
             v.add_warning(
                 "--kv-offloading-size has no effect: with --kv-offloading-backend lmcache, the \
                  memory belongs to an LMCache server, which is not simulated",
@@ -374,11 +376,11 @@ impl OffloadConnectorSettings {
         Ok(chunk as u32)
     }
 
-    fn host_event_detail(&self, v: &FlagValues) -> Result<HostEventDetail, ConfigError> {
+    fn host_event_detail(&self, v: &FlagValues) -> Result<HostKvEventDetail, ConfigError> {
         let described = self.get_bool(v, "self_describing_kv_events");
         Ok(match self.is_lmcache || described?.unwrap_or(false) {
-            true => HostEventDetail::Tokens,
-            false => HostEventDetail::Names,
+            true => HostKvEventDetail::Tokens,
+            false => HostKvEventDetail::Names,
         })
     }
 
@@ -398,7 +400,7 @@ impl OffloadConnectorSettings {
                 !self.get_bool(v, "offload_prompt_only")?.unwrap_or(true),
                 self.host_event_detail(v)?,
             ),
-            OffloadConnector::Simple => (1, true, HostEventDetail::Local),
+            OffloadConnector::Simple => (1, true, HostKvEventDetail::Local),
         };
         if blocks_per_chunk > 1 && sparse_kv_cache_plan(engine).is_some() {
             return Err(ConfigError::Invalid(format!(
@@ -423,7 +425,7 @@ impl OffloadConnectorSettings {
             )));
         }
         let link = host_link(engine, bandwidth);
-        let speed = engine.total_step_speedup();
+        let speed = engine.total_step_speedup_ratio();
         let takes = |rate: f64| {
             let seconds = token.part * chunk / (rate * 1e9) / speed;
             Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
@@ -435,8 +437,8 @@ impl OffloadConnectorSettings {
             tier: HostCacheConfig {
                 rules: self.rules,
                 eviction: match self.extra.get("eviction_policy") {
-                    Some(policy) if policy == "arc" => HostEvictionPolicy::Arc,
-                    _ => HostEvictionPolicy::Lru,
+                    Some(policy) if policy == "arc" => HostCacheEvictionPolicy::Arc,
+                    _ => HostCacheEvictionPolicy::Lru,
                 },
                 chunks: chunks as u32,
                 blocks_per_chunk,
@@ -454,12 +456,14 @@ impl OffloadConnectorSettings {
     }
 }
 
-fn host_link(engine: &EngineConfig, bandwidth: Option<f64>) -> HostLink {
+fn host_link(engine: &EngineConfig, bandwidth: Option<f64>) -> HostLinkBandwidth {
     let known = engine.gpu.as_deref().and_then(find_gpu);
     match bandwidth {
-        Some(typed) => {
-            HostLink { name: "--kv-offloading-bandwidth", to_host: typed, to_device: typed }
-        }
-        None => known.map_or(HostLink::PCIE_5, HostLink::of_gpu),
+        Some(typed) => HostLinkBandwidth {
+            name: "--kv-offloading-bandwidth",
+            to_host: typed,
+            to_device: typed,
+        },
+        None => known.map_or(HostLinkBandwidth::PCIE_5, HostLinkBandwidth::for_gpu),
     }
 }

@@ -3,12 +3,12 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
-use super::did_you_mean::closest_name;
+use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
 use super::flags::kv;
 use super::parallel::ParallelConfig;
 use super::values::FlagValues;
-use vllm_sim_engine::LoadFailurePolicy;
+use vllm_sim_engine::KvLoadFailurePolicy;
 
 /// Settings of disaggregated prefill (`--kv-transfer-config`).
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +31,7 @@ pub struct KvTransferConfig {
     pub bootstrap_port: Option<u16>,
     /// Handling of requests whose KV cache cannot be loaded from the prefill server (default: the
     /// request fails).
-    pub load_failure_policy: LoadFailurePolicy,
+    pub load_failure_policy: KvLoadFailurePolicy,
     /// Whether a consumer does handshakes with prefill servers (default with `serve`).
     pub does_handshakes: bool,
     /// Maximum time for which Mooncake's prefill servers keep a request (default 480 s).
@@ -103,7 +103,7 @@ impl KvConnector {
 }
 
 impl KvTransferConfig {
-    pub(super) fn from_values(
+    pub(super) fn from_flag_values(
         v: &FlagValues,
         parallel: &ParallelConfig,
     ) -> Result<Option<Self>, ConfigError> {
@@ -240,7 +240,7 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
         return Ok(());
     }
     let hint =
-        closest_name(name, SIMULATED_CONNECTORS.into_iter().chain(CONNECTORS_WITHOUT_EFFECT))
+        closest_known_name(name, SIMULATED_CONNECTORS.into_iter().chain(CONNECTORS_WITHOUT_EFFECT))
             .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     let text = format!("Unsupported connector type: {name}{hint}");
     match v.cli_mode {
@@ -255,10 +255,10 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
 fn failure_policy(
     v: &FlagValues,
     policy: Option<String>,
-) -> Result<LoadFailurePolicy, ConfigError> {
+) -> Result<KvLoadFailurePolicy, ConfigError> {
     match policy.as_deref() {
-        None | Some("fail") => Ok(LoadFailurePolicy::Fail),
-        Some("recompute") => Ok(LoadFailurePolicy::Recompute),
+        None | Some("fail") => Ok(KvLoadFailurePolicy::Fail),
+        Some("recompute") => Ok(KvLoadFailurePolicy::Recompute),
         Some(other) => Err(v.json_key_error(
             &kv::KV_TRANSFER_CONFIG,
             "kv_load_failure_policy",

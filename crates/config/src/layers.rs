@@ -11,7 +11,7 @@ use super::flags::all_effective_flags;
 
 /// Source of a flag's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ValueSource {
+pub enum FlagValueSource {
     /// The value is the default of the flag.
     Default,
     /// The value is derived from that of another flag.
@@ -26,7 +26,7 @@ pub enum ValueSource {
     Operator,
 }
 
-impl fmt::Display for ValueSource {
+impl fmt::Display for FlagValueSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -40,17 +40,17 @@ impl fmt::Display for ValueSource {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LayerSetting {
+pub(super) struct ConfigLayerSetting {
     /// Values of the flag: one, or any number for a list.
     pub(super) values: Vec<String>,
-    pub(super) source: ValueSource,
+    pub(super) source: FlagValueSource,
 }
 
 /// Settings from one source (file, environment or command line), by flag name, with ignored flags
 /// and warnings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ConfigLayer {
-    pub(super) settings: IndexMap<&'static str, LayerSetting>,
+    pub(super) settings: IndexMap<&'static str, ConfigLayerSetting>,
     /// Flags without effect in a simulator, with their dashes as typed.
     pub(super) ignored: Vec<String>,
     /// Flags with an effect here that some releases of vLLM lack, with their dashes as typed.
@@ -59,13 +59,18 @@ pub(super) struct ConfigLayer {
 }
 
 impl ConfigLayer {
-    pub(super) fn set_flag(&mut self, flag: &FlagSpec, values: Vec<String>, source: ValueSource) {
+    pub(super) fn set_flag(
+        &mut self,
+        flag: &FlagSpec,
+        values: Vec<String>,
+        source: FlagValueSource,
+    ) {
         match self.settings.get_mut(flag.name) {
             Some(begun) if matches!(flag.kind, FlagKind::List | FlagKind::Repeat) => {
                 begun.values.extend(values)
             }
             _ => {
-                self.settings.insert(flag.name, LayerSetting { values, source });
+                self.settings.insert(flag.name, ConfigLayerSetting { values, source });
             }
         }
     }
@@ -81,7 +86,7 @@ impl ConfigLayer {
         flag: &FlagSpec,
         path: &str,
         value: &str,
-        source: ValueSource,
+        source: FlagValueSource,
     ) -> Result<(), ConfigError> {
         if path.split('.').count() > MAX_KEY_DEPTH {
             return Err(ConfigError::Value {
@@ -107,7 +112,7 @@ impl ConfigLayer {
         };
         update_json_key(&mut object, path, value, update);
         let values = vec![Value::Object(object).to_string()];
-        self.settings.insert(flag.name, LayerSetting { values, source });
+        self.settings.insert(flag.name, ConfigLayerSetting { values, source });
         Ok(())
     }
 
@@ -176,7 +181,7 @@ fn parse_json_scalar(text: &str) -> Value {
 pub(super) fn layer_from_environment(env: &dyn Fn(&str) -> Option<String>) -> ConfigLayer {
     let mut layer = ConfigLayer::default();
     for flag in all_effective_flags() {
-        let own = flag.env_name();
+        let own = flag.env_variable_name();
         // `VLLM_SIM_<NAME>` wins over other variables of the flag.
         let names = std::iter::once(own.as_str()).chain(flag.env.iter().copied());
         for name in names {
@@ -194,7 +199,7 @@ pub(super) fn layer_from_environment(env: &dyn Fn(&str) -> Option<String>) -> Co
                 FlagKind::List | FlagKind::Repeat if name == own => split_list_variable(&text),
                 _ => vec![text],
             };
-            layer.set_flag(flag, values, ValueSource::Environment(name.to_owned()));
+            layer.set_flag(flag, values, FlagValueSource::Environment(name.to_owned()));
             break;
         }
     }

@@ -54,43 +54,46 @@ mod values;
 mod without_effect;
 mod yaml;
 
-pub use api::{ApiConfig, DisaggregatedServingRoutes, RequestLimits, ResponseFields};
+pub use api::{
+    ApiConfig, DisaggregatedServingRouteSwitches, RequestParameterLimits, ResponseFieldSettings,
+};
 pub use choices::{
     LogFormat, LogLevel, ModelTask, PerRequestDraftStats, SchedulerKind, SystemFingerprintForm,
 };
 pub use cli_mode::{CliMode, TOOL_COMMANDS};
 pub use content::{ReplyContentConfig, ReplyDatasetConfig};
-pub use did_you_mean::closest_name;
+pub use did_you_mean::closest_known_name;
 pub use encoder::MediaEncoderConfig;
 pub use engine::{
-    EngineConfig, KvCacheMemoryConfig, KvTransferCost, PrefixCachingConfig, QueueLimits,
-    ReplicaConfig, SchedulingConfig, SglangSchedulerConfig, SpeedupRatios, StepTiming,
+    EngineConfig, KvCacheMemoryConfig, KvTransferCostConfig, PrefixCachingConfig, SchedulingConfig,
+    ServerReplicaConfig, SglangSchedulerConfig, SimulationSpeedupRatios, StepAndQueueLimits,
+    StepTimingConfig,
 };
-pub use engine_flags::{load_single_engine, nearest_engine_flag_name};
+pub use engine_flags::{load_single_engine_config, nearest_engine_flag_name};
 pub use error::ConfigError;
 pub use faults::FaultInjectionConfig;
-pub use flag::{FlagBounds, FlagKind, FlagSpec, RuntimeChangeScope};
+pub use flag::{FlagKind, FlagSpec, FlagValueBounds, RuntimeChangeScope};
 pub use flags::{all_effective_flags, find_runtime_changeable_flag};
-pub use group::FlagGroup;
+pub use group::FlagHelpGroup;
 pub use help::{clap_command, flags_markdown, program_help_page as program_help};
-pub use ignored::{IgnoredFlagArity, ignored_flags, is_vllm_serve_flag};
+pub use ignored::{IgnoredFlagArity, all_ignored_flags, is_vllm_serve_flag};
 pub use kv_cache::KvCacheCapacity;
 pub use kv_events::KvEventsConfig;
 pub use kv_offload::KvOffloadConfig;
 pub use kv_transfer::{KvConnector, KvTransferConfig, ReadNotificationAddress};
 pub use latency_source::{KernelTableSource, LatencySource};
-pub use layers::ValueSource;
+pub use layers::FlagValueSource;
 pub use loaded::{LoadedConfig, ParsedCommand, ResolvedFlag, load_config, load_with_known_flags};
 pub use lora::{LoraConfig, LoraModuleConfig};
 pub use metrics::MetricsConfig;
 pub use model::{ModelConfig, TokenizerSource};
 pub use parallel::{LoadBalancing, ParallelConfig};
 pub use preview::PreviewedPullRequest;
-pub use reserved_memory::ReservedMemory;
+pub use reserved_memory::ReservedGpuMemory;
 pub use server::{
-    CertificateSource, ClientCertificatePolicy, CorsConfig, DashboardConfig, HttpServerConfig,
-    LogConfig, OptionalRoutes, OtlpConfig, PodIdentity, ReadyCheckTimeouts, RequestHistoryLimits,
-    ServerTimeouts, TlsConfig,
+    ClientCertificatePolicy, CorsConfig, DashboardConfig, HttpServerConfig, HttpServerTimeouts,
+    KubernetesPodIdentity, LogConfig, OptionalRouteSwitches, OtlpConfig, ReadinessCheckTimeouts,
+    RequestHistoryLimits, TlsCertificateSource, TlsConfig,
 };
 pub use sglang_disaggregation::SglangDisaggregationConfig;
 pub use sglang_parsers::{
@@ -99,14 +102,14 @@ pub use sglang_parsers::{
 pub use show::mask_url_passwords;
 pub use speculative::SpeculativeConfig;
 pub use speech::{SpeechConfig, SpeechModelCapabilities};
-pub use vllm_sim_observe::metrics::Compat;
-pub use without_effect::unknown_env_variable_warnings;
+pub use vllm_sim_observe::metrics::MetricsCompat;
+pub use without_effect::warnings_of_unknown_env_variables;
 
 use self::flags::kv;
 use values::FlagValues;
-use vllm_sim_engine::kv::HashAlgo;
+use vllm_sim_engine::kv::BlockHashAlgorithm;
 use vllm_sim_engine::latency::ModelShape;
-use vllm_sim_observe::kv_events::{HashFormat, KvEventFormat};
+use vllm_sim_observe::kv_events::{KvEventFormat, KvEventHashFormat};
 use vllm_sim_service::ServingRole;
 
 /// Complete validated configuration of a server and its engines.
@@ -159,7 +162,7 @@ fn runs_in_lock_step(model: &ModelConfig, engine: &EngineConfig) -> bool {
         && engine.timing.latency_source != LatencySource::Delays;
     // vLLM rejects expert parallelism for models without experts.
     let has_experts = || {
-        let shape = kv_cache::model_shape_for_engine(model, engine);
+        let shape = kv_cache::model_shape_with_engine_settings(model, engine);
         shape.map_or(engine.parallel.expert, |shape| shape.moe.is_some())
     };
     engine.parallel.data > 1 && has_steps && has_experts()
@@ -167,9 +170,9 @@ fn runs_in_lock_step(model: &ModelConfig, engine: &EngineConfig) -> bool {
 
 impl Config {
     fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
-        let mut model = ModelConfig::from_values(v)?;
-        let mut engine = EngineConfig::from_values(v, &model)?;
-        if let Some(shape) = kv_cache::model_shape_for_engine(&model, &engine) {
+        let mut model = ModelConfig::from_flag_values(v)?;
+        let mut engine = EngineConfig::from_flag_values(v, &model)?;
+        if let Some(shape) = kv_cache::model_shape_with_engine_settings(&model, &engine) {
             (engine.drafter, engine.memory.reserved) =
                 reserved_memory::reserve_draft_and_lora_memory(
                     v,
@@ -179,16 +182,18 @@ impl Config {
                     &engine.timing.latency_source,
                 )?;
         }
-        engine.kv_cache = KvCacheCapacity::from_values(v, &mut model, &engine)?;
+        engine.kv_cache = KvCacheCapacity::from_flag_values(v, &mut model, &engine)?;
         engine.lock_step = runs_in_lock_step(&model, &engine);
         warn_of_missing_effects(v, &engine);
-        let mut kv_transfer = KvTransferConfig::from_values(v, &engine.parallel)?;
-        engine.kv_offload = KvOffloadConfig::from_values(v, &model, &engine, kv_transfer.as_mut())?;
-        let mut kv_events = KvEventsConfig::from_values(v, &engine)?;
-        if model.compat == Compat::Sglang && kv_events.encoding.format == KvEventFormat::Vllm {
+        let mut kv_transfer = KvTransferConfig::from_flag_values(v, &engine.parallel)?;
+        engine.kv_offload =
+            KvOffloadConfig::from_flag_values(v, &model, &engine, kv_transfer.as_mut())?;
+        let mut kv_events = KvEventsConfig::from_flag_values(v, &engine)?;
+        if model.compat == MetricsCompat::Sglang && kv_events.encoding.format == KvEventFormat::Vllm
+        {
             kv_events.encoding.format = KvEventFormat::Sglang;
             if !v.is_set(&kv::PREFIX_CACHING_HASH_ALGO) {
-                engine.prefix_cache.hash_algo = HashAlgo::Sglang;
+                engine.prefix_cache.hash_algo = BlockHashAlgorithm::Sglang;
             }
         }
         // A decode worker's blocks are useless for other prompts, so it publishes no events.
@@ -199,18 +204,19 @@ impl Config {
             // algorithm.
             engine.prefix_cache.enable_prefix_caching |= !v.is_set(&kv::ENABLE_PREFIX_CACHING);
             if !v.is_set(&kv::PREFIX_CACHING_HASH_ALGO) {
-                engine.prefix_cache.hash_algo = HashAlgo::Sha256;
+                engine.prefix_cache.hash_algo = BlockHashAlgorithm::Sha256;
             }
         }
         if !v.get(&kv::KV_EVENTS_INT_HASHES)? && vllm_format {
-            kv_events.encoding.hashes = HashFormat::Bytes(engine.prefix_cache.hash_algo.hash_len());
+            kv_events.encoding.hashes =
+                KvEventHashFormat::Bytes(engine.prefix_cache.hash_algo.hash_len_bytes());
         }
-        let api = ApiConfig::from_values(v, &model)?;
-        let content = ReplyContentConfig::from_values(v, &model)?;
+        let api = ApiConfig::from_flag_values(v, &model)?;
+        let content = ReplyContentConfig::from_flag_values(v, &model)?;
         let is_vllm = engine.scheduler == SchedulerKind::Vllm;
         let tokens = is_vllm.then_some(engine.max_num_batched_tokens);
         let encoded = content.accepts_media.then_some(content.media).zip(tokens);
-        engine.encoder = MediaEncoderConfig::from_values(
+        engine.encoder = MediaEncoderConfig::from_flag_values(
             v,
             &model,
             &api,
@@ -218,15 +224,19 @@ impl Config {
             &engine.timing.latency_source,
         )?;
         let config = Self {
-            server: HttpServerConfig::from_values(v)?,
+            server: HttpServerConfig::from_flag_values(v)?,
             api,
             content,
-            lora: LoraConfig::from_values(v, &model)?,
+            lora: LoraConfig::from_flag_values(v, &model)?,
             kv_events,
             kv_transfer,
-            disaggregation: SglangDisaggregationConfig::from_values(v, model.compat, engine.role)?,
-            faults: FaultInjectionConfig::from_values(v)?,
-            metrics: MetricsConfig::from_values(v)?,
+            disaggregation: SglangDisaggregationConfig::from_flag_values(
+                v,
+                model.compat,
+                engine.role,
+            )?,
+            faults: FaultInjectionConfig::from_flag_values(v)?,
+            metrics: MetricsConfig::from_flag_values(v)?,
             model,
             engine,
         };
@@ -288,7 +298,7 @@ impl Config {
             }
         }
         if self.kv_events.enabled
-            && self.kv_events.encoding.format.is_llmd()
+            && self.kv_events.encoding.format.is_llmd_format()
             && self.kv_events.topic.contains("{pod_ip}")
             && self.server.pod.ip.is_none()
         {

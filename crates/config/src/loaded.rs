@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cli_mode::{self, CliMode, CommandAction, CommandInvocation, TOOL_COMMANDS};
+use super::cli_mode::{self, CliCommandAction, CliCommandInvocation, CliMode, TOOL_COMMANDS};
 use super::command_line::{self, HelpRequest, ParsedCommandLine, UnknownFlagPolicy};
 use super::error::ConfigError;
 use super::fake::FAKE_HISTOGRAM_TOTALS;
@@ -12,13 +12,13 @@ use super::flags::engine::{EXTRA_ENGINE_ARGS, PREEMPTION_MODE};
 use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG};
 use super::flags::server::FAKE_METRICS;
 use super::flags::{self, all_effective_flags};
-use super::layers::{self, ConfigLayer, LayerSetting, ValueSource};
+use super::layers::{self, ConfigLayer, ConfigLayerSetting, FlagValueSource};
 use super::other_command_line::{OtherCommandLine, other_command_line};
 use super::values::FlagValues;
 use super::yaml::{self, UnknownKeyPolicy};
 use super::{Config, dynamo, help, ignored, show};
 use vllm_sim_engine::duration;
-use vllm_sim_observe::metrics::Compat;
+use vllm_sim_observe::metrics::MetricsCompat;
 
 const RENDER_URL_FLAG: &str = "--render-url";
 const RENDER_URL_WITHOUT_EFFECT: &str = "is not used for tokenization: token ids come from this server's own \
@@ -76,7 +76,7 @@ pub struct ResolvedFlag {
     /// Values of the flag: one for a scalar, any number for a list, none if unset.
     pub values: Vec<String>,
     /// Source of the flag's value.
-    pub source: ValueSource,
+    pub source: FlagValueSource,
     /// Description of the rule by which the value was derived, if one is recorded.
     pub rule: Option<String>,
 }
@@ -92,8 +92,8 @@ pub fn load_config(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<ParsedCommand, ConfigError> {
     let named = cli_mode::program_name_from_env(env)?;
-    let entry = cli_mode::parse_invocation(args, named.as_deref())?;
-    if let CommandAction::Tool(name) = entry.action {
+    let entry = cli_mode::parse_command_invocation(args, named.as_deref())?;
+    if let CliCommandAction::Tool(name) = entry.action {
         let mut own = entry.words.iter().take_while(|word| *word != "--");
         if own.any(|word| matches!(word.as_str(), "-V" | "--version")) {
             let text = version_text(&entry, &ConfigLayer::default(), env)?;
@@ -103,10 +103,10 @@ pub fn load_config(
         return Ok(ParsedCommand::Tool { name, args });
     }
     let cli_mode = entry.cli_mode.unwrap_or_default();
-    if entry.action == CommandAction::LaunchHelp {
+    if entry.action == CliCommandAction::LaunchHelp {
         return Ok(ParsedCommand::Help(help::LAUNCH_HELP_PAGE.to_owned()));
     }
-    if entry.action == CommandAction::Help {
+    if entry.action == CliCommandAction::Help {
         let topic = entry.words.first().map_or("", String::as_str);
         if let Some(name) = TOOL_COMMANDS.into_iter().find(|name| *name == topic) {
             let args = vec!["--help".to_owned()];
@@ -129,7 +129,7 @@ pub fn load_config(
             return Ok(ParsedCommand::Help(own.help_page.to_owned()));
         }
         // The program itself was asked, not one of its two servers.
-        let is_program = entry.action == CommandAction::Serve
+        let is_program = entry.action == CliCommandAction::Serve
             && entry.cli_mode.is_none()
             && entry.compat.is_none()
             && !matches!(request, HelpRequest::Topic(_));
@@ -139,16 +139,16 @@ pub fn load_config(
         }));
     }
     let mut typed = read.layer;
-    if read.version || entry.action == CommandAction::Version {
+    if read.version || entry.action == CliCommandAction::Version {
         return Ok(ParsedCommand::Version(version_text(&entry, &typed, env)?));
     }
     assign_positional(&entry, &read.positional, &mut typed)?;
     if entry.render {
-        set_if_unset(&mut typed, &RENDER_ONLY, "true", ValueSource::CommandLine);
+        set_if_unset(&mut typed, &RENDER_ONLY, "true", FlagValueSource::CommandLine);
     }
     let loaded = LoadedConfig::merge_layers(typed, entry.cli_mode, entry.compat, env)?;
     Ok(match entry.action {
-        CommandAction::Config => ParsedCommand::Config(Box::new(loaded)),
+        CliCommandAction::Config => ParsedCommand::Config(Box::new(loaded)),
         _ => ParsedCommand::Serve(Box::new(loaded)),
     })
 }
@@ -171,11 +171,11 @@ pub fn load_with_known_flags(
         rest.push(format!("--{}", EXTRA_ENGINE_ARGS.name));
         rest.extend(engine.values);
     }
-    rest.extend(read.help.map(|request| request.help_argument()));
-    let named =
-        MODEL.env.iter().any(|name| env(name).is_some()) || env(&MODEL.env_name()).is_some();
+    rest.extend(read.help.map(|request| request.to_help_argument()));
+    let named = MODEL.env.iter().any(|name| env(name).is_some())
+        || env(&MODEL.env_variable_name()).is_some();
     if !named && !typed.settings.contains_key(CONFIG.name) {
-        set_if_unset(&mut typed, &MODEL, "model", ValueSource::Derived);
+        set_if_unset(&mut typed, &MODEL, "model", FlagValueSource::Derived);
     }
     let loaded = LoadedConfig::merge_layers(typed, Some(cli_mode), None, env)?;
     Ok((loaded, rest))
@@ -192,17 +192,17 @@ fn parse_translated_command_line(
     Ok(read)
 }
 
-fn set_if_unset(layer: &mut ConfigLayer, flag: &FlagSpec, value: &str, source: ValueSource) {
+fn set_if_unset(layer: &mut ConfigLayer, flag: &FlagSpec, value: &str, source: FlagValueSource) {
     layer
         .settings
         .entry(flag.name)
-        .or_insert_with(|| LayerSetting { values: vec![value.to_owned()], source });
+        .or_insert_with(|| ConfigLayerSetting { values: vec![value.to_owned()], source });
 }
 
 /// Assigns positional command-line arguments: the model of `serve MODEL`. llm-d ignores others,
 /// vLLM rejects them.
 fn assign_positional(
-    entry: &CommandInvocation<'_>,
+    entry: &CliCommandInvocation<'_>,
     positional: &[String],
     typed: &mut ConfigLayer,
 ) -> Result<(), ConfigError> {
@@ -210,8 +210,10 @@ fn assign_positional(
     if entry.takes_model
         && let Some((model, others)) = positional.split_first()
     {
-        let setting =
-            LayerSetting { values: vec![model.clone()], source: ValueSource::CommandLine };
+        let setting = ConfigLayerSetting {
+            values: vec![model.clone()],
+            source: FlagValueSource::CommandLine,
+        };
         typed.settings.insert(MODEL.name, setting);
         rest = others;
     }
@@ -231,7 +233,7 @@ fn assign_positional(
 /// Returns the text of `--version`: the bare release for `vllm --version`, because KServe reads the
 /// last word of the last line.
 fn version_text(
-    entry: &CommandInvocation<'_>,
+    entry: &CliCommandInvocation<'_>,
     typed: &ConfigLayer,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String, ConfigError> {
@@ -258,7 +260,7 @@ impl LoadedConfig {
     fn merge_layers(
         typed: ConfigLayer,
         cli_mode: Option<CliMode>,
-        compat: Option<Compat>,
+        compat: Option<MetricsCompat>,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
         let mut upper = layers::layer_from_environment(env);
@@ -283,8 +285,8 @@ impl LoadedConfig {
         for path in engine.iter().flat_map(|setting| &setting.values) {
             settings.merge_from_upper_layer(dynamo::read_mocker_engine_args(path)?);
         }
-        if compat == Some(Compat::Llmd) {
-            set_if_unset(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
+        if compat == Some(MetricsCompat::Llmd) {
+            set_if_unset(&mut settings, &COMPAT, "llm-d", FlagValueSource::Derived);
         }
         if let Some(own) = other_command_line(compat) {
             (own.set_defaults)(&mut settings);
@@ -293,8 +295,8 @@ impl LoadedConfig {
         let cli_mode = cli_mode.unwrap_or(named);
         if cli_mode == CliMode::Vllm {
             let version = FlagValues::new(&settings, cli_mode).vllm_version()?;
-            for (flag, value) in ignored::flags_with_older_defaults(version) {
-                set_if_unset(&mut settings, flag, value, ValueSource::Derived);
+            for (flag, value) in ignored::flags_with_release_dependent_defaults(version) {
+                set_if_unset(&mut settings, flag, value, FlagValueSource::Derived);
             }
         }
         Self::from_merged_layer(settings, cli_mode)
@@ -316,12 +318,12 @@ impl LoadedConfig {
                 ConfigError::Warned { error: Box::new(error), warnings: settings.warnings.clone() }
             }
         })?;
-        let notes = values.finish_notes();
+        let notes = values.resolution_notes();
         let mut resolved_flags: Vec<ResolvedFlag> = all_effective_flags()
             .map(|flag| ResolvedFlag {
                 name: flag.name,
-                values: values.raw_values(flag).to_vec(),
-                source: values.value_source(flag),
+                values: values.raw_flag_texts(flag).to_vec(),
+                source: values.flag_value_source(flag),
                 rule: None,
             })
             .collect();
@@ -329,7 +331,7 @@ impl LoadedConfig {
             let mut entries = resolved_flags.iter_mut();
             if let Some(entry) = entries.find(|entry| entry.name == derived.name) {
                 entry.values = vec![derived.value];
-                entry.source = ValueSource::Derived;
+                entry.source = FlagValueSource::Derived;
                 entry.rule = derived.rule;
             }
         }
@@ -360,7 +362,7 @@ impl LoadedConfig {
     /// Returns the configuration as llm-d's `/admin/config` shows it: flag names, durations as
     /// text.
     pub fn to_admin_json(&self) -> Map<String, Value> {
-        show::config_to_json(self)
+        show::effective_config_to_json(self)
     }
 
     /// Returns the flags of [`Self::to_admin_json`] that a file, variable, flag or admin API call sets.
@@ -370,7 +372,7 @@ impl LoadedConfig {
 
     /// Returns the flags of [`Self::to_admin_json`] that were changed at run time.
     pub fn to_admin_json_runtime_changed(&self) -> Map<String, Value> {
-        show::changed_config_to_json(self)
+        show::runtime_changed_config_to_json(self)
     }
 
     /// Returns the names of the flags that an admin API update for [`Self::with_admin_update`]
@@ -428,8 +430,8 @@ impl LoadedConfig {
             } else {
                 admin_value_to_flag_values(flag, value, self.config.model.compat)?
             };
-            let source = ValueSource::Operator;
-            settings.settings.insert(flag.name, LayerSetting { values, source });
+            let source = FlagValueSource::Operator;
+            settings.settings.insert(flag.name, ConfigLayerSetting { values, source });
         }
         let tuned = Self::from_merged_layer(settings, self.config.model.cli_mode)?;
         Ok(Self { at_start: Some(at_start), ..tuned })
@@ -486,7 +488,7 @@ fn release_dependent_flags(
 ) -> Vec<String> {
     let is_own = |flag: &str| match flag {
         "--preemption-mode" => {
-            let typed = values.raw_values(&PREEMPTION_MODE);
+            let typed = values.raw_flag_texts(&PREEMPTION_MODE);
             typed.iter().all(|word| matches!(word.as_str(), "lifo" | "fifo"))
         }
         flag => flag == "--task",
@@ -505,11 +507,11 @@ fn release_dependent_flags(
 fn admin_value_to_flag_values(
     flag: &FlagSpec,
     value: &Value,
-    compat: Compat,
+    compat: MetricsCompat,
 ) -> Result<Vec<String>, ConfigError> {
     match (flag.kind, value) {
         (FlagKind::Duration, Value::Number(number))
-            if compat != Compat::Llmd && number.as_f64() != Some(0.0) =>
+            if compat != MetricsCompat::Llmd && number.as_f64() != Some(0.0) =>
         {
             Err(ConfigError::Invalid(format!(
                 "{} is {number}: a duration needs a unit, such as \"{number}ms\"; only with --compat \

@@ -44,7 +44,10 @@ pub struct LoraModuleConfig {
 }
 
 impl LoraConfig {
-    pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(
+        v: &FlagValues,
+        model: &ModelConfig,
+    ) -> Result<Self, ConfigError> {
         let max_loras = v.get(&api::MAX_LORAS)?;
         let flag = &api::MAX_CPU_LORAS;
         let (least, most) = (i64::from(max_loras), i64::from(u32::MAX));
@@ -52,7 +55,7 @@ impl LoraConfig {
         let max_cpu_loras = match v.get(flag)? {
             Some(n) => v.check_integer_range(flag, n, least..=most, words)?,
             None => {
-                v.record_derived(flag, max_loras);
+                v.record_derived_value(flag, max_loras);
                 max_loras
             }
         };

@@ -5,9 +5,9 @@ use serde_json::Value;
 use super::error::ConfigError;
 use super::fake;
 use super::flags::server;
-use super::preview::{metric_previews, read_previews};
+use super::preview::{metric_family_previews, read_previewed_pull_requests};
 use super::values::FlagValues;
-use vllm_sim_observe::metrics::MetricPreviews;
+use vllm_sim_observe::metrics::MetricPreviewFeatures;
 
 /// Settings of `/metrics`.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub struct MetricsConfig {
     /// line.
     pub log_interval: Duration,
     /// Metric families from open pull requests of vLLM that are exposed (`--preview`).
-    pub previews: MetricPreviews,
+    pub previews: MetricPreviewFeatures,
     /// Whether counters of floating-point operations are exposed (`--enable-mfu-metrics`).
     pub mfu: bool,
     /// Fake metrics in llm-d's format, checked, which replace real ones; `None`: real metrics.
@@ -36,7 +36,7 @@ pub struct MetricsConfig {
 }
 
 impl MetricsConfig {
-    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let fake = v.get(&server::FAKE_METRICS)?;
         let fake = fake.map(|object| fake::check_fake_metrics_of_flag(object, v)).transpose()?;
         let words = "fake metrics refresh interval must be positive";
@@ -52,7 +52,7 @@ impl MetricsConfig {
             kv_cache: v.get(&server::KV_CACHE_METRICS)?,
             kv_cache_sample: v.get(&server::KV_CACHE_METRICS_SAMPLE)?,
             log_interval: v.get(&server::LOG_STATS_INTERVAL)?,
-            previews: metric_previews(&read_previews(v)?),
+            previews: metric_family_previews(&read_previewed_pull_requests(v)?),
             mfu: v.get(&server::ENABLE_MFU_METRICS)?,
             fake,
             fake_refresh_interval: interval,

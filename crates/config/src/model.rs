@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::model;
-use super::preview::{PreviewedPullRequest, read_previews};
+use super::preview::{PreviewedPullRequest, read_previewed_pull_requests};
 use super::values::FlagValues;
-use vllm_sim_observe::metrics::Compat;
-use vllm_sim_tokenizer::ContentFormat;
+use vllm_sim_observe::metrics::MetricsCompat;
+use vllm_sim_tokenizer::ChatTemplateContentFormat;
 use vllm_sim_wire::VllmVersion;
 
 /// Settings of the imitated model.
@@ -37,7 +37,7 @@ pub struct ModelConfig {
     pub chat_template: Option<String>,
     /// Format of message content for the chat template (string or list of parts); `None`: detected
     /// from the template.
-    pub chat_template_content_format: Option<ContentFormat>,
+    pub chat_template_content_format: Option<ChatTemplateContentFormat>,
     /// Default arguments passed to the chat template.
     pub chat_template_kwargs: Map<String, Value>,
     /// Role in generated chat messages (default assistant).
@@ -53,7 +53,7 @@ pub struct ModelConfig {
     /// Open pull requests of vLLM whose behaviour is switched on.
     pub previews: Vec<PreviewedPullRequest>,
     /// Project (vLLM or llm-d-inference-sim) to imitate where the two contradict each other.
-    pub compat: Compat,
+    pub compat: MetricsCompat,
     /// Command-line mode, which selects the flag defaults.
     pub cli_mode: CliMode,
 }
@@ -127,14 +127,14 @@ fn served_names(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
 }
 
 impl ModelConfig {
-    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let name = v.get(&model::MODEL)?.ok_or_else(|| {
             ConfigError::Invalid("model parameter is empty; name one with --model".to_owned())
         })?;
         let mut served_names = served_names(v)?;
         if served_names.is_empty() {
             served_names.push(name.clone());
-            v.record_derived(&model::SERVED_MODEL_NAME, &name);
+            v.record_derived_value(&model::SERVED_MODEL_NAME, &name);
         }
         if is_local_path(&name) && !Path::new(&name).exists() {
             let lost = format!("--model {name}: no such folder");
@@ -166,7 +166,7 @@ impl ModelConfig {
                 .get(&model::OVERRIDE_GENERATION_CONFIG)?
                 .unwrap_or_default(),
             vllm_version: v.vllm_version()?,
-            previews: read_previews(v)?,
+            previews: read_previewed_pull_requests(v)?,
             compat,
             cli_mode: v.cli_mode,
             name,
@@ -368,7 +368,7 @@ fn max_model_len(v: &FlagValues, config: Option<&Value>) -> Result<u32, ConfigEr
         None => {}
     }
     let derived = limit.unwrap_or(DEFAULT_CONTEXT_TOKENS);
-    v.record_derived(&model::MAX_MODEL_LEN, derived);
+    v.record_derived_value(&model::MAX_MODEL_LEN, derived);
     Ok(derived)
 }
 

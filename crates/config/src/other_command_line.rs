@@ -2,12 +2,12 @@
 
 use super::error::ConfigError;
 use super::layers::ConfigLayer;
-use super::sglang::{self, TranslatedCommandLine};
-use vllm_sim_observe::metrics::Compat;
+use super::sglang::{self, TranslatedSglangCommandLine};
+use vllm_sim_observe::metrics::MetricsCompat;
 
 /// Command line of another engine, which is translated to the flags of this crate.
 pub(super) struct OtherCommandLine {
-    pub(super) translate: fn(&[String]) -> Result<TranslatedCommandLine, ConfigError>,
+    pub(super) translate: fn(&[String]) -> Result<TranslatedSglangCommandLine, ConfigError>,
     pub(super) help_page: &'static str,
     /// Sets the engine's defaults of what neither a flag nor a file sets.
     pub(super) set_defaults: fn(&mut ConfigLayer),
@@ -18,6 +18,8 @@ pub(super) struct OtherCommandLine {
 }
 
 /// Returns the command line of an imitated engine that has its own flags.
-pub(super) fn other_command_line(compat: Option<Compat>) -> Option<&'static OtherCommandLine> {
-    (compat == Some(Compat::Sglang)).then_some(&sglang::COMMAND_LINE)
+pub(super) fn other_command_line(
+    compat: Option<MetricsCompat>,
+) -> Option<&'static OtherCommandLine> {
+    (compat == Some(MetricsCompat::Sglang)).then_some(&sglang::COMMAND_LINE)
 }

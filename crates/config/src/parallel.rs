@@ -2,7 +2,7 @@ use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::{engine, server};
 use super::values::FlagValues;
-use vllm_sim_engine::latency::{All2AllBackend, WeightRanks};
+use vllm_sim_engine::latency::{All2AllBackend, WeightShardingRanks};
 
 /// Settings of parallel sizes and data-parallel ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,8 +56,8 @@ pub enum LoadBalancing {
 impl ParallelConfig {
     /// Returns the numbers of GPUs that share the weights of a pipeline stage: those of each layer,
     /// and those of the experts.
-    pub fn weight_sharding_ranks(&self) -> WeightRanks {
-        WeightRanks::new(self.tensor, self.data.saturating_mul(self.prefill_context))
+    pub fn weight_sharding_ranks(&self) -> WeightShardingRanks {
+        WeightShardingRanks::new(self.tensor, self.data.saturating_mul(self.prefill_context))
     }
 
     /// Returns the number of GPUs of one engine.
@@ -66,7 +66,7 @@ impl ParallelConfig {
         stage.saturating_mul(self.pipeline)
     }
 
-    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let data = v.get(&engine::DATA_PARALLEL_SIZE)?;
         let rank = read_data_parallel_rank(v, data)?;
         let balance = read_load_balancing(v, rank)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::flag::{FlagBounds, FlagKind, FlagValue, FlagValueError, RawFlagValues};
+use super::flag::{FlagKind, FlagValue, FlagValueBounds, FlagValueError, RawFlagValues};
 use vllm_sim_engine::{MAX_SIMULATED_DELAY, duration};
 
 pub(crate) type JsonMap = Map<String, Value>;
@@ -79,8 +79,10 @@ impl<'a> RawFlagValues<'a> {
 
     fn parse_bounded_integer(&self) -> Result<Option<i64>, FlagValueError> {
         let value = self.parse_integer()?;
-        match (value, self.spec.bounds_for_mode(self.cli_mode)) {
-            (Some(n), Some(FlagBounds::Whole(least, most))) if !(least..=most).contains(&n) => {
+        match (value, self.spec.value_bounds_for_mode(self.cli_mode)) {
+            (Some(n), Some(FlagValueBounds::Whole(least, most)))
+                if !(least..=most).contains(&n) =>
+            {
                 Err(FlagValueError::OutOfBounds)
             }
             _ => Ok(value),
@@ -93,8 +95,8 @@ impl<'a> RawFlagValues<'a> {
         };
         let number = text.parse::<f64>().ok().filter(|n| n.is_finite());
         let number = number.ok_or_else(|| unreadable_value_error(text, EXPECTED_NUMBER))?;
-        match self.spec.bounds_for_mode(self.cli_mode) {
-            Some(FlagBounds::Number(least, most)) if !(least..=most).contains(&number) => {
+        match self.spec.value_bounds_for_mode(self.cli_mode) {
+            Some(FlagValueBounds::Number(least, most)) if !(least..=most).contains(&number) => {
                 Err(FlagValueError::OutOfBounds)
             }
             _ => Ok(Some(number)),

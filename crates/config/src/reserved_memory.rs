@@ -6,18 +6,18 @@ use super::latency_source::LatencySource;
 use super::parallel::ParallelConfig;
 use super::speculative::SpeculativeConfig;
 use super::values::FlagValues;
-use vllm_sim_engine::latency::{Drafter, ModelShape, WeightRanks, lora_slot_bytes};
+use vllm_sim_engine::latency::{Drafter, ModelShape, WeightShardingRanks, lora_slot_bytes};
 
 /// GPU memory of draft models and LoRA adapters, in bytes per GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct ReservedMemory {
+pub struct ReservedGpuMemory {
     /// Size of the draft model's weights, in bytes per GPU.
     pub drafts: f64,
     /// Size of the slots for LoRA adapters, in bytes per GPU.
     pub adapters: f64,
 }
 
-impl ReservedMemory {
+impl ReservedGpuMemory {
     /// Returns the memory of draft model and adapters together, in bytes per GPU.
     pub fn total_bytes_per_gpu(self) -> f64 {
         self.drafts + self.adapters
@@ -30,8 +30,8 @@ pub(super) fn reserve_draft_and_lora_memory(
     speculative: Option<&SpeculativeConfig>,
     parallel: &ParallelConfig,
     latency_source: &LatencySource,
-) -> Result<(Option<Drafter>, ReservedMemory), ConfigError> {
-    let mut reserved = ReservedMemory::default();
+) -> Result<(Option<Drafter>, ReservedGpuMemory), ConfigError> {
+    let mut reserved = ReservedGpuMemory::default();
     // Draft tokens of Dynamo's mocker take no time.
     let drafts = speculative.filter(|drafts| drafts.is_named);
     let drafter = drafts.and_then(|drafts| {
@@ -41,7 +41,7 @@ pub(super) fn reserve_draft_and_lora_memory(
     match (drafts, &drafter) {
         (Some(drafts), Some(drafter)) => {
             let tensor = drafts.tensor.unwrap_or(parallel.tensor);
-            reserved.drafts = drafter.weight_bytes(WeightRanks::new(tensor, parallel.data));
+            reserved.drafts = drafter.weight_bytes(WeightShardingRanks::new(tensor, parallel.data));
         }
         // Without a GPU, step times do not depend on the drafter's size.
         (Some(drafts), None) if latency_source.uses_gpu() => v.add_warning(format!(

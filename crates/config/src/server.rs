@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::choices::{LogFormat, LogLevel};
 use super::error::ConfigError;
 use super::flags::{faults, server};
-use super::preview::{checks_readiness, read_previews};
+use super::preview::{checks_engine_progress_for_readiness, read_previewed_pull_requests};
 use super::values::FlagValues;
 use vllm_sim_observe::otel::OtlpProtocol;
 
@@ -37,15 +37,15 @@ pub struct HttpServerConfig {
     /// Maximum size of a request body, in bytes (default 4 MiB; 64 MiB with `serve`).
     pub max_request_body_bytes: usize,
     /// Timeouts of start, shutdown and idle connections.
-    pub timeouts: ServerTimeouts,
+    pub timeouts: HttpServerTimeouts,
     /// Whether every response has the header `x-request-id`.
     pub request_id_headers: bool,
     /// Name, namespace and IP of the Kubernetes pod, from the environment.
-    pub pod: PodIdentity,
+    pub pod: KubernetesPodIdentity,
     /// Limits of the request history.
     pub history: RequestHistoryLimits,
     /// Settings of optional routes.
-    pub routes: OptionalRoutes,
+    pub routes: OptionalRouteSwitches,
     /// Settings of the dashboard.
     pub dashboard: DashboardConfig,
     /// Settings of logs.
@@ -62,7 +62,7 @@ pub struct HttpServerConfig {
 
 /// Timeouts of start, shutdown and idle connections.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ServerTimeouts {
+pub struct HttpServerTimeouts {
     /// Time for requests in flight to finish after SIGTERM (default 30 s; with `serve` 0: abort).
     pub shutdown: Duration,
     /// Time after server start during which `/health/ready` returns 503 (default 0).
@@ -71,12 +71,12 @@ pub struct ServerTimeouts {
     pub keep_alive: Duration,
     /// Times without engine output after which `/health/ready` returns 503; `None`: the route does
     /// not check the output.
-    pub ready_check: Option<ReadyCheckTimeouts>,
+    pub ready_check: Option<ReadinessCheckTimeouts>,
 }
 
 /// Times without output after which an engine with requests is not ready (`--preview readiness`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadyCheckTimeouts {
+pub struct ReadinessCheckTimeouts {
     /// Maximum time from the first request of an idle engine to its first output (default 60 s).
     pub first_output: Duration,
     /// Maximum time since the last output of an engine with requests (default 60 s).
@@ -94,7 +94,7 @@ pub struct RequestHistoryLimits {
 
 /// Settings of optional routes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OptionalRoutes {
+pub struct OptionalRouteSwitches {
     /// Whether the route `/load` counts requests in flight.
     pub load_tracking: bool,
     /// Whether the routes of `VLLM_SERVER_DEV_MODE=1` exist.
@@ -140,7 +140,7 @@ pub struct CorsConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
     /// Source of the server certificate.
-    pub certificate: CertificateSource,
+    pub certificate: TlsCertificateSource,
     /// PEM file of certificate authorities for client certificates.
     pub ca_certs: Option<PathBuf>,
     /// Policy for client certificates.
@@ -151,7 +151,7 @@ pub struct TlsConfig {
 
 /// Source of the server certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CertificateSource {
+pub enum TlsCertificateSource {
     /// A certificate in PEM files.
     Files {
         /// PEM file with the certificate chain.
@@ -177,7 +177,7 @@ pub enum ClientCertificatePolicy {
 
 /// Name, namespace and IP of the Kubernetes pod, from the environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PodIdentity {
+pub struct KubernetesPodIdentity {
     /// Pod name, `POD_NAME`; enables the response header `x-inference-pod`.
     pub name: Option<String>,
     /// Pod namespace, `POD_NAMESPACE`; enables the response header `x-inference-namespace`.
@@ -208,7 +208,7 @@ pub struct LogConfig {
 }
 
 impl HttpServerConfig {
-    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let body_mb = v.get(&server::MAX_REQUEST_BODY_SIZE_MB)?;
         let silence = v.get(&server::SSE_KEEP_ALIVE_INTERVAL)?;
         v.get(&server::GRPC)?;
@@ -230,14 +230,14 @@ impl HttpServerConfig {
             },
             tls: read_tls(v)?,
             max_request_body_bytes: body_mb << 20,
-            timeouts: ServerTimeouts {
+            timeouts: HttpServerTimeouts {
                 shutdown: v.get(&server::SHUTDOWN_TIMEOUT)?,
                 startup: read_startup_duration(v)?,
                 keep_alive: v.get(&server::KEEP_ALIVE_TIMEOUT)?,
                 ready_check: read_ready_check(v)?,
             },
             request_id_headers: v.get(&server::ENABLE_REQUEST_ID_HEADERS)?,
-            pod: PodIdentity {
+            pod: KubernetesPodIdentity {
                 name: v.get(&server::POD_NAME)?,
                 namespace: v.get(&server::POD_NAMESPACE)?,
                 ip: v.get(&server::POD_IP)?,
@@ -246,7 +246,7 @@ impl HttpServerConfig {
                 requests: v.get(&faults::REQUEST_HISTORY)?,
                 bodies: v.get(&faults::REQUEST_HISTORY_BODIES)?,
             },
-            routes: OptionalRoutes {
+            routes: OptionalRouteSwitches {
                 load_tracking: v.get(&server::ENABLE_SERVER_LOAD_TRACKING)?,
                 dev_mode: v.get(&server::DEV_MODE)?,
                 enable_sleep_mode: v.get(&server::ENABLE_SLEEP_MODE)?,
@@ -271,7 +271,7 @@ impl HttpServerConfig {
 const MAX_PEERS: usize = 64;
 
 fn dashboard_peers(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
-    let urls = v.read_comma_list(&server::DASHBOARD_PEERS)?;
+    let urls = v.read_comma_separated_list(&server::DASHBOARD_PEERS)?;
     if urls.len() > MAX_PEERS {
         let given = urls.len();
         let text =
@@ -299,12 +299,12 @@ fn root_path(typed: &str) -> String {
     }
 }
 
-fn read_ready_check(v: &FlagValues) -> Result<Option<ReadyCheckTimeouts>, ConfigError> {
-    let timeouts = ReadyCheckTimeouts {
+fn read_ready_check(v: &FlagValues) -> Result<Option<ReadinessCheckTimeouts>, ConfigError> {
+    let timeouts = ReadinessCheckTimeouts {
         first_output: v.get(&server::READY_CHECK_IDLE_TIMEOUT)?,
         next_output: v.get(&server::READY_CHECK_PROGRESS_TIMEOUT)?,
     };
-    Ok(checks_readiness(&read_previews(v)?).then_some(timeouts))
+    Ok(checks_engine_progress_for_readiness(&read_previewed_pull_requests(v)?).then_some(timeouts))
 }
 
 fn read_startup_duration(v: &FlagValues) -> Result<Duration, ConfigError> {
@@ -322,8 +322,8 @@ fn read_tls(v: &FlagValues) -> Result<Option<TlsConfig>, ConfigError> {
                     .to_owned(),
             ));
         }
-        (Some(cert), Some(key)) => Some(CertificateSource::Files { cert, key }),
-        (None, None) if self_signed => Some(CertificateSource::SelfSigned),
+        (Some(cert), Some(key)) => Some(TlsCertificateSource::Files { cert, key }),
+        (None, None) if self_signed => Some(TlsCertificateSource::SelfSigned),
         (None, None) => None,
         _ => {
             return Err(ConfigError::Invalid(
@@ -359,7 +359,7 @@ fn read_log_config(v: &FlagValues) -> Result<LogConfig, ConfigError> {
                 v.get_choice(&server::UVICORN_LOG_LEVEL)?,
                 Some(LogLevel::Error | LogLevel::Warn)
             ),
-        access_excluded: v.read_comma_list(&server::DISABLE_ACCESS_LOG_FOR_ENDPOINTS)?,
+        access_excluded: v.read_comma_separated_list(&server::DISABLE_ACCESS_LOG_FOR_ENDPOINTS)?,
         requests: v.get(&server::ENABLE_LOG_REQUESTS)?,
         outputs: v.get(&server::ENABLE_LOG_OUTPUTS)?,
         max_len: v.get(&server::MAX_LOG_LEN)?,

@@ -7,18 +7,18 @@
 
 use serde_json::{Map, Value};
 
-use super::did_you_mean::closest_name;
+use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{self, all_effective_flags, engine, kv, model, server};
-use super::layers::{ConfigLayer, LayerSetting, ValueSource};
+use super::layers::{ConfigLayer, ConfigLayerSetting, FlagValueSource};
 use super::other_command_line::OtherCommandLine;
 use super::sglang_parsers::{REASONING_PARSERS, TOOL_PARSERS};
 
 pub(super) const COMMAND_LINE: OtherCommandLine = OtherCommandLine {
     translate: translate_sglang_arguments,
     help_page: SGLANG_HELP_PAGE,
-    set_defaults: set_sglang_defaults,
+    set_defaults: set_sglang_flag_defaults,
     tool_parsers: &TOOL_PARSERS,
     reasoning_parsers: &REASONING_PARSERS,
 };
@@ -189,7 +189,7 @@ fn find_sglang_flag(typed: &str) -> Option<SglangFlag> {
 
 /// Command line of SGLang, translated to the flags of this crate.
 #[derive(Debug, Default)]
-pub(super) struct TranslatedCommandLine {
+pub(super) struct TranslatedSglangCommandLine {
     /// Translated arguments, for the command-line parser of this crate.
     pub(super) words: Vec<String>,
     /// Warnings about flags of SGLang, at most one.
@@ -201,7 +201,9 @@ pub(super) struct TranslatedCommandLine {
 /// # Errors
 /// [`ConfigError::Unknown`] for a flag that neither has; [`ConfigError::Invalid`] or
 /// [`ConfigError::Value`] for a missing or unsupported value.
-fn translate_sglang_arguments(words: &[String]) -> Result<TranslatedCommandLine, ConfigError> {
+fn translate_sglang_arguments(
+    words: &[String],
+) -> Result<TranslatedSglangCommandLine, ConfigError> {
     let mut translator = Translator { words, ..Translator::default() };
     while let Some(word) = translator.next_word() {
         translator.translate_word(word)?;
@@ -378,7 +380,7 @@ impl<'a> Translator<'a> {
             return Err(ConfigError::Unknown {
                 what: "flag".to_owned(),
                 name: word.split('=').next().unwrap_or(word).to_owned(),
-                nearest: closest_name(typed, names).map(|name| format!("--{name}")),
+                nearest: closest_known_name(typed, names).map(|name| format!("--{name}")),
             });
         }
         self.out.push(word.to_owned());
@@ -388,7 +390,7 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<TranslatedCommandLine, ConfigError> {
+    fn finish(mut self) -> Result<TranslatedSglangCommandLine, ConfigError> {
         if let Some(tokens) = self.total_tokens {
             let pages = tokens / self.page_size.unwrap_or(1);
             if pages == 0 {
@@ -408,7 +410,7 @@ impl<'a> Translator<'a> {
             true => Vec::new(),
             false => vec![format!("{named}: no effect here")],
         };
-        Ok(TranslatedCommandLine { words: self.out, warnings })
+        Ok(TranslatedSglangCommandLine { words: self.out, warnings })
     }
 }
 
@@ -417,7 +419,7 @@ fn value_error(flag: &str, value: impl ToString, expected: &str) -> ConfigError 
         flag: format!("--{flag}"),
         value: value.to_string(),
         expected: expected.to_owned(),
-        origin: ValueSource::CommandLine.to_string(),
+        origin: FlagValueSource::CommandLine.to_string(),
     }
 }
 
@@ -480,7 +482,7 @@ fn convert_lora_path(value: &str) -> Result<String, ConfigError> {
 }
 
 /// Sets the defaults of an SGLang server for flags that no layer sets.
-fn set_sglang_defaults(settings: &mut ConfigLayer) {
+fn set_sglang_flag_defaults(settings: &mut ConfigLayer) {
     let page = settings.settings.get(kv::BLOCK_SIZE.name).and_then(|set| set.values.last());
     let page: u32 = page.and_then(|text| text.parse().ok()).filter(|size| *size > 0).unwrap_or(1);
     let blocks = (DEFAULT_KV_TOKENS / page).max(1) + 1;
@@ -506,7 +508,8 @@ fn set_sglang_defaults(settings: &mut ConfigLayer) {
 }
 
 fn set_default(settings: &mut ConfigLayer, flag: &FlagSpec, value: &str) {
-    let default = || LayerSetting { values: vec![value.to_owned()], source: ValueSource::Derived };
+    let default =
+        || ConfigLayerSetting { values: vec![value.to_owned()], source: FlagValueSource::Derived };
     settings.settings.entry(flag.name).or_insert_with(default);
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::flags::engine;
 use super::values::FlagValues;
-use vllm_sim_observe::metrics::Compat;
+use vllm_sim_observe::metrics::MetricsCompat;
 use vllm_sim_service::ServingRole;
 
 /// Settings of a prefill/decode pair of SGLang servers (`vllm-sim sglang --disaggregation-mode`).
@@ -32,9 +32,9 @@ impl SglangDisaggregationConfig {
     ///
     /// **Source:** SGLang 0.5.23 `srt/environ.py`, and the minima in
     /// `srt/disaggregation/common/conn.py`.
-    pub(super) fn from_values(
+    pub(super) fn from_flag_values(
         v: &FlagValues,
-        compat: Compat,
+        compat: MetricsCompat,
         role: ServingRole,
     ) -> Result<Option<Self>, ConfigError> {
         let backend = v.get_text(&engine::DISAGGREGATION_TRANSFER_BACKEND).unwrap_or_default();
@@ -50,7 +50,7 @@ impl SglangDisaggregationConfig {
             heartbeat_interval: Duration::from_secs_f64(interval.max(2.0)),
             heartbeat_max_failures: v.get(&engine::SGLANG_HEARTBEAT_MAX_FAILURE)?,
         };
-        if compat != Compat::Sglang || role == ServingRole::Whole {
+        if compat != MetricsCompat::Sglang || role == ServingRole::Whole {
             return Ok(None);
         }
         if is_fake && role == ServingRole::Prefill {

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use super::cli_mode::CliMode;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::{all_effective_flags, model};
-use super::group::FlagGroup;
-use super::layers::ValueSource;
+use super::group::FlagHelpGroup;
+use super::layers::FlagValueSource;
 use super::loaded::{LoadedConfig, ResolvedFlag, format_go_duration};
 use super::read::expand_json_lists;
 
@@ -24,9 +24,9 @@ pub(super) fn format_config_yaml(loaded: &LoadedConfig) -> String {
         "# Configuration of vllm-sim, to use with `vllm-sim --config FILE`.\n# Default values are \
          comments; they depend on `cli-mode`.\n",
     );
-    for group in FlagGroup::ALL_GROUPS {
+    for group in FlagHelpGroup::ALL_FLAG_GROUPS {
         let mut lines = String::new();
-        if group == FlagGroup::General {
+        if group == FlagHelpGroup::General {
             // The mode comes first because all defaults depend on it.
             let _ = writeln!(lines, "{}: {cli_mode}", model::CLI_MODE.name);
         }
@@ -64,7 +64,7 @@ pub fn mask_url_passwords(text: &str) -> String {
 
 fn shown_flags_of_group(
     loaded: &LoadedConfig,
-    group: FlagGroup,
+    group: FlagHelpGroup,
 ) -> impl Iterator<Item = (&'static FlagSpec, &ResolvedFlag)> {
     all_effective_flags().zip(&loaded.resolved_flags).filter(move |(flag, _)| {
         flag.group == group && flag.name != model::CLI_MODE.name && flag.name != model::CONFIG.name
@@ -72,7 +72,7 @@ fn shown_flags_of_group(
 }
 
 fn push_yaml_line(out: &mut String, flag: &FlagSpec, entry: &ResolvedFlag) {
-    let typed = !matches!(entry.source, ValueSource::Default | ValueSource::Derived);
+    let typed = !matches!(entry.source, FlagValueSource::Default | FlagValueSource::Derived);
     if flag.secret {
         if typed {
             let _ = writeln!(out, "# {}: (not shown)  # {}", flag.name, entry.source);
@@ -116,7 +116,7 @@ fn quote_unless_plain(text: &str) -> String {
     if simple { text.to_owned() } else { Value::from(text).to_string() }
 }
 
-pub(super) fn config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
+pub(super) fn effective_config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
     all_effective_flags()
         .zip(&loaded.resolved_flags)
         .filter(|(flag, _)| !flag.secret && flag.name != model::CONFIG.name)
@@ -126,19 +126,19 @@ pub(super) fn config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
 
 pub(super) fn explicit_config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
     filtered_config_to_json(loaded, |source| {
-        !matches!(source, ValueSource::Default | ValueSource::Derived)
+        !matches!(source, FlagValueSource::Default | FlagValueSource::Derived)
     })
 }
 
-pub(super) fn changed_config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
-    filtered_config_to_json(loaded, |source| *source == ValueSource::Operator)
+pub(super) fn runtime_changed_config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
+    filtered_config_to_json(loaded, |source| *source == FlagValueSource::Operator)
 }
 
 fn filtered_config_to_json(
     loaded: &LoadedConfig,
-    wanted: impl Fn(&ValueSource) -> bool,
+    wanted: impl Fn(&FlagValueSource) -> bool,
 ) -> Map<String, Value> {
-    let mut all = config_to_json(loaded);
+    let mut all = effective_config_to_json(loaded);
     let entries = loaded.resolved_flags.iter();
     entries
         .filter(|entry| wanted(&entry.source))

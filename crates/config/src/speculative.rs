@@ -53,7 +53,7 @@ impl SpeculativeConfig {
     /// Returns the number of KV slots that the drafter writes after the tokens of a step.
     ///
     /// **Source:** `num_lookahead_tokens`, vLLM 0.33 `vllm/config/vllm.py`.
-    pub fn lookahead_slots(&self) -> u32 {
+    pub fn lookahead_kv_slots(&self) -> u32 {
         match self.method.as_str() {
             "dflash" => self.num_tokens.saturating_add(1),
             "eagle" | "eagle3" | "mtp" | "dspark" | "draft_model" => self.num_tokens,
@@ -64,7 +64,7 @@ impl SpeculativeConfig {
     /// Returns the number of tokens that each sequence takes of the token budget for drafting.
     ///
     /// **Source:** `max_num_new_slots_for_drafting`, vLLM 0.33 `vllm/config/speculative.py`.
-    pub fn drafting_slots(&self) -> u32 {
+    pub fn drafting_token_slots(&self) -> u32 {
         match (self.method.as_str(), self.parallel) {
             ("dflash" | "dspark", _) => 0,
             ("draft_model", true) => self.num_tokens,
@@ -78,7 +78,7 @@ impl SpeculativeConfig {
 struct SpeculativeConfigKeys(Map<String, Value>);
 
 impl SpeculativeConfig {
-    pub(super) fn from_values(
+    pub(super) fn from_flag_values(
         v: &FlagValues,
         model: &ModelConfig,
         scheduler: SchedulerKind,
@@ -96,7 +96,7 @@ impl SpeculativeConfig {
             );
         }
         let named = keys.method_name();
-        let named = named.map(|typed| speculative_keys::current_method_name(v, typed));
+        let named = named.map(|typed| speculative_keys::current_speculative_method_name(v, typed));
         let named = named.transpose()?;
         let named = named.as_deref();
         let draft = keys.draft_model_hf_config()?;
@@ -453,7 +453,7 @@ fn typical_acceptance_rates(method: &str, drafts: usize) -> Vec<f64> {
 fn read_acceptance_rates_flag(v: &FlagValues, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let flag = &engine::SPEC_ACCEPTANCE_RATES;
     let mut rates = Vec::new();
-    for text in v.read_comma_list(flag)? {
+    for text in v.read_comma_separated_list(flag)? {
         let rate = text.parse::<f64>().ok().filter(|rate| (0.0..=1.0).contains(rate));
         rates.push(
             rate.ok_or_else(|| v.unreadable_value_error(flag, &text, "a number between 0 and 1"))?,

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::did_you_mean::closest_name;
+use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
 use super::values::FlagValues;
 use vllm_sim_wire::VllmVersion;
@@ -118,7 +118,10 @@ fn is_older(v: &FlagValues) -> Result<bool, ConfigError> {
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] for a speculative method that the imitated release does not have.
-pub(super) fn current_method_name(v: &FlagValues, typed: &str) -> Result<String, ConfigError> {
+pub(super) fn current_speculative_method_name(
+    v: &FlagValues,
+    typed: &str,
+) -> Result<String, ConfigError> {
     if typed == "[ngram]" {
         return Ok("ngram".to_owned());
     }
@@ -132,7 +135,7 @@ pub(super) fn current_method_name(v: &FlagValues, typed: &str) -> Result<String,
     if is_older(v)? && matches!(typed, "medusa" | "mlp_speculator") {
         return Ok(typed.to_owned());
     }
-    let hint = closest_name(typed, METHOD_NAMES.into_iter())
+    let hint = closest_known_name(typed, METHOD_NAMES.into_iter())
         .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     Err(invalid_config_error(format!(
         "method {typed:?} is not one of {}, or a name of mtp by model{hint}",
@@ -168,7 +171,7 @@ pub(super) fn check_speculative_keys(
             idle.push(key.as_str());
         } else if !is_known(key) {
             let names = SUPPORTED_KEYS.into_iter().chain(IGNORED_WITH_WARNING);
-            let hint = closest_name(key, names)
+            let hint = closest_known_name(key, names)
                 .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
             return Err(invalid_config_error(format!("unknown key {key:?}{hint}")));
         }

@@ -102,7 +102,7 @@ const REALTIME_ARCHITECTURES: [&str; 2] =
 impl SpeechConfig {
     /// Returns the speech recognition settings for `task`, and the task if the architecture
     /// determines it.
-    pub(super) fn from_values(
+    pub(super) fn from_flag_values(
         v: &FlagValues,
         model: &ModelConfig,
         task: ModelTask,

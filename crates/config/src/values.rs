@@ -7,33 +7,33 @@ use std::ops::RangeInclusive;
 use indexmap::IndexMap;
 
 use super::cli_mode::CliMode;
-use super::did_you_mean::closest_name;
+use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
 use super::flag::{Flag, FlagKind, FlagSpec, FlagValue, FlagValueError, RawFlagValues};
 use super::flags;
 use super::flags::model::VLLM_VERSION;
-use super::layers::{ConfigLayer, LayerSetting, ValueSource};
+use super::layers::{ConfigLayer, ConfigLayerSetting, FlagValueSource};
 use vllm_sim_wire::VllmVersion;
 
 /// Values of all flags by name, including defaults.
 #[derive(Debug, Clone)]
 pub(super) struct FlagValues {
     pub(super) cli_mode: CliMode,
-    settings: IndexMap<&'static str, LayerSetting>,
-    notes: RefCell<ResolutionNotes>,
+    settings: IndexMap<&'static str, ConfigLayerSetting>,
+    notes: RefCell<FlagResolutionNotes>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct ResolutionNotes {
+pub(super) struct FlagResolutionNotes {
     pub(super) warnings: Vec<String>,
     /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
     pub(super) without_effect: Vec<String>,
-    pub(super) derived: Vec<DerivedValue>,
+    pub(super) derived: Vec<DerivedFlagValue>,
     bare_durations: Vec<&'static str>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct DerivedValue {
+pub(super) struct DerivedFlagValue {
     pub(super) name: &'static str,
     pub(super) value: String,
     pub(super) rule: Option<String>,
@@ -42,9 +42,9 @@ pub(super) struct DerivedValue {
 impl FlagValues {
     pub(super) fn new(layer: &ConfigLayer, cli_mode: CliMode) -> Self {
         let settings = flags::all_effective_flags().map(|flag| {
-            let default = || LayerSetting {
+            let default = || ConfigLayerSetting {
                 values: flag.default_for_mode(cli_mode).map(str::to_owned).into_iter().collect(),
-                source: ValueSource::Default,
+                source: FlagValueSource::Default,
             };
             let given = layer.settings.get(flag.name).cloned();
             (flag.name, given.unwrap_or_else(default))
@@ -54,25 +54,25 @@ impl FlagValues {
 
     /// Returns whether the value of the flag has a source other than the default.
     pub(super) fn is_set(&self, flag: &FlagSpec) -> bool {
-        self.value_source(flag) != ValueSource::Default
+        self.flag_value_source(flag) != FlagValueSource::Default
     }
 
-    pub(super) fn is_set_by_name(&self, name: &str) -> bool {
+    pub(super) fn is_flag_name_set(&self, name: &str) -> bool {
         let setting = self.settings.get(name);
-        setting.is_some_and(|setting| setting.source != ValueSource::Default)
+        setting.is_some_and(|setting| setting.source != FlagValueSource::Default)
     }
 
-    pub(super) fn value_source(&self, flag: &FlagSpec) -> ValueSource {
-        self.settings.get(flag.name).map_or(ValueSource::Default, |s| s.source.clone())
+    pub(super) fn flag_value_source(&self, flag: &FlagSpec) -> FlagValueSource {
+        self.settings.get(flag.name).map_or(FlagValueSource::Default, |s| s.source.clone())
     }
 
     /// Returns the values of a flag as typed, or its default; lists are not expanded.
-    pub(super) fn raw_values(&self, flag: &FlagSpec) -> &[String] {
+    pub(super) fn raw_flag_texts(&self, flag: &FlagSpec) -> &[String] {
         self.settings.get(flag.name).map_or(&[], |s| &s.values)
     }
 
     fn raw_flag_values<'a>(&'a self, flag: &'a FlagSpec) -> RawFlagValues<'a> {
-        RawFlagValues { spec: flag, cli_mode: self.cli_mode, values: self.raw_values(flag) }
+        RawFlagValues { spec: flag, cli_mode: self.cli_mode, values: self.raw_flag_texts(flag) }
     }
 
     pub(super) fn get<T: FlagValue>(&self, flag: &Flag<T>) -> Result<T, ConfigError> {
@@ -91,17 +91,18 @@ impl FlagValues {
     pub(super) fn get_choice<T: Clone>(&self, flag: &Flag<T>) -> Result<Option<T>, ConfigError> {
         let text = self.get_text(flag);
         // Some choices have the word `none`.
-        let Some(word) = text.or_else(|| self.raw_values(flag).last().map(String::as_str)) else {
+        let Some(word) = text.or_else(|| self.raw_flag_texts(flag).last().map(String::as_str))
+        else {
             return Ok(None);
         };
-        let known = flag.choice_words().iter().position(|w| w.eq_ignore_ascii_case(word));
+        let known = flag.allowed_choice_words().iter().position(|w| w.eq_ignore_ascii_case(word));
         match (known, text) {
-            (Some(at), _) => Ok(flag.choice_at(at).cloned()),
+            (Some(at), _) => Ok(flag.choice_at_index(at).cloned()),
             (None, None) => Ok(None),
             (None, Some(text)) => {
-                let hint = closest_name(text, flag.choice_words().iter().copied())
+                let hint = closest_known_name(text, flag.allowed_choice_words().iter().copied())
                     .map_or_else(String::new, |near| format!("; did you mean {near}?"));
-                let allowed = flag.choice_words().join(", ");
+                let allowed = flag.allowed_choice_words().join(", ");
                 Err(self.unreadable_value_error(flag, text, format!("one of {allowed}{hint}")))
             }
         }
@@ -138,7 +139,7 @@ impl FlagValues {
     }
 
     /// Returns the elements of a list flag, which may be separated by commas or spaces.
-    pub(super) fn read_comma_list(
+    pub(super) fn read_comma_separated_list(
         &self,
         flag: &Flag<Vec<String>>,
     ) -> Result<Vec<String>, ConfigError> {
@@ -153,16 +154,16 @@ impl FlagValues {
     }
 
     /// Adds a warning about a setting that has no effect with the other settings.
-    pub(super) fn warn_without_effect(&self, text: String) {
+    pub(super) fn add_no_effect_warning(&self, text: String) {
         self.add_warning(text.clone());
         self.notes.borrow_mut().without_effect.push(text);
     }
 
-    pub(super) fn record_derived(&self, flag: &FlagSpec, value: impl Display) {
+    pub(super) fn record_derived_value(&self, flag: &FlagSpec, value: impl Display) {
         self.record_derivation(flag, value, None);
     }
 
-    pub(super) fn record_derived_by_rule(
+    pub(super) fn record_value_derived_by_rule(
         &self,
         flag: &FlagSpec,
         value: impl Display,
@@ -173,11 +174,11 @@ impl FlagValues {
 
     fn record_derivation(&self, flag: &FlagSpec, value: impl Display, rule: Option<String>) {
         let (name, value) = (flag.name, value.to_string());
-        let derived = DerivedValue { name, value, rule };
+        let derived = DerivedFlagValue { name, value, rule };
         self.notes.borrow_mut().derived.push(derived);
     }
 
-    pub(super) fn finish_notes(&self) -> ResolutionNotes {
+    pub(super) fn resolution_notes(&self) -> FlagResolutionNotes {
         let mut notes = self.notes.borrow().clone();
         if !notes.bare_durations.is_empty() {
             let names = notes.bare_durations.join(", ");
@@ -209,7 +210,7 @@ impl FlagValues {
             flag: format!("--{}", flag.name),
             value: value.to_owned(),
             expected: expected.into(),
-            origin: self.value_source(flag).to_string(),
+            origin: self.flag_value_source(flag).to_string(),
         }
     }
 
@@ -224,7 +225,7 @@ impl FlagValues {
             flag: format!("--{}.{key}", flag.name),
             value: value.to_owned(),
             expected: expected.into(),
-            origin: self.value_source(flag).to_string(),
+            origin: self.flag_value_source(flag).to_string(),
         }
     }
 
@@ -234,8 +235,8 @@ impl FlagValues {
         words: impl Display,
         flag: &FlagSpec,
     ) -> ConfigError {
-        let value = self.raw_values(flag).join(" ");
-        let origin = self.value_source(flag);
+        let value = self.raw_flag_texts(flag).join(" ");
+        let origin = self.flag_value_source(flag);
         ConfigError::Invalid(format!("{words} (--{} is {value:?}, from {origin})", flag.name))
     }
 }

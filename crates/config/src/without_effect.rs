@@ -1,9 +1,13 @@
 //! Warnings about settings that have no effect in combination with others.
 
-use super::preview::{KV_CACHE_TOKEN_USAGE, LORA_ADAPTER_LOADED, PreviewedPullRequest, READINESS};
+use super::preview::{
+    KV_CACHE_TOKEN_USAGE_PREVIEW, LORA_ADAPTER_LOADED_PREVIEW, PreviewedPullRequest,
+    READINESS_PROGRESS_PREVIEW,
+};
 use super::values::FlagValues;
 use super::{
-    Compat, Config, LatencySource, SchedulerKind, ServingRole, all_effective_flags, closest_name,
+    Config, LatencySource, MetricsCompat, SchedulerKind, ServingRole, all_effective_flags,
+    closest_known_name,
 };
 use vllm_sim_observe::kv_events::KvEventFormat;
 use vllm_sim_service::fault::{KV_LOAD_FAILURE, StreamFault};
@@ -29,7 +33,7 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
     let loads = config.kv_transfer.is_some()
         || engine.kv_offload.is_some()
         || engine.role == ServingRole::Decode
-        || config.model.compat == Compat::Llmd;
+        || config.model.compat == MetricsCompat::Llmd;
     let rules: [(&[&str], bool, &str); 3] = [
         (
             &POOL_DELAY_FLAGS,
@@ -40,7 +44,7 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         (&["stream-faults"], rates.stream_rate == 0.0, "--stream-fault-rate is 0"),
     ];
     if fails_loads && !loads {
-        v.warn_without_effect(format!(
+        v.add_no_effect_warning(format!(
             "--stream-faults {KV_LOAD_FAILURE}: no effect because no prompt is loaded: there is \
              neither a KV connector (--kv-transfer-config) nor --kv-offloading-size"
         ));
@@ -48,14 +52,14 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
     for preview in &config.model.previews {
         if let Some(why) = idle_preview_reason(*preview, config) {
             let name = preview.name;
-            v.warn_without_effect(format!("--preview {name}: no effect because {why}"));
+            v.add_no_effect_warning(format!("--preview {name}: no effect because {why}"));
         }
     }
     for (names, idle, why) in rules {
-        let given = names.iter().filter(|name| idle && v.is_set_by_name(name));
+        let given = names.iter().filter(|name| idle && v.is_flag_name_set(name));
         let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
         if !given.is_empty() {
-            v.warn_without_effect(format!("{}: no effect because {why}", given.join(", ")));
+            v.add_no_effect_warning(format!("{}: no effect because {why}", given.join(", ")));
         }
     }
 }
@@ -63,7 +67,7 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
 /// Returns the reason why a preview has no effect with this configuration; `None` if it has an
 /// effect.
 fn idle_preview_reason(preview: PreviewedPullRequest, config: &Config) -> Option<&'static str> {
-    if config.model.compat == Compat::Sglang {
+    if config.model.compat == MetricsCompat::Sglang {
         return Some("the API of SGLang is served (--compat sglang)");
     }
     let events = &config.kv_events;
@@ -71,9 +75,11 @@ fn idle_preview_reason(preview: PreviewedPullRequest, config: &Config) -> Option
         || config.engine.prefix_cache.enable_kvcache
         || config.engine.prefix_cache.enable_prefix_caching;
     let (has_effect, why) = match preview {
-        READINESS => (true, ""),
-        KV_CACHE_TOKEN_USAGE => (has_cache, "the engine has no KV cache (--enable-kvcache)"),
-        LORA_ADAPTER_LOADED => (config.lora.enabled, "LoRA is not enabled (--enable-lora)"),
+        READINESS_PROGRESS_PREVIEW => (true, ""),
+        KV_CACHE_TOKEN_USAGE_PREVIEW => {
+            (has_cache, "the engine has no KV cache (--enable-kvcache)")
+        }
+        LORA_ADAPTER_LOADED_PREVIEW => (config.lora.enabled, "LoRA is not enabled (--enable-lora)"),
         _ => (
             events.enabled && events.encoding.format == KvEventFormat::Vllm,
             "KV events of vLLM's form are not published (--kv-events-config)",
@@ -85,8 +91,8 @@ fn idle_preview_reason(preview: PreviewedPullRequest, config: &Config) -> Option
 /// Returns a warning for each unknown environment variable that resembles a setting.
 ///
 /// Variables that Kubernetes sets for a service called `vllm-sim` are excluded.
-pub fn unknown_env_variable_warnings(names: impl IntoIterator<Item = String>) -> Vec<String> {
-    let known: Vec<String> = all_effective_flags().map(|flag| flag.env_name()).collect();
+pub fn warnings_of_unknown_env_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let known: Vec<String> = all_effective_flags().map(|flag| flag.env_variable_name()).collect();
     let of_service = |name: &str| {
         let rest = name.strip_prefix("VLLM_SIM_").unwrap_or(name);
         rest.starts_with("SERVICE_") || rest.starts_with("PORT")
@@ -98,7 +104,7 @@ pub fn unknown_env_variable_warnings(names: impl IntoIterator<Item = String>) ->
             && !of_service(name)
     });
     names
-        .map(|name| match closest_name(&name, known.iter().map(String::as_str)) {
+        .map(|name| match closest_known_name(&name, known.iter().map(String::as_str)) {
             Some(near) => format!("{name}: unknown environment variable; did you mean {near}?"),
             None => format!("{name}: unknown environment variable"),
         })
@@ -110,7 +116,7 @@ const OTHER_KNOWN_VARIABLES: [&str; 4] =
 
 #[cfg(test)]
 mod tests {
-    use super::unknown_env_variable_warnings;
+    use super::warnings_of_unknown_env_variables;
 
     #[test]
     fn a_misspelt_variable_suggests_the_nearest_one() {
@@ -123,7 +129,7 @@ mod tests {
             "VLLM_SIM_FOOBARBAZ",
             "PATH",
         ];
-        let told = unknown_env_variable_warnings(names.map(str::to_owned));
+        let told = warnings_of_unknown_env_variables(names.map(str::to_owned));
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].ends_with("did you mean VLLM_SIM_MAX_NUM_SEQS?"), "{told:?}");
     }

@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags;
 use super::ignored;
-use super::layers::{ConfigLayer, ValueSource};
+use super::layers::{ConfigLayer, FlagValueSource};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownKeyPolicy {
@@ -62,7 +62,7 @@ fn set_from_yaml_key(
     path: &str,
     unknown: UnknownKeyPolicy,
 ) -> Result<(), ConfigError> {
-    let source = ValueSource::File(path.to_owned());
+    let source = FlagValueSource::File(path.to_owned());
     let typed = key.trim_start_matches('-');
     let (base, below) = match typed.split_once('.') {
         Some((base, below)) => (base, Some(below)),
@@ -89,7 +89,7 @@ fn set_from_yaml_key(
         layer.ignored.push(format!("--{name}"));
         return Ok(());
     }
-    let inverse = ignored::inverse_switch(&base);
+    let inverse = ignored::inverse_switch_name(&base);
     if inverse.is_some() {
         layer.release_dependent.push(format!("--{base}"));
     }

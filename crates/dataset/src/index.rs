@@ -6,14 +6,14 @@ use super::hash::PromptHash;
 use super::reply::{ReplyStats, RequestedReplyLength};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct IndexedReply {
+pub(super) struct IndexedDatasetReply {
     /// First 8 bytes of the prompt hash, which identify the prompt in the index.
     key: u64,
     pub(super) n: u32,
     pub(super) id: i64,
 }
 
-impl IndexedReply {
+impl IndexedDatasetReply {
     pub(super) fn new(hash: &PromptHash, n: u32, id: i64) -> Self {
         Self { key: hash_prefix_u64(hash), n, id }
     }
@@ -29,14 +29,14 @@ fn hash_prefix_u64(hash: &PromptHash) -> u64 {
 #[derive(Debug)]
 pub(super) struct ReplyIndex {
     /// Replies sorted by (key, number of tokens, row id).
-    by_prompt: Vec<IndexedReply>,
+    by_prompt: Vec<IndexedDatasetReply>,
     /// Indices into `by_prompt`, sorted by the number of tokens of the replies.
     by_length: Vec<u32>,
 }
 
 impl ReplyIndex {
     /// Builds the index of these replies; their order does not matter.
-    pub(super) fn new(mut replies: Vec<IndexedReply>) -> Self {
+    pub(super) fn new(mut replies: Vec<IndexedDatasetReply>) -> Self {
         replies.sort_unstable();
         let positions = 0..u32::try_from(replies.len()).unwrap_or(u32::MAX);
         let mut by_length: Vec<u32> = positions.collect();
@@ -48,7 +48,7 @@ impl ReplyIndex {
         self.by_prompt.len()
     }
 
-    pub(super) fn row_ids_and_lengths(&self) -> impl Iterator<Item = (i64, u32)> {
+    pub(super) fn row_ids_and_reply_lengths(&self) -> impl Iterator<Item = (i64, u32)> {
         self.by_prompt.iter().map(|reply| (reply.id, reply.n))
     }
 
@@ -67,7 +67,10 @@ impl ReplyIndex {
     }
 
     /// Returns the replies to prompts with one of these hashes, sorted by number of tokens.
-    pub(super) fn replies_with_hashes(&self, hashes: &[PromptHash]) -> Vec<IndexedReply> {
+    pub(super) fn replies_with_prompt_hashes(
+        &self,
+        hashes: &[PromptHash],
+    ) -> Vec<IndexedDatasetReply> {
         let mut keys: Vec<u64> = hashes.iter().map(hash_prefix_u64).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -81,14 +84,14 @@ impl ReplyIndex {
         found
     }
 
-    /// Chooses a random reply to any prompt by the length rules of [`choose_reply`]; if none fits, any
+    /// Chooses a random reply to any prompt by the length rules of [`choose_reply_to_prompt`]; if none fits, any
     /// reply. Returns its row id.
-    pub(super) fn choose_any_reply(
+    pub(super) fn choose_reply_to_any_prompt(
         &self,
         wanted: RequestedReplyLength,
         rng: &mut impl Rng,
     ) -> Option<i64> {
-        let most = wanted.max_tokens();
+        let most = wanted.max_reply_tokens();
         let length = |position: &u32| self.by_prompt[*position as usize].n;
         let up_to = self.by_length.partition_point(|position| length(position) <= most);
         let from = match wanted {
@@ -114,12 +117,12 @@ impl ReplyIndex {
 ///
 /// Prefers a random reply within the wanted length, else a longer reply. An exact length prefers a
 /// reply of that length, then a longer one, then any.
-pub(super) fn choose_reply(
-    same: &[IndexedReply],
+pub(super) fn choose_reply_to_prompt(
+    same: &[IndexedDatasetReply],
     wanted: RequestedReplyLength,
     rng: &mut impl Rng,
 ) -> Option<i64> {
-    let most = wanted.max_tokens();
+    let most = wanted.max_reply_tokens();
     let shorter = same.partition_point(|reply| reply.n < most);
     let fitting = same.partition_point(|reply| reply.n <= most);
     let best = match wanted {

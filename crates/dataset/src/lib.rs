@@ -25,7 +25,7 @@ mod unavailable;
 pub use download::download_if_missing;
 pub use error::DatasetError;
 pub use hash::{PromptHash, hash_completion_prompt, hash_conversation, hash_prompt_tokens};
-pub use reply::{RecordedReply, ReplyStats, RequestedReplyLength, RowStorage};
+pub use reply::{DatasetRowStorage, RecordedReply, ReplyStats, RequestedReplyLength};
 pub use row::{DatasetFormat, token_ids_and_texts};
 #[cfg(feature = "sqlite")]
 pub use store::Dataset;
@@ -33,7 +33,7 @@ pub use store::Dataset;
 pub use unavailable::Dataset;
 
 /// Default name of a dataset's table, as in llm-d-inference-sim.
-pub const DEFAULT_TABLE: &str = "llmd";
+pub const DEFAULT_TABLE_NAME: &str = "llmd";
 
 /// First bytes of every SQLite file.
 pub const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";

@@ -8,8 +8,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::error::DatasetError;
 use super::hash::PromptHash;
-use super::index::{IndexedReply, ReplyIndex};
-use super::reply::RowStorage;
+use super::index::{IndexedDatasetReply, ReplyIndex};
+use super::reply::DatasetRowStorage;
 use super::row::{self, DatasetFormat};
 use super::schema::{quote_sql_name, recording_table_name};
 use super::store::Dataset;
@@ -23,11 +23,11 @@ impl Dataset {
     /// Opens a table of a dataset file read-only, and reads the prompt hash and reply length of
     /// every row.
     ///
-    /// [`RowStorage::InMemory`] also copies the replies.
+    /// [`DatasetRowStorage::InMemory`] also copies the replies.
     ///
     /// # Errors
     /// Returns [`DatasetError`] for a missing, locked or invalid file.
-    pub fn open(path: &Path, table: &str, rows: RowStorage) -> Result<Self, DatasetError> {
+    pub fn open(path: &Path, table: &str, rows: DatasetRowStorage) -> Result<Self, DatasetError> {
         let file = DatasetFile { path, table };
         if !path.exists() {
             return Err(DatasetError::Missing { path: path.into() });
@@ -43,12 +43,12 @@ impl Dataset {
             false => file.select_replies_sql(),
         };
         let (rows, query) = match rows {
-            RowStorage::InMemory => {
+            DatasetRowStorage::InMemory => {
                 let copy = file.copy_to_memory(&connection, &select)?;
                 let query = "SELECT reply, times, reasoning FROM replies WHERE id = ?1";
                 (copy, query.to_owned())
             }
-            RowStorage::OnDisk => (connection, format!("{select} WHERE t.rowid = ?1")),
+            DatasetRowStorage::OnDisk => (connection, format!("{select} WHERE t.rowid = ?1")),
         };
         Ok(Self { rows: Mutex::new(rows), query, index, generation, recorded })
     }
@@ -171,7 +171,10 @@ impl DatasetFile<'_> {
 
     /// Reads prompt hash and reply length of every row, from an index over both columns if the file
     /// has one.
-    fn read_reply_index(&self, connection: &Connection) -> Result<Vec<IndexedReply>, DatasetError> {
+    fn read_reply_index(
+        &self,
+        connection: &Connection,
+    ) -> Result<Vec<IndexedDatasetReply>, DatasetError> {
         let table = quote_sql_name(self.table);
         let sql = format!("SELECT rowid, prompt_hash, n_gen_tokens FROM {table}");
         let failed = |error: rusqlite::Error| self.sqlite_failure(&error);
@@ -188,7 +191,7 @@ impl DatasetFile<'_> {
             let n = n.as_i64().ok().and_then(|n| u32::try_from(n).ok());
             let n =
                 n.ok_or_else(|| self.row_error(id, "n_gen_tokens is not a number of tokens"))?;
-            replies.push(IndexedReply::new(&hash, n, id));
+            replies.push(IndexedDatasetReply::new(&hash, n, id));
         }
         Ok(replies)
     }

@@ -32,7 +32,7 @@ impl RequestedReplyLength {
     pub const ANY_LENGTH: Self = Self::AtMost(u32::MAX);
 
     #[cfg(feature = "sqlite")]
-    pub(crate) fn max_tokens(self) -> u32 {
+    pub(crate) fn max_reply_tokens(self) -> u32 {
         match self {
             Self::AtMost(most) | Self::Exactly(most) => most,
         }
@@ -41,7 +41,7 @@ impl RequestedReplyLength {
 
 /// Location of an open dataset's rows: file or memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RowStorage {
+pub enum DatasetRowStorage {
     /// The dataset's rows stay in the SQLite file and are read on demand.
     OnDisk,
     /// The dataset's rows are copied to memory when it is opened.

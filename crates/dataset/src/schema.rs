@@ -13,7 +13,7 @@ pub(super) fn quote_sql_name(name: &str) -> String {
 }
 
 /// Returns SQL that creates the tables of replies and recordings if they do not exist.
-pub fn create_tables_sql(table: &str) -> String {
+pub fn create_dataset_tables_sql(table: &str) -> String {
     let (replies, recording) =
         (quote_sql_name(table), quote_sql_name(&recording_table_name(table)));
     format!(
@@ -57,7 +57,7 @@ pub fn recording_columns_sql(table: &str) -> String {
 }
 
 /// Returns a SQL query of the smallest id of a recording, at most 0.
-pub fn least_recording_id_sql(table: &str) -> String {
+pub fn smallest_recording_id_sql(table: &str) -> String {
     let recording = quote_sql_name(&recording_table_name(table));
     format!("SELECT min(0, coalesce(min(id), 0)) FROM {recording}")
 }
@@ -96,7 +96,7 @@ pub fn select_recordings_sql(table: &str) -> String {
 
 /// Returns a SQL statement that creates an index over prompt hash and reply length, so that opening
 /// the file need not read the replies.
-pub fn create_index_sql(table: &str) -> String {
+pub fn create_prompt_index_sql(table: &str) -> String {
     let (replies, index) = (quote_sql_name(table), quote_sql_name(&format!("{table}_prompts")));
     format!("CREATE INDEX IF NOT EXISTS {index} ON {replies} (prompt_hash, n_gen_tokens)")
 }

@@ -44,7 +44,7 @@ impl Dataset {
 
     /// Returns whether the dataset has a reply to the prompt with this hash.
     pub fn has_reply_to(&self, hash: &PromptHash) -> bool {
-        !self.index.replies_with_hashes(&[*hash]).is_empty()
+        !self.index.replies_with_prompt_hashes(&[*hash]).is_empty()
     }
 
     /// Returns a reply to a prompt that hashes to one of `hashes`.
@@ -62,12 +62,12 @@ impl Dataset {
         length: RequestedReplyLength,
         rng: &mut impl Rng,
     ) -> Option<RecordedReply> {
-        let most = length.max_tokens();
-        let same = self.index.replies_with_hashes(hashes);
-        let (row, matched) = match index::choose_reply(&same, length, rng) {
+        let most = length.max_reply_tokens();
+        let same = self.index.replies_with_prompt_hashes(hashes);
+        let (row, matched) = match index::choose_reply_to_prompt(&same, length, rng) {
             Some(row) => (row, true),
             None if self.generation == DatasetFormat::Texts => return None,
-            None => (self.index.choose_any_reply(length, rng)?, false),
+            None => (self.index.choose_reply_to_any_prompt(length, rng)?, false),
         };
         let StoredReply { mut tokens, mut texts, mut times, reasoning } = match self.load_row(row) {
             Ok(recorded) => recorded,
@@ -96,8 +96,8 @@ impl Dataset {
     }
 
     /// Reads every row and returns the row id of the first invalid one, with the reason.
-    pub fn first_invalid_row(&self) -> Option<(i64, String)> {
-        self.index.row_ids_and_lengths().find_map(|(row, n)| match self.load_row(row) {
+    pub fn first_invalid_dataset_row(&self) -> Option<(i64, String)> {
+        self.index.row_ids_and_reply_lengths().find_map(|(row, n)| match self.load_row(row) {
             Err(why) => Some((row, why)),
             Ok(recorded) if recorded.texts.len() != n as usize => {
                 let found = recorded.texts.len();

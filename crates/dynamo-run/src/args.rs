@@ -2,26 +2,28 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime, SpeedFactors, StepTimeGrid};
+use vllm_sim_engine::latency::{
+    LatencyModel, PolynomialStepTime, SimulationSpeedFactors, StepTimeGrid,
+};
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::mocker::MockerConfig;
-use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
+use vllm_sim_engine::sched::mocker::DynamoMockerConfig;
+use vllm_sim_engine::sched::sglang::{SglangConfig, SglangSchedulePolicy};
 use vllm_sim_engine::sched::vllm::PreemptionVictim;
-use vllm_sim_replay::load::AgentOrder;
+use vllm_sim_replay::load::AgentRunOrder;
 use vllm_sim_replay::report::LatencySlo;
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{KvAwareRouterConfig, KvTransferTime, RouterConfig};
 
 use super::error::DynamoRunError;
-use super::json_args::{JsonArgs, invalid_field_error};
-use super::tables::{self, KernelTimingModel, RunFolders};
+use super::json_args::{DynamoJsonArgs, invalid_field_error};
+use super::tables::{self, DynamoRunFolders, KernelTimingModel};
 use super::workload;
 
 pub(super) struct DynamoRunSetup {
     /// Prefill workers of a disaggregated deployment; `None`: prefill and decode on the same
     /// workers.
-    pub prefill: Option<DynamoWorkers>,
-    pub serving: DynamoWorkers,
+    pub prefill: Option<DynamoWorkerGroup>,
+    pub serving: DynamoWorkerGroup,
     pub router: RouterConfig,
     /// Maximum number of concurrent sessions (closed loop); `None` sends them at the trace's start
     /// times.
@@ -36,7 +38,7 @@ pub(super) struct DynamoRunSetup {
     pub capture: bool,
 }
 
-pub(super) struct DynamoWorkers {
+pub(super) struct DynamoWorkerGroup {
     pub worker: DynamoWorker,
     pub count: u32,
 }
@@ -63,11 +65,11 @@ enum WorkerRole {
     Decode,
 }
 
-pub(super) fn parse_run_args(
+pub(super) fn parse_dynamo_run_args(
     args: &Value,
-    dir: RunFolders<'_>,
+    dir: DynamoRunFolders<'_>,
 ) -> Result<(DynamoRunSetup, Box<dyn WorkloadSource>), DynamoRunError> {
-    let mut kwargs = JsonArgs::new("kwargs", &args["kwargs"])?;
+    let mut kwargs = DynamoJsonArgs::new("kwargs", &args["kwargs"])?;
     let (prefill, serving) = parse_worker_pools(&mut kwargs, dir)?;
     let router = parse_router(&mut kwargs)?;
     if super::host_offload::has_host_offload(&serving.worker.engine)
@@ -76,19 +78,19 @@ pub(super) fn parse_run_args(
         let problem = "kv_router is not modelled with native_host_offload";
         return Err(invalid_field_error("kwargs.router_mode", problem));
     }
-    kwargs.take_one_of("replay_mode", &["offline"])?;
+    kwargs.take_choice_index("replay_mode", &["offline"])?;
     let sla = parse_slo(&mut kwargs)?;
-    let concurrency = kwargs.take_count("replay_concurrency")?.map(|n| n as usize);
+    let concurrency = kwargs.take_optional_count("replay_concurrency")?.map(|n| n as usize);
     let plays = match args["api"].as_str() {
         Some("run_trace_replay") => parse_agentic_lanes(&mut kwargs, concurrency)?,
         _ => None,
     };
-    let speedup = kwargs.take_number("arrival_speedup_ratio")?.unwrap_or(1.0);
+    let speedup = kwargs.take_optional_number("arrival_speedup_ratio")?.unwrap_or(1.0);
     if speedup <= 0.0 {
         return Err(invalid_field_error("kwargs.arrival_speedup_ratio", "must be more than 0"));
     }
-    let max_ms = kwargs.take_number("max_sim_time_ms")?;
-    let capture = kwargs.take_flag("capture_per_request")?.unwrap_or(false);
+    let max_ms = kwargs.take_optional_number("max_sim_time_ms")?;
+    let capture = kwargs.take_optional_bool("capture_per_request")?.unwrap_or(false);
     kwargs.ignore_fields(&[
         "report_jsonl_path",
         "telemetry_options",
@@ -108,8 +110,8 @@ pub(super) fn parse_run_args(
         )?,
         Some("run_trace_replay") => {
             let order = match plays {
-                None => AgentOrder::ByStart,
-                Some(_) => AgentOrder::ByRequestId,
+                None => AgentRunOrder::ByStart,
+                Some(_) => AgentRunOrder::ByRequestId,
             };
             workload::trace_workload(positional, &mut kwargs, dir.run, (closed, order))?
         }
@@ -135,13 +137,13 @@ pub(super) fn parse_run_args(
 /// Builds the prefill workers (`None` unless disaggregated) and the other workers from the run's
 /// arguments.
 fn parse_worker_pools(
-    kwargs: &mut JsonArgs,
-    dir: RunFolders<'_>,
-) -> Result<(Option<DynamoWorkers>, DynamoWorkers), DynamoRunError> {
-    let split = kwargs.has("prefill_engine_args") || kwargs.has("decode_engine_args");
+    kwargs: &mut DynamoJsonArgs,
+    dir: DynamoRunFolders<'_>,
+) -> Result<(Option<DynamoWorkerGroup>, DynamoWorkerGroup), DynamoRunError> {
+    let split = kwargs.has_value("prefill_engine_args") || kwargs.has_value("decode_engine_args");
     if !split {
         for key in ["num_prefill_workers", "num_decode_workers"] {
-            if kwargs.take_count(key)?.unwrap_or(1) != 1 {
+            if kwargs.take_optional_count(key)?.unwrap_or(1) != 1 {
                 return Err(kwargs.invalid_field(
                     key,
                     "applies only to separate prefill and decode workers; use num_workers",
@@ -152,7 +154,7 @@ fn parse_worker_pools(
         serving.require_role("extra_engine_args", WorkerRole::Aggregated)?;
         return Ok((None, serving));
     }
-    if kwargs.take_count("num_workers")?.unwrap_or(1) != 1 {
+    if kwargs.take_optional_count("num_workers")?.unwrap_or(1) != 1 {
         return Err(kwargs.invalid_field(
             "num_workers",
             "does not apply to separate prefill and decode workers",
@@ -174,19 +176,19 @@ fn parse_worker_pools(
 }
 
 fn parse_worker_pool(
-    kwargs: &mut JsonArgs,
-    dir: RunFolders<'_>,
+    kwargs: &mut DynamoJsonArgs,
+    dir: DynamoRunFolders<'_>,
     args: &str,
     count: &str,
-) -> Result<DynamoWorkers, DynamoRunError> {
+) -> Result<DynamoWorkerGroup, DynamoRunError> {
     let worker = parse_dynamo_worker(&kwargs.take_value(args).unwrap_or_default(), dir)?;
-    match kwargs.take_count(count)?.unwrap_or(1) {
+    match kwargs.take_optional_count(count)?.unwrap_or(1) {
         0 => Err(kwargs.invalid_field(count, "must be at least 1")),
-        count => Ok(DynamoWorkers { worker, count }),
+        count => Ok(DynamoWorkerGroup { worker, count }),
     }
 }
 
-impl DynamoWorkers {
+impl DynamoWorkerGroup {
     fn require_role(&self, args: &str, role: WorkerRole) -> Result<(), DynamoRunError> {
         if self.worker.role == role {
             return Ok(());
@@ -196,10 +198,10 @@ impl DynamoWorkers {
     }
 }
 
-fn parse_router(kwargs: &mut JsonArgs) -> Result<RouterConfig, DynamoRunError> {
+fn parse_router(kwargs: &mut DynamoJsonArgs) -> Result<RouterConfig, DynamoRunError> {
     let config = kwargs.take_value("router_config").unwrap_or_default();
-    let lag = kwargs.take_number("kv_event_lag_ms")?.unwrap_or(0.0);
-    let drawn = kwargs.take_one_of("router_mode", &["round_robin", "kv_router"])? == 1;
+    let lag = kwargs.take_optional_number("kv_event_lag_ms")?.unwrap_or(0.0);
+    let drawn = kwargs.take_choice_index("router_mode", &["round_robin", "kv_router"])? == 1;
     if !drawn && lag > 0.0 {
         return Err(kwargs.invalid_field("kv_event_lag_ms", "requires router_mode kv_router"));
     }
@@ -214,10 +216,10 @@ fn parse_router(kwargs: &mut JsonArgs) -> Result<RouterConfig, DynamoRunError> {
 }
 
 fn parse_agentic_lanes(
-    kwargs: &mut JsonArgs,
+    kwargs: &mut DynamoJsonArgs,
     concurrency: Option<usize>,
 ) -> Result<Option<usize>, DynamoRunError> {
-    match kwargs.take_count("agentic_lanes")? {
+    match kwargs.take_optional_count("agentic_lanes")? {
         Some(0) => Err(kwargs.invalid_field("agentic_lanes", "must be at least 1")),
         Some(_) if concurrency.is_some() => {
             Err(kwargs.invalid_field("agentic_lanes", "cannot be used with replay_concurrency"))
@@ -226,9 +228,9 @@ fn parse_agentic_lanes(
     }
 }
 
-fn parse_slo(kwargs: &mut JsonArgs) -> Result<LatencySlo, DynamoRunError> {
+fn parse_slo(kwargs: &mut DynamoJsonArgs) -> Result<LatencySlo, DynamoRunError> {
     let mut bound = |key: &str| -> Result<Option<f64>, DynamoRunError> {
-        match kwargs.take_number(key)? {
+        match kwargs.take_optional_number(key)? {
             Some(0.0) => Err(kwargs.invalid_field(key, "must be more than 0")),
             bound => Ok(bound),
         }
@@ -251,7 +253,7 @@ fn parse_slo(kwargs: &mut JsonArgs) -> Result<LatencySlo, DynamoRunError> {
 /// Returns [`DynamoRunError`] with the name of the argument.
 pub fn parse_dynamo_worker(
     value: &Value,
-    dir: RunFolders<'_>,
+    dir: DynamoRunFolders<'_>,
 ) -> Result<DynamoWorker, DynamoRunError> {
     let around = ["engine", "dp_size", "tensor_parallel_size", "startup_time", "dynamo"];
     let flat = value
@@ -263,18 +265,21 @@ pub fn parse_dynamo_worker(
     parse_worker_args(value, dir)
 }
 
-fn parse_worker_args(value: &Value, dir: RunFolders<'_>) -> Result<DynamoWorker, DynamoRunError> {
-    let mut worker = JsonArgs::new("extra_engine_args", value)?;
+fn parse_worker_args(
+    value: &Value,
+    dir: DynamoRunFolders<'_>,
+) -> Result<DynamoWorker, DynamoRunError> {
+    let mut worker = DynamoJsonArgs::new("extra_engine_args", value)?;
     let engine = worker.take_value("engine").unwrap_or_default();
-    let mut engine = JsonArgs::new("extra_engine_args.engine", &engine)?;
-    let ranks = worker.take_count("dp_size")?.unwrap_or(1);
+    let mut engine = DynamoJsonArgs::new("extra_engine_args.engine", &engine)?;
+    let ranks = worker.take_optional_count("dp_size")?.unwrap_or(1);
     if !(1..=MAX_DATA_PARALLEL_RANKS).contains(&ranks) {
         let problem = format!("{ranks}, must be between 1 and {MAX_DATA_PARALLEL_RANKS}");
         return Err(invalid_field_error("extra_engine_args.dp_size", problem));
     }
-    let measured = tables::take_timing_model(&mut engine, dir)?;
+    let measured = tables::take_kernel_timing_model(&mut engine, dir)?;
     let gpus = measured.as_ref().map_or(1, |measured| measured.setup.tp);
-    let gpus = worker.take_count("tensor_parallel_size")?.unwrap_or(gpus);
+    let gpus = worker.take_optional_count("tensor_parallel_size")?.unwrap_or(gpus);
     let measured = match measured {
         Some(measured) => Some(measured.with_kv_cache_size(&mut worker, &mut engine)?),
         None => None,
@@ -289,10 +294,11 @@ fn parse_worker_args(value: &Value, dir: RunFolders<'_>) -> Result<DynamoWorker,
     ]);
     worker.reject_unknown_fields()?;
     let roles = [WorkerRole::Aggregated, WorkerRole::Prefill, WorkerRole::Decode];
-    let role = roles[engine.take_one_of("worker_type", &["aggregated", "prefill", "decode"])?];
+    let role =
+        roles[engine.take_choice_index("worker_type", &["aggregated", "prefill", "decode"])?];
     engine.ignore_fields(&["emit_kv_events", "emit_kv_token_ids"]);
     let transfer = take_transfer_time(&mut engine)?;
-    let host = super::host_offload::take_host_offload(&mut engine)?;
+    let host = super::host_offload::take_host_offload_args(&mut engine)?;
     let measured = measured.as_ref();
     let mut parsed = match take_scheduler_kind(&mut engine, measured)? {
         0 => SchedulerSpec::Mocker(Box::new(take_vllm_config(
@@ -352,19 +358,19 @@ fn set_data_parallel_rank_config(
 /// Without an argument, the backend of the kernel tables decides; TensorRT-LLM's batches are
 /// closest to vLLM's.
 fn take_scheduler_kind(
-    engine: &mut JsonArgs,
+    engine: &mut DynamoJsonArgs,
     measured: Option<&KernelTimingModel>,
 ) -> Result<usize, DynamoRunError> {
     const SCHEDULER_KINDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
-    let key = match engine.has("engine_type") {
+    let key = match engine.has_value("engine_type") {
         true => "engine_type",
         false => "backend",
     };
     let measured = measured.map(|measured| measured.backend);
-    if !engine.has(key) {
+    if !engine.has_value(key) {
         return Ok(usize::from(measured == Some(SCHEDULER_KINDS[1])));
     }
-    let kind = engine.take_one_of(key, &SCHEDULER_KINDS)?;
+    let kind = engine.take_choice_index(key, &SCHEDULER_KINDS)?;
     if let Some(other) = measured.filter(|name| *name != SCHEDULER_KINDS[kind]) {
         let own = SCHEDULER_KINDS[kind];
         tracing::warn!("aic_backend is {other}, {key} is {own}: batches are built as in {own}");
@@ -372,12 +378,12 @@ fn take_scheduler_kind(
     Ok(kind)
 }
 
-fn take_transfer_time(args: &mut JsonArgs) -> Result<KvTransferTime, DynamoRunError> {
-    let older = args.take_number("kv_bytes_per_token")?;
-    let bytes = args.take_number("kv_transfer_bytes_per_token")?.or(older);
-    let bandwidth = args.take_number("kv_transfer_bandwidth")?.filter(|gb| *gb > 0.0);
+fn take_transfer_time(args: &mut DynamoJsonArgs) -> Result<KvTransferTime, DynamoRunError> {
+    let older = args.take_optional_number("kv_bytes_per_token")?;
+    let bytes = args.take_optional_number("kv_transfer_bytes_per_token")?.or(older);
+    let bandwidth = args.take_optional_number("kv_transfer_bandwidth")?.filter(|gb| *gb > 0.0);
     let modes = ["full_prompt", "destination_missing"];
-    let whole = args.take_one_of("kv_transfer_timing_mode", &modes)? == 0;
+    let whole = args.take_choice_index("kv_transfer_timing_mode", &modes)? == 0;
     // Gigabytes per second are bytes per nanosecond.
     let ns_per_token = match (bytes, bandwidth) {
         (Some(bytes), Some(bandwidth)) => bytes / bandwidth,
@@ -386,55 +392,55 @@ fn take_transfer_time(args: &mut JsonArgs) -> Result<KvTransferTime, DynamoRunEr
     Ok(KvTransferTime { ns_per_token, whole })
 }
 
-fn take_speed_factors(args: &mut JsonArgs) -> Result<SpeedFactors, DynamoRunError> {
-    Ok(SpeedFactors {
-        all: args.take_number("speedup_ratio")?.unwrap_or(1.0),
-        decode: args.take_number("decode_speedup_ratio")?.unwrap_or(1.0),
+fn take_speed_factors(args: &mut DynamoJsonArgs) -> Result<SimulationSpeedFactors, DynamoRunError> {
+    Ok(SimulationSpeedFactors {
+        all: args.take_optional_number("speedup_ratio")?.unwrap_or(1.0),
+        decode: args.take_optional_number("decode_speedup_ratio")?.unwrap_or(1.0),
     })
 }
 
 fn take_trtllm_config(
-    args: &mut JsonArgs,
+    args: &mut DynamoJsonArgs,
     measured: Option<&KernelTimingModel>,
-    dir: RunFolders<'_>,
+    dir: DynamoRunFolders<'_>,
     ranks: u32,
     role: WorkerRole,
-) -> Result<MockerConfig, DynamoRunError> {
+) -> Result<DynamoMockerConfig, DynamoRunError> {
     if role != WorkerRole::Aggregated {
         let problem = "is not modelled for trtllm, only aggregated";
         return Err(args.invalid_field("worker_type", problem));
     }
     let more = args.take_value("trtllm").unwrap_or_default();
-    let mut more = JsonArgs::new("extra_engine_args.engine.trtllm", &more)?;
-    more.take_one_of("capacity_scheduler_policy", &["guaranteed_no_evict"])?;
+    let mut more = DynamoJsonArgs::new("extra_engine_args.engine.trtllm", &more)?;
+    more.take_choice_index("capacity_scheduler_policy", &["guaranteed_no_evict"])?;
     more.reject_unknown_fields()?;
     let config = take_vllm_config(args, measured, dir, (ranks, 32))?;
     if !config.accept.is_empty() {
         return Err(args.invalid_field("aic_nextn", "is not modelled for trtllm"));
     }
-    Ok(MockerConfig { no_evict: true, ..config })
+    Ok(DynamoMockerConfig { no_evict: true, ..config })
 }
 
 /// Builds the configuration of a vLLM engine from its arguments; `block_size` is the default number
 /// of tokens per KV block.
 fn take_vllm_config(
-    args: &mut JsonArgs,
+    args: &mut DynamoJsonArgs,
     measured: Option<&KernelTimingModel>,
-    dir: RunFolders<'_>,
+    dir: DynamoRunFolders<'_>,
     (ranks, block_size): (u32, u32),
-) -> Result<MockerConfig, DynamoRunError> {
+) -> Result<DynamoMockerConfig, DynamoRunError> {
     let blocks = measured.map_or(16_384, |measured| measured.blocks);
-    let num_gpu_blocks = args.take_count("num_gpu_blocks")?.unwrap_or(blocks);
-    let block_size = args.take_count("block_size")?.unwrap_or(block_size);
+    let num_gpu_blocks = args.take_optional_count("num_gpu_blocks")?.unwrap_or(blocks);
+    let block_size = args.take_optional_count("block_size")?.unwrap_or(block_size);
     // The interval has an effect only if ranks wait for each other.
-    let interval = args.take_count("prefill_schedule_interval")?.unwrap_or(1);
+    let interval = args.take_optional_count("prefill_schedule_interval")?.unwrap_or(1);
     if interval == 0 || (interval > 1 && ranks > 1) {
         let problem = "must be at least 1, and 1 where dp_size is more";
         return Err(args.invalid_field("prefill_schedule_interval", problem));
     }
     let victims = [PreemptionVictim::Last, PreemptionVictim::First];
     let (accept, seed) = take_acceptance_rates(args)?;
-    Ok(MockerConfig {
+    Ok(DynamoMockerConfig {
         latency: take_latency_model(
             args,
             measured,
@@ -444,25 +450,25 @@ fn take_vllm_config(
         speed: take_speed_factors(args)?,
         num_gpu_blocks,
         block_size,
-        max_num_seqs: args.take_limit("max_num_seqs", 256)?,
-        max_num_batched_tokens: args.take_limit("max_num_batched_tokens", 8192)?,
-        max_model_len: args.take_count("max_model_len")?.unwrap_or(u32::MAX),
-        enable_chunked_prefill: args.take_flag("enable_chunked_prefill")?.unwrap_or(true),
-        enable_prefix_caching: args.take_flag("enable_prefix_caching")?.unwrap_or(true),
-        victim: victims[args.take_one_of("preemption_mode", &["lifo", "fifo"])?],
+        max_num_seqs: args.take_count_limit("max_num_seqs", 256)?,
+        max_num_batched_tokens: args.take_count_limit("max_num_batched_tokens", 8192)?,
+        max_model_len: args.take_optional_count("max_model_len")?.unwrap_or(u32::MAX),
+        enable_chunked_prefill: args.take_optional_bool("enable_chunked_prefill")?.unwrap_or(true),
+        enable_prefix_caching: args.take_optional_bool("enable_prefix_caching")?.unwrap_or(true),
+        victim: victims[args.take_choice_index("preemption_mode", &["lifo", "fifo"])?],
         accept,
         seed,
         log_admissions: true,
-        ..MockerConfig::default()
+        ..DynamoMockerConfig::default()
     })
 }
 
 /// Reads the acceptance rates of draft tokens (empty without speculative decoding), and the seed of
 /// the acceptance draws.
-fn take_acceptance_rates(args: &mut JsonArgs) -> Result<(Vec<f64>, u64), DynamoRunError> {
-    let rates = args.take_text("aic_nextn_accept_rates")?;
-    let seed = args.take_count("aic_mtp_seed")?.unwrap_or(42).into();
-    let Some(drafts) = args.take_count("aic_nextn")? else {
+fn take_acceptance_rates(args: &mut DynamoJsonArgs) -> Result<(Vec<f64>, u64), DynamoRunError> {
+    let rates = args.take_optional_text("aic_nextn_accept_rates")?;
+    let seed = args.take_optional_count("aic_mtp_seed")?.unwrap_or(42).into();
+    let Some(drafts) = args.take_optional_count("aic_nextn")? else {
         return match rates {
             Some(_) => Err(args.invalid_field("aic_nextn_accept_rates", "needs aic_nextn")),
             None => Ok((Vec::new(), seed)),
@@ -489,18 +495,18 @@ fn take_acceptance_rates(args: &mut JsonArgs) -> Result<(Vec<f64>, u64), DynamoR
 }
 
 fn take_sglang_config(
-    args: &mut JsonArgs,
+    args: &mut DynamoJsonArgs,
     measured: Option<&KernelTimingModel>,
-    dir: RunFolders<'_>,
+    dir: DynamoRunFolders<'_>,
 ) -> Result<SglangConfig, DynamoRunError> {
     let pages = measured.map_or(16_384, |measured| measured.blocks);
-    let num_pages = args.take_count("num_gpu_blocks")?.unwrap_or(pages);
-    let page_size = args.take_count("block_size")?.unwrap_or(1);
+    let num_pages = args.take_optional_count("num_gpu_blocks")?.unwrap_or(pages);
+    let page_size = args.take_optional_count("block_size")?.unwrap_or(1);
     let more = args.take_value("sglang").unwrap_or_default();
-    let mut more = JsonArgs::new("extra_engine_args.engine.sglang", &more)?;
-    let policies = [SchedulePolicy::Fifo, SchedulePolicy::Lpm];
+    let mut more = DynamoJsonArgs::new("extra_engine_args.engine.sglang", &more)?;
+    let policies = [SglangSchedulePolicy::Fifo, SglangSchedulePolicy::Lpm];
     let defaults = SglangConfig::default();
-    if !args.take_flag("enable_chunked_prefill")?.unwrap_or(true) {
+    if !args.take_optional_bool("enable_chunked_prefill")?.unwrap_or(true) {
         return Err(args.invalid_field("enable_chunked_prefill", "must be true for sglang"));
     }
     args.ignore_fields(&["max_num_batched_tokens", "preemption_mode"]);
@@ -517,21 +523,23 @@ fn take_sglang_config(
         speed: take_speed_factors(args)?,
         num_pages,
         page_size,
-        max_num_seqs: args.take_limit("max_num_seqs", 256)?,
-        max_model_len: args.take_count("max_model_len")?.unwrap_or(u32::MAX),
-        enable_prefix_caching: args.take_flag("enable_prefix_caching")?.unwrap_or(true),
-        prefill_decode_interval: args.take_count("prefill_decode_interval")?.unwrap_or(0),
-        schedule_policy: policies[more.take_one_of("schedule_policy", &["fifo", "lpm"])?],
+        max_num_seqs: args.take_count_limit("max_num_seqs", 256)?,
+        max_model_len: args.take_optional_count("max_model_len")?.unwrap_or(u32::MAX),
+        enable_prefix_caching: args.take_optional_bool("enable_prefix_caching")?.unwrap_or(true),
+        prefill_decode_interval: args.take_optional_count("prefill_decode_interval")?.unwrap_or(0),
+        schedule_policy: policies[more.take_choice_index("schedule_policy", &["fifo", "lpm"])?],
         max_prefill_tokens: more
-            .take_count("max_prefill_tokens")?
+            .take_optional_count("max_prefill_tokens")?
             .unwrap_or(defaults.max_prefill_tokens),
         chunked_prefill_size: more
-            .take_count("chunked_prefill_size")?
+            .take_optional_count("chunked_prefill_size")?
             .unwrap_or(defaults.chunked_prefill_size),
         clip_max_new_tokens: more
-            .take_count("clip_max_new_tokens")?
+            .take_optional_count("clip_max_new_tokens")?
             .unwrap_or(defaults.clip_max_new_tokens),
-        schedule_conservativeness: more.take_number("schedule_conservativeness")?.unwrap_or(1.0),
+        schedule_conservativeness: more
+            .take_optional_number("schedule_conservativeness")?
+            .unwrap_or(1.0),
         log_admissions: true,
         ..defaults
     };
@@ -540,28 +548,28 @@ fn take_sglang_config(
 }
 
 fn take_latency_model(
-    args: &mut JsonArgs,
+    args: &mut DynamoJsonArgs,
     measured: Option<&KernelTimingModel>,
     capacity: u64,
-    dir: RunFolders<'_>,
+    dir: DynamoRunFolders<'_>,
 ) -> Result<LatencyModel, DynamoRunError> {
     if let Some(measured) = measured {
         return Ok(measured.model.clone());
     }
     let value = args.take_value("timing_model").unwrap_or_default();
-    let mut timing = JsonArgs::new("extra_engine_args.engine.timing_model", &value)?;
-    let model = match timing.take_one_of("type", &["polynomial", "fixed", "external"])? {
+    let mut timing = DynamoJsonArgs::new("extra_engine_args.engine.timing_model", &value)?;
+    let model = match timing.take_choice_index("type", &["polynomial", "fixed", "external"])? {
         0 => LatencyModel::Polynomial(PolynomialStepTime::new(capacity)),
         1 => {
             let mut ms = |key| -> Result<Duration, DynamoRunError> {
-                let ms = timing.take_number(key)?.unwrap_or(0.0);
+                let ms = timing.take_optional_number(key)?.unwrap_or(0.0);
                 Duration::try_from_secs_f64(ms / 1e3)
                     .map_err(|_| timing.invalid_field(key, format!("{ms} ms is too long")))
             };
             LatencyModel::Constant { prefill: ms("prefill_ms")?, decode: ms("decode_ms")? }
         }
         _ => {
-            timing.take_one_of("provider", &["dynamo_profile"])?;
+            timing.take_choice_index("provider", &["dynamo_profile"])?;
             let config = timing.take_value("config").unwrap_or_default();
             let path = config["path"].as_str();
             let path =

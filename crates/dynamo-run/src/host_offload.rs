@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use vllm_sim_engine::kv::MockerHostCacheConfig;
+use vllm_sim_engine::kv::DynamoMockerHostCacheConfig;
 use vllm_sim_engine::sched::SchedulerSpec;
 
 use super::error::DynamoRunError;
-use super::json_args::{JsonArgs, invalid_field_error};
+use super::json_args::{DynamoJsonArgs, invalid_field_error};
 
 const HOST_OFFLOAD_KEY: &str = "extra_engine_args.engine.native_host_offload";
 
@@ -30,25 +30,26 @@ pub(super) fn has_host_offload(engine: &SchedulerSpec) -> bool {
 
 /// Takes the arguments of the host-memory tier from the engine's arguments; returns `None` if there
 /// are none.
-pub(super) fn take_host_offload(
-    engine: &mut JsonArgs,
+pub(super) fn take_host_offload_args(
+    engine: &mut DynamoJsonArgs,
 ) -> Result<Option<HostOffloadArgs>, DynamoRunError> {
-    let token_bytes = engine.take_count("kv_cache_bytes_per_token")?;
+    let token_bytes = engine.take_optional_count("kv_cache_bytes_per_token")?;
     let Some(value) = engine.take_value("native_host_offload") else {
         return Ok(None);
     };
-    let mut args = JsonArgs::new(HOST_OFFLOAD_KEY, &value)?;
-    args.take_one_of("scope", &["dp_rank_local"])?;
-    let blocks = args.take_count("num_host_blocks")?.filter(|blocks| *blocks > 0);
+    let mut args = DynamoJsonArgs::new(HOST_OFFLOAD_KEY, &value)?;
+    args.take_choice_index("scope", &["dp_rank_local"])?;
+    let blocks = args.take_optional_count("num_host_blocks")?.filter(|blocks| *blocks > 0);
     let blocks =
         blocks.ok_or_else(|| args.invalid_field("num_host_blocks", "must be at least 1"))?;
-    let ms = args.take_number("latency_to_first_byte_ms")?.unwrap_or(0.0);
+    let ms = args.take_optional_number("latency_to_first_byte_ms")?.unwrap_or(0.0);
     let latency = Duration::try_from_secs_f64(ms / 1e3);
     let latency = latency.map_err(|_| {
         args.invalid_field("latency_to_first_byte_ms", format!("{ms} ms is too long"))
     })?;
-    let to_host = args.take_number("d2h_bandwidth_gbps")?.unwrap_or(DEFAULT_HOST_LINK_GBPS);
-    let to_gpu = args.take_number("h2d_bandwidth_gbps")?.unwrap_or(DEFAULT_HOST_LINK_GBPS);
+    let to_host =
+        args.take_optional_number("d2h_bandwidth_gbps")?.unwrap_or(DEFAULT_HOST_LINK_GBPS);
+    let to_gpu = args.take_optional_number("h2d_bandwidth_gbps")?.unwrap_or(DEFAULT_HOST_LINK_GBPS);
     // These values belong to a pool that several workers share.
     args.ignore_fields(&["shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps"]);
     args.reject_unknown_fields()?;
@@ -83,7 +84,7 @@ impl HostOffloadArgs {
         let bytes = f64::from(self.token_bytes) * f64::from(config.block_size);
         // Gigabytes per second are bytes per nanosecond; a rate of 0 means no transfer time.
         let takes = |gbps: f64| if gbps > 0.0 { bytes / gbps } else { 0.0 };
-        config.tier = Some(MockerHostCacheConfig {
+        config.tier = Some(DynamoMockerHostCacheConfig {
             blocks: self.blocks,
             latency: self.latency,
             block_ns: (takes(self.gbps.0), takes(self.gbps.1)),

@@ -4,12 +4,12 @@ use super::error::DynamoRunError;
 
 /// Fields of a JSON object, removed one by one as they are read, so that unknown ones can be
 /// rejected.
-pub(super) struct JsonArgs {
+pub(super) struct DynamoJsonArgs {
     place: String,
     map: Map<String, Value>,
 }
 
-impl JsonArgs {
+impl DynamoJsonArgs {
     pub(super) fn new(place: &str, value: &Value) -> Result<Self, DynamoRunError> {
         let map = match value {
             Value::Object(map) => map.clone(),
@@ -37,7 +37,7 @@ impl JsonArgs {
     }
 
     /// Inserts a field again after [`Self::take_value`] removed it.
-    pub(super) fn put_back(&mut self, key: &str, value: Value) {
+    pub(super) fn put_value_back(&mut self, key: &str, value: Value) {
         self.map.insert(key.to_owned(), value);
     }
 
@@ -46,7 +46,7 @@ impl JsonArgs {
     }
 
     /// Returns whether the field `key` exists and is not `null`.
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(super) fn has_value(&self, key: &str) -> bool {
         self.get(key).is_some_and(|value| !value.is_null())
     }
 
@@ -54,7 +54,7 @@ impl JsonArgs {
         invalid_field_error(&self.path_of(key), problem)
     }
 
-    pub(super) fn take_count(&mut self, key: &str) -> Result<Option<u32>, DynamoRunError> {
+    pub(super) fn take_optional_count(&mut self, key: &str) -> Result<Option<u32>, DynamoRunError> {
         let Some(value) = self.take_value(key) else {
             return Ok(None);
         };
@@ -64,7 +64,10 @@ impl JsonArgs {
             .ok_or_else(|| self.invalid_field(key, format!("{value} is not a whole number")))
     }
 
-    pub(super) fn take_number(&mut self, key: &str) -> Result<Option<f64>, DynamoRunError> {
+    pub(super) fn take_optional_number(
+        &mut self,
+        key: &str,
+    ) -> Result<Option<f64>, DynamoRunError> {
         let Some(value) = self.take_value(key) else {
             return Ok(None);
         };
@@ -73,7 +76,7 @@ impl JsonArgs {
         number.map(Some).ok_or_else(|| self.invalid_field(key, problem()))
     }
 
-    pub(super) fn take_flag(&mut self, key: &str) -> Result<Option<bool>, DynamoRunError> {
+    pub(super) fn take_optional_bool(&mut self, key: &str) -> Result<Option<bool>, DynamoRunError> {
         let Some(value) = self.take_value(key) else {
             return Ok(None);
         };
@@ -81,7 +84,10 @@ impl JsonArgs {
         flag.ok_or_else(|| self.invalid_field(key, format!("{value} is not true or false")))
     }
 
-    pub(super) fn take_text(&mut self, key: &str) -> Result<Option<String>, DynamoRunError> {
+    pub(super) fn take_optional_text(
+        &mut self,
+        key: &str,
+    ) -> Result<Option<String>, DynamoRunError> {
         let Some(value) = self.take_value(key) else {
             return Ok(None);
         };
@@ -90,22 +96,26 @@ impl JsonArgs {
     }
 
     /// Removes and returns the integer in the field `key`; `null` means no limit (`u32::MAX`).
-    pub(super) fn take_limit(&mut self, key: &str, default: u32) -> Result<u32, DynamoRunError> {
+    pub(super) fn take_count_limit(
+        &mut self,
+        key: &str,
+        default: u32,
+    ) -> Result<u32, DynamoRunError> {
         if self.map.get(key).is_some_and(Value::is_null) {
             self.map.remove(key);
             return Ok(u32::MAX);
         }
-        Ok(self.take_count(key)?.unwrap_or(default))
+        Ok(self.take_optional_count(key)?.unwrap_or(default))
     }
 
     /// Removes the string in the field `key` and returns its index in `words`; 0 if the field is
     /// missing.
-    pub(super) fn take_one_of(
+    pub(super) fn take_choice_index(
         &mut self,
         key: &str,
         words: &[&'static str],
     ) -> Result<usize, DynamoRunError> {
-        let Some(text) = self.take_text(key)? else {
+        let Some(text) = self.take_optional_text(key)? else {
             return Ok(0);
         };
         let found = words.iter().position(|word| *word == text);

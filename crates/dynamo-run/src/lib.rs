@@ -24,7 +24,7 @@ use vllm_sim_replay::report::ReplayReport;
 pub use args::parse_dynamo_worker;
 pub use error::DynamoRunError;
 pub use router::parse_kv_router_config as router;
-pub use tables::{RunFolders, kernel_tables_of_environment};
+pub use tables::{DynamoRunFolders, kernel_table_folder_of_environment};
 
 /// Replays the recorded Dynamo run in the folder `dir`.
 ///
@@ -43,8 +43,8 @@ pub fn replay_dynamo_run(
         .map_err(|error| DynamoRunError::Io { path: path.clone(), error })?;
     let args = serde_json::from_str(&text)
         .map_err(|error| DynamoRunError::Json { place: path.display().to_string(), error })?;
-    let folders = RunFolders { run: dir, kernel_tables };
-    typical::replay_typical_seed(&|| args::parse_run_args(&args, folders))
+    let folders = DynamoRunFolders { run: dir, kernel_tables };
+    typical::replay_run_of_typical_seed(&|| args::parse_dynamo_run_args(&args, folders))
 }
 
 /// Replays the deployment and traffic of a YAML file of AISimulate's `predict`.
@@ -58,7 +58,7 @@ pub fn replay_prediction(
     path: &Path,
     kernel_tables: Option<&Path>,
 ) -> Result<ReplayReport, DynamoRunError> {
-    let args = prediction::read_prediction(path)?;
-    let folders = RunFolders { run: Path::new(""), kernel_tables };
-    typical::replay_typical_seed(&|| args::parse_run_args(&args, folders))
+    let args = prediction::read_prediction_file(path)?;
+    let folders = DynamoRunFolders { run: Path::new(""), kernel_tables };
+    typical::replay_run_of_typical_seed(&|| args::parse_dynamo_run_args(&args, folders))
 }

@@ -11,26 +11,26 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::error::DynamoRunError;
-use super::json_args::{JsonArgs, invalid_field_error};
-use super::tables::{RunFolders, kv_bytes_per_token};
+use super::json_args::{DynamoJsonArgs, invalid_field_error};
+use super::tables::{DynamoRunFolders, kv_bytes_per_token};
 
 /// Reads a prediction's YAML file as the JSON arguments of a run (`args.json`).
 ///
 /// # Errors
 /// Returns [`DynamoRunError`] with the path of the field in the YAML file.
-pub(super) fn read_prediction(path: &Path) -> Result<Value, DynamoRunError> {
+pub(super) fn read_prediction_file(path: &Path) -> Result<Value, DynamoRunError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| DynamoRunError::Io { path: path.to_owned(), error })?;
     let yaml: Value = serde_saphyr::from_str(&text)
         .map_err(|error| invalid_field_error(&path.display().to_string(), error.to_string()))?;
-    let mut config = JsonArgs::new("", &yaml)?;
-    if !config.has("engine") {
+    let mut config = DynamoJsonArgs::new("", &yaml)?;
+    if !config.has_value("engine") {
         return Err(invalid_field_error("engine", "is missing: no YAML of aisimulate predict"));
     }
     let mut kwargs = Map::new();
     let block = take_engine(&mut config.take_object("engine")?, &mut kwargs)?;
-    if !config.has("traffic") {
-        config.put_back("traffic", json!({"stop": {"requests": 100}}));
+    if !config.has_value("traffic") {
+        config.put_value_back("traffic", json!({"stop": {"requests": 100}}));
     }
     let traffic = &mut config.take_object("traffic")?;
     let (api, positional) = take_traffic(traffic, &mut kwargs, block)?;
@@ -54,7 +54,10 @@ fn insert_some(map: &mut Map<String, Value>, key: &str, value: Option<Value>) {
 
 /// Removes fields that are not simulated, and returns an error if one has another value than its
 /// default.
-fn take_defaults(args: &mut JsonArgs, defaults: &[(&str, Value)]) -> Result<(), DynamoRunError> {
+fn take_defaults(
+    args: &mut DynamoJsonArgs,
+    defaults: &[(&str, Value)],
+) -> Result<(), DynamoRunError> {
     for (key, default) in defaults {
         let Some(value) = args.take_value(key).filter(|value| value != default) else {
             continue;
@@ -80,14 +83,14 @@ struct SharedEngineArgs {
 /// Adds the prediction's workers to the arguments of the run, and returns the workers' KV block
 /// size in tokens.
 fn take_engine(
-    engine: &mut JsonArgs,
+    engine: &mut DynamoJsonArgs,
     kwargs: &mut Map<String, Value>,
 ) -> Result<u32, DynamoRunError> {
     const BACKENDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
-    let split = engine.take_one_of("mode", &["aggregated", "disaggregated"])? == 1;
-    let backend = BACKENDS[engine.take_one_of("backend", &BACKENDS)?];
-    let required = |engine: &mut JsonArgs, key: &str| {
-        engine.take_text(key)?.ok_or_else(|| engine.invalid_field(key, "is missing"))
+    let split = engine.take_choice_index("mode", &["aggregated", "disaggregated"])? == 1;
+    let backend = BACKENDS[engine.take_choice_index("backend", &BACKENDS)?];
+    let required = |engine: &mut DynamoJsonArgs, key: &str| {
+        engine.take_optional_text(key)?.ok_or_else(|| engine.invalid_field(key, "is missing"))
     };
     let model = required(engine, "model")?;
     let hardware = required(engine, "hardware")?;
@@ -98,8 +101,8 @@ fn take_engine(
         length => insert_some(&mut shared, "max_model_len", length),
     }
     insert_some(&mut shared, "aic_backend_version", engine.take_value("backend_version"));
-    if let Some(drafts) = engine.take_count("nextn")?.filter(|drafts| *drafts > 0) {
-        let accepted = engine.take_number("nextn_accepted")?.unwrap_or(0.0);
+    if let Some(drafts) = engine.take_optional_count("nextn")?.filter(|drafts| *drafts > 0) {
+        let accepted = engine.take_optional_number("nextn_accepted")?.unwrap_or(0.0);
         shared.insert("aic_nextn".to_owned(), drafts.into());
         shared.insert("aic_nextn_accept_rates".to_owned(), accept_rates(drafts, accepted).into());
     }
@@ -174,7 +177,7 @@ impl WorkerArgs {
     fn take(
         shared: &SharedEngineArgs,
         role: &str,
-        args: &mut JsonArgs,
+        args: &mut DynamoJsonArgs,
     ) -> Result<Self, DynamoRunError> {
         let mut made = Self {
             engine: shared.engine.clone(),
@@ -191,12 +194,14 @@ impl WorkerArgs {
         if role != "decode" {
             insert_some(&mut made.engine, "enable_chunked_prefill", shared.chunked.clone());
         }
-        let hardware = args.take_text("hardware")?.unwrap_or_else(|| shared.hardware.clone());
+        let hardware =
+            args.take_optional_text("hardware")?.unwrap_or_else(|| shared.hardware.clone());
         let length = args.take_value("context_length");
         insert_some(&mut made.engine, "max_model_len", length);
         let mut timing = args.take_object("timing")?;
         let kinds = [StepTimeSource::Tables, StepTimeSource::Fixed, StepTimeSource::Polynomial];
-        let source = kinds[timing.take_one_of("type", &["default", "fixed", "polynomial"])?];
+        let source =
+            kinds[timing.take_choice_index("type", &["default", "fixed", "polynomial"])?];
         made.take_parallelism(&mut args.take_object("parallelism")?, source)?;
         made.take_scheduler(&mut args.take_object("scheduler")?, shared.backend, role)?;
         made.take_kv_cache(&mut args.take_object("kv_cache")?, shared, source)?;
@@ -210,7 +215,7 @@ impl WorkerArgs {
             }
             StepTimeSource::Fixed => {
                 let mut ms = |key: &str| {
-                    let ms = timing.take_number(key)?;
+                    let ms = timing.take_optional_number(key)?;
                     ms.ok_or_else(|| timing.invalid_field(key, "is missing"))
                 };
                 let (prefill, decode) = (ms("prefill_ms")?, ms("decode_ms")?);
@@ -242,10 +247,10 @@ impl WorkerArgs {
 
     fn take_parallelism(
         &mut self,
-        args: &mut JsonArgs,
+        args: &mut DynamoJsonArgs,
         source: StepTimeSource,
     ) -> Result<(), DynamoRunError> {
-        let mut count = |key: &str| args.take_count(key).map(|n| n.unwrap_or(1));
+        let mut count = |key: &str| args.take_optional_count(key).map(|n| n.unwrap_or(1));
         (self.replicas, self.tensor) = (count("replicas")?, count("tensor")?);
         let (ranks, moe) = (count("attention_data")?, (count("moe_tensor")?, count("moe_expert")?));
         take_defaults(
@@ -268,13 +273,13 @@ impl WorkerArgs {
 
     fn take_scheduler(
         &mut self,
-        args: &mut JsonArgs,
+        args: &mut DynamoJsonArgs,
         backend: &str,
         role: &str,
     ) -> Result<(), DynamoRunError> {
-        let tokens = args.take_count("max_batched_tokens")?.unwrap_or(8192);
+        let tokens = args.take_optional_count("max_batched_tokens")?.unwrap_or(8192);
         let sequences = if role == "prefill" { 1 } else { 256 };
-        let sequences = args.take_count("max_sequences")?.unwrap_or(sequences);
+        let sequences = args.take_optional_count("max_sequences")?.unwrap_or(sequences);
         self.insert("max_num_batched_tokens", tokens);
         self.insert("max_num_seqs", sequences);
         let (own, other) = match backend {
@@ -288,22 +293,22 @@ impl WorkerArgs {
 
     fn take_kv_cache(
         &mut self,
-        args: &mut JsonArgs,
+        args: &mut DynamoJsonArgs,
         shared: &SharedEngineArgs,
         source: StepTimeSource,
     ) -> Result<(), DynamoRunError> {
-        self.block = args.take_count("block_size")?.unwrap_or(self.block);
+        self.block = args.take_optional_count("block_size")?.unwrap_or(self.block);
         self.insert("block_size", self.block);
-        let caching = args.take_flag("prefix_caching")?.unwrap_or(true);
+        let caching = args.take_optional_bool("prefix_caching")?.unwrap_or(true);
         self.insert("enable_prefix_caching", caching);
         let token = args.take_value("bytes_per_token").filter(|value| *value != "auto");
         let host = args.take_value("host_offload");
         let mut capacity = args.take_object("capacity")?;
-        if capacity.take_one_of("type", &["default", "fixed"])? == 1 {
-            let blocks = match capacity.take_count("blocks")? {
+        if capacity.take_choice_index("type", &["default", "fixed"])? == 1 {
+            let blocks = match capacity.take_optional_count("blocks")? {
                 Some(blocks) => blocks,
                 None => {
-                    let bytes = capacity.take_number("bytes")?.unwrap_or(0.0);
+                    let bytes = capacity.take_optional_number("bytes")?.unwrap_or(0.0);
                     let token = token.as_ref().and_then(Value::as_f64);
                     let token =
                         token.ok_or_else(|| args.invalid_field("bytes_per_token", "is missing"))?;
@@ -317,7 +322,7 @@ impl WorkerArgs {
                 "sglang" => ("mem_fraction_static", 0.88),
                 _ => ("free_gpu_memory_fraction", 0.9),
             };
-            let fraction = capacity.take_number("memory_fraction")?.unwrap_or(fraction);
+            let fraction = capacity.take_optional_number("memory_fraction")?.unwrap_or(fraction);
             self.worker.insert(key.to_owned(), fraction.into());
         } else {
             let problem = "must be fixed, because timing.type is not default";
@@ -337,7 +342,7 @@ impl WorkerArgs {
     }
 
     fn estimated_token_bytes(&self, shared: &SharedEngineArgs) -> Result<Value, DynamoRunError> {
-        let dir = RunFolders { run: Path::new(""), kernel_tables: None };
+        let dir = DynamoRunFolders { run: Path::new(""), kernel_tables: None };
         Ok(kv_bytes_per_token(&shared.model, self.tensor, dir)?.into())
     }
 
@@ -346,7 +351,7 @@ impl WorkerArgs {
         shared: &SharedEngineArgs,
         transfer: &Value,
     ) -> Result<(), DynamoRunError> {
-        let mut args = JsonArgs::new("engine.kv_transfer", transfer)?;
+        let mut args = DynamoJsonArgs::new("engine.kv_transfer", transfer)?;
         let bandwidth = args.take_value("bandwidth_gb_per_second");
         let bytes = args.take_value("bytes_per_token").filter(|value| *value != "auto");
         if bandwidth.is_some() {
@@ -366,7 +371,7 @@ impl WorkerArgs {
 /// Adds the prediction's traffic to the keyword arguments of the run; returns the name and the
 /// positional arguments of Dynamo's replay function.
 fn take_traffic(
-    args: &mut JsonArgs,
+    args: &mut DynamoJsonArgs,
     kwargs: &mut Map<String, Value>,
     block: u32,
 ) -> Result<(&'static str, Value), DynamoRunError> {
@@ -374,29 +379,30 @@ fn take_traffic(
     let (mut load, mut stop) = (args.take_object("load")?, args.take_object("stop")?);
     args.reject_unknown_fields()?;
     let kinds = ["synthetic", "synthetic-session", "trace"];
-    let kind = source.take_one_of("type", &kinds)?;
+    let kind = source.take_choice_index("type", &kinds)?;
     let unit = take_load(&mut load, kwargs, kind)?;
     load.reject_unknown_fields()?;
     if kind == 2 {
         let paths = take_trace(&mut source, kwargs)?;
         source.reject_unknown_fields()?;
-        let seconds = stop.take_number("max_virtual_time_seconds")?;
+        let seconds = stop.take_optional_number("max_virtual_time_seconds")?;
         insert_some(kwargs, "max_sim_time_ms", seconds.map(|seconds| (seconds * 1e3).into()));
         stop.reject_unknown_fields()?;
         return Ok(("run_trace_replay", json!([paths])));
     }
     let counted = if kind == 0 { "requests" } else { "sessions" };
-    let per_unit = stop.take_number(&format!("{counted}_per_load_unit"))?;
-    let count = stop.take_count(counted)?.or(per_unit.map(|n| (n * unit).round().max(1.0) as u32));
+    let per_unit = stop.take_optional_number(&format!("{counted}_per_load_unit"))?;
+    let count =
+        stop.take_optional_count(counted)?.or(per_unit.map(|n| (n * unit).round().max(1.0) as u32));
     let count = count.ok_or_else(|| stop.invalid_field(counted, "is missing"))?;
     stop.reject_unknown_fields()?;
     let names = match kind {
         0 => ["input_tokens", "output_tokens"],
         _ => ["new_input_tokens_per_turn", "output_tokens_per_turn"],
     };
-    let input = source.take_count(names[0])?.unwrap_or(1024);
-    let output = source.take_count(names[1])?.unwrap_or(128);
-    let shared = source.take_count("cached_prefix_tokens")?.unwrap_or(0);
+    let input = source.take_optional_count(names[0])?.unwrap_or(1024);
+    let output = source.take_optional_count(names[1])?.unwrap_or(128);
+    let shared = source.take_optional_count("cached_prefix_tokens")?.unwrap_or(0);
     if shared % block != 0 || shared > input {
         let problem =
             format!("{shared}, must be a multiple of the block size {block}, at most {input}");
@@ -410,7 +416,7 @@ fn take_traffic(
     }
     let mut session = source.take_object("session")?;
     if kind == 1 {
-        let turns = session.take_count("turns")?.unwrap_or(4);
+        let turns = session.take_optional_count("turns")?.unwrap_or(4);
         kwargs.insert("turns_per_session".to_owned(), turns.into());
         for (key, arg) in [
             ("shared_prefix_ratio", "shared_prefix_ratio"),
@@ -430,12 +436,12 @@ fn take_traffic(
 /// Adds the arrival process to the arguments of the run; returns the request rate or concurrency of
 /// which a `…_per_load_unit` limit is a multiple.
 fn take_load(
-    load: &mut JsonArgs,
+    load: &mut DynamoJsonArgs,
     kwargs: &mut Map<String, Value>,
     source: usize,
 ) -> Result<f64, DynamoRunError> {
     let kinds = ["concurrency", "poisson", "constant_rate", "trace_timestamps"];
-    let kind = load.take_one_of("type", &kinds)?;
+    let kind = load.take_choice_index("type", &kinds)?;
     if (source == 2) != (kind == 3) && kind != 0 {
         let problem = format!("{} does not fit traffic.source.type", kinds[kind]);
         return Err(load.invalid_field("type", problem));
@@ -444,23 +450,23 @@ fn take_load(
     let rate_key = if source == 0 { "requests_per_second" } else { "sessions_per_second" };
     match kind {
         0 => {
-            let sessions = load.take_count("concurrency")?.unwrap_or(10);
+            let sessions = load.take_optional_count("concurrency")?.unwrap_or(10);
             insert("replay_concurrency", sessions.into());
             Ok(sessions.into())
         }
         3 => {
-            let speedup = load.take_number("speedup")?.unwrap_or(1.0);
+            let speedup = load.take_optional_number("speedup")?.unwrap_or(1.0);
             insert("arrival_speedup_ratio", speedup.into());
             insert_some(kwargs, "agentic_lanes", load.take_value("agentic_lanes"));
             take_defaults(load, &[("agentic_warmup", json!(false))])?;
             Ok(1.0)
         }
         _ => {
-            let rate = load.take_number(rate_key)?.filter(|rate| *rate > 0.0);
+            let rate = load.take_optional_number(rate_key)?.filter(|rate| *rate > 0.0);
             let rate = rate.ok_or_else(|| load.invalid_field(rate_key, "must be above 0"))?;
             if kind == 1 {
                 insert("request_rate", rate.into());
-                insert("arrival_seed", load.take_count("seed")?.unwrap_or(42).into());
+                insert("arrival_seed", load.take_optional_count("seed")?.unwrap_or(42).into());
             } else {
                 insert("arrival_interval_ms", (1e3 / rate).into());
             }
@@ -472,10 +478,10 @@ fn take_load(
 /// Removes the trace's format, block size and paths from `source` and returns its files; a folder
 /// means all JSON files in it.
 fn take_trace(
-    source: &mut JsonArgs,
+    source: &mut DynamoJsonArgs,
     kwargs: &mut Map<String, Value>,
 ) -> Result<Vec<String>, DynamoRunError> {
-    let format = source.take_text("format")?.unwrap_or_else(|| "mooncake".to_owned());
+    let format = source.take_optional_text("format")?.unwrap_or_else(|| "mooncake".to_owned());
     if format == "agentic_mooncake" {
         kwargs.insert("execution_model".to_owned(), "aisimulate".into());
     }

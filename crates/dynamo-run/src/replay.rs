@@ -7,7 +7,7 @@ use vllm_sim_replay::report::{
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings, RouterConfig};
 
-use super::args::{DynamoRunSetup, DynamoWorkers};
+use super::args::{DynamoRunSetup, DynamoWorkerGroup};
 use super::error::DynamoRunError;
 
 /// Simulates a Dynamo deployment until its workload ends; `seed` breaks the router's ties between
@@ -17,7 +17,7 @@ pub(super) fn simulate_deployment(
     seed: u64,
     source: &mut dyn WorkloadSource,
 ) -> Result<ReplayReport, DynamoRunError> {
-    let pool = |workers: &DynamoWorkers, router: RouterConfig| {
+    let pool = |workers: &DynamoWorkerGroup, router: RouterConfig| {
         let worker = &workers.worker;
         let places = workers.count.saturating_mul(worker.ranks);
         PoolSpec {

@@ -1,9 +1,9 @@
 use serde_json::Value;
 
-use vllm_sim_replay::{KvAwareRouterConfig, QueuePolicy};
+use vllm_sim_replay::{KvAwareRouterConfig, RouterQueuePolicy};
 
 use super::error::DynamoRunError;
-use super::json_args::JsonArgs;
+use super::json_args::DynamoJsonArgs;
 
 /// Parses Dynamo's router configuration, with the names of `KvRouterConfig` (dynamo-kv-router
 /// 1.6.1).
@@ -11,32 +11,36 @@ use super::json_args::JsonArgs;
 /// # Errors
 /// Returns [`DynamoRunError`] with the name of the key.
 pub fn parse_kv_router_config(value: &Value) -> Result<KvAwareRouterConfig, DynamoRunError> {
-    let mut args = JsonArgs::new("router_config", value)?;
+    let mut args = DynamoJsonArgs::new("router_config", value)?;
     let defaults = KvAwareRouterConfig::default();
     // Former name of the credit.
-    let weight = args.take_number("overlap_score_weight")?;
-    let policies = [QueuePolicy::Fcfs, QueuePolicy::Lcfs, QueuePolicy::Wspt];
-    let policy = args.take_one_of("router_queue_policy", &["fcfs", "lcfs", "wspt"])?;
+    let weight = args.take_optional_number("overlap_score_weight")?;
+    let policies = [RouterQueuePolicy::Fcfs, RouterQueuePolicy::Lcfs, RouterQueuePolicy::Wspt];
+    let policy = args.take_choice_index("router_queue_policy", &["fcfs", "lcfs", "wspt"])?;
     let config = KvAwareRouterConfig {
         overlap_score_credit: args
-            .take_number("overlap_score_credit")?
+            .take_optional_number("overlap_score_credit")?
             .or(weight)
             .unwrap_or(defaults.overlap_score_credit),
         overlap_score_credit_decay: args
-            .take_number("overlap_score_credit_decay")?
+            .take_optional_number("overlap_score_credit_decay")?
             .unwrap_or(defaults.overlap_score_credit_decay),
         prefill_load_scale: args
-            .take_number("prefill_load_scale")?
+            .take_optional_number("prefill_load_scale")?
             .unwrap_or(defaults.prefill_load_scale),
         decode_active_request_weight: args
-            .take_number("decode_active_request_weight")?
+            .take_optional_number("decode_active_request_weight")?
             .unwrap_or(defaults.decode_active_request_weight),
-        temperature: args.take_number("router_temperature")?.unwrap_or(defaults.temperature),
-        queue_threshold: args.take_number("router_queue_threshold")?,
+        temperature: args
+            .take_optional_number("router_temperature")?
+            .unwrap_or(defaults.temperature),
+        queue_threshold: args.take_optional_number("router_queue_threshold")?,
         policy: policies[policy],
-        track_prefill_tokens: args.take_flag("router_track_prefill_tokens")?.unwrap_or(true),
-        track_active_blocks: args.take_flag("router_track_active_blocks")?.unwrap_or(true),
-        assume_kv_reuse: args.take_flag("router_assume_kv_reuse")?.unwrap_or(true),
+        track_prefill_tokens: args
+            .take_optional_bool("router_track_prefill_tokens")?
+            .unwrap_or(true),
+        track_active_blocks: args.take_optional_bool("router_track_active_blocks")?.unwrap_or(true),
+        assume_kv_reuse: args.take_optional_bool("router_assume_kv_reuse")?.unwrap_or(true),
         event_lag: defaults.event_lag,
     };
     // Transport and state of KV events, which make no difference in one process.

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use vllm_sim_engine::latency::{
-    AicSetup, AicStepTimes, GPUS, Gpu, KvCacheMemory, LatencyModel, MixedStepTiming, ModelShape,
-    Roofline, RooflineCoefficients, RooflineSetup, StepOverhead, find_gpu, find_installed_tables,
-    known_model_names, known_model_shape,
+    AiConfiguratorSetup, AiConfiguratorStepTimes, Gpu, KNOWN_GPUS, KvCacheMemory, LatencyModel,
+    MixedStepTiming, ModelShape, RooflineCoefficients, RooflineModel, RooflineModelSetup,
+    StepOverhead, find_gpu, find_installed_kernel_tables, known_model_names, known_model_shape,
 };
 
 use super::error::DynamoRunError;
-use super::json_args::{JsonArgs, invalid_field_error};
+use super::json_args::{DynamoJsonArgs, invalid_field_error};
 
 const DEFAULT_AIC_SYSTEM: &str = "h200_sxm";
 const AIC_BACKENDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
@@ -39,7 +39,7 @@ const TABLE_ARG_KEYS: [(&str, &str); 9] = [
 
 /// Folders of the recorded run and of AIConfigurator's kernel tables.
 #[derive(Debug, Clone, Copy)]
-pub struct RunFolders<'a> {
+pub struct DynamoRunFolders<'a> {
     /// Folder of the recorded run, the base of relative paths.
     pub run: &'a Path,
     /// Folder of AIConfigurator's kernel tables, if installed.
@@ -47,10 +47,10 @@ pub struct RunFolders<'a> {
 }
 
 /// Returns the folder of AIConfigurator's kernel tables in the active Python environment, if any.
-pub fn kernel_tables_of_environment() -> Option<PathBuf> {
+pub fn kernel_table_folder_of_environment() -> Option<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
     let mut paths = environments.iter().filter_map(std::env::var_os);
-    paths.find_map(|path| find_installed_tables(Path::new(&path)))
+    paths.find_map(|path| find_installed_kernel_tables(Path::new(&path)))
 }
 
 /// Latency model from AIConfigurator's kernel tables, or from the roofline model that replaces
@@ -59,7 +59,7 @@ pub fn kernel_tables_of_environment() -> Option<PathBuf> {
 pub(super) struct KernelTimingModel {
     /// Inference engine of the measured kernels.
     pub backend: &'static str,
-    pub setup: RooflineSetup,
+    pub setup: RooflineModelSetup,
     pub model: LatencyModel,
     /// Number of KV blocks that fit next to the weights on a GPU.
     pub blocks: u32,
@@ -72,9 +72,9 @@ pub(super) struct KernelTimingModel {
 ///
 /// # Errors
 /// Returns [`DynamoRunError`] with the name of the argument.
-pub(super) fn take_timing_model(
-    engine: &mut JsonArgs,
-    dir: RunFolders<'_>,
+pub(super) fn take_kernel_timing_model(
+    engine: &mut DynamoJsonArgs,
+    dir: DynamoRunFolders<'_>,
 ) -> Result<Option<KernelTimingModel>, DynamoRunError> {
     let mut named = Map::new();
     for (key, _) in TABLE_ARG_KEYS {
@@ -96,7 +96,7 @@ pub(super) fn take_timing_model(
         return parse_canonical_table_args(&timing["config"])?.open_timing_model(dir).map(Some);
     }
     if !timing.is_null() {
-        engine.put_back("timing_model", timing);
+        engine.put_value_back("timing_model", timing);
         return Ok(None);
     }
     let tables = KernelTableArgs { named, prefix: "extra_engine_args.engine.aic_" };
@@ -112,7 +112,7 @@ pub(super) fn take_timing_model(
 }
 
 fn parse_canonical_table_args(config: &Value) -> Result<KernelTableArgs, DynamoRunError> {
-    let mut args = JsonArgs::new("extra_engine_args.engine.timing_model.config", config)?;
+    let mut args = DynamoJsonArgs::new("extra_engine_args.engine.timing_model.config", config)?;
     let mut named = Map::new();
     for (key, canonical) in TABLE_ARG_KEYS {
         let value = args.take_value(canonical).or_else(|| args.take_value(key));
@@ -127,7 +127,7 @@ fn parse_canonical_table_args(config: &Value) -> Result<KernelTableArgs, DynamoR
 pub(super) fn kv_bytes_per_token(
     model: &str,
     tp: u32,
-    dir: RunFolders<'_>,
+    dir: DynamoRunFolders<'_>,
 ) -> Result<u64, DynamoRunError> {
     let args = KernelTableArgs { named: Map::new(), prefix: "engine." };
     Ok(args.read_model_shape(model, dir.run)?.kv_bytes_per_token(tp, 2))
@@ -166,7 +166,10 @@ impl KernelTableArgs {
         })
     }
 
-    fn open_timing_model(&self, dir: RunFolders<'_>) -> Result<KernelTimingModel, DynamoRunError> {
+    fn open_timing_model(
+        &self,
+        dir: DynamoRunFolders<'_>,
+    ) -> Result<KernelTimingModel, DynamoRunError> {
         let backend = self.backend_arg()?;
         let gpu = self.gpu_arg()?;
         if self.count_arg("attention_dp_size")? != 1 {
@@ -179,7 +182,7 @@ impl KernelTableArgs {
         let path = path.ok_or_else(|| self.invalid_field("model_path", "is missing"))?;
         let tp = self.count_arg("tp_size")?;
         let dtype = self.text_arg("kv_cache_dtype")?.unwrap_or("auto");
-        let setup = RooflineSetup {
+        let setup = RooflineModelSetup {
             tp,
             kv_bytes: if dtype.contains("8") { 1 } else { 2 },
             coefficients: RooflineCoefficients {
@@ -187,14 +190,14 @@ impl KernelTableArgs {
                 front_end_us: 0.0,
                 ..RooflineCoefficients::default()
             },
-            ..RooflineSetup::new(self.read_model_shape(path, dir.run)?, gpu.clone())
+            ..RooflineModelSetup::new(self.read_model_shape(path, dir.run)?, gpu.clone())
         };
         if let Some(folder) = dir.kernel_tables {
             return self.open_kernel_tables(folder, backend, setup);
         }
         // Either way the experts of a layer are spread over its GPUs, and all versions share one
         // roofline.
-        let roofline = Roofline::new(&setup);
+        let roofline = RooflineModel::new(&setup);
         let roofline =
             roofline.map_err(|error| self.invalid_field("tp_size", error.to_string()))?;
         tracing::warn!(
@@ -216,9 +219,9 @@ impl KernelTableArgs {
         &self,
         folder: &Path,
         backend: &'static str,
-        setup: RooflineSetup,
+        setup: RooflineModelSetup,
     ) -> Result<KernelTimingModel, DynamoRunError> {
-        let aic = AicSetup {
+        let aic = AiConfiguratorSetup {
             shape: setup.shape.clone(),
             system: self.text_arg("system")?.unwrap_or(DEFAULT_AIC_SYSTEM).to_owned(),
             backend: backend.to_owned(),
@@ -230,7 +233,7 @@ impl KernelTableArgs {
             mixed: MixedStepTiming::Sum,
             overhead: StepOverhead::default(),
         };
-        let aic = AicStepTimes::open(folder, &aic);
+        let aic = AiConfiguratorStepTimes::open(folder, &aic);
         let aic = aic.map_err(|error| self.invalid_field("system", error.to_string()))?;
         tracing::info!(
             version = aic.version,
@@ -254,7 +257,7 @@ impl KernelTableArgs {
         let system = self.text_arg("system")?.unwrap_or(DEFAULT_AIC_SYSTEM);
         let found = find_gpu(system).or_else(|| find_gpu(system.split("_sxm").next()?));
         found.ok_or_else(|| {
-            let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
+            let known: Vec<_> = KNOWN_GPUS.iter().map(|gpu| gpu.name).collect();
             let known = known.join(", ");
             self.invalid_field("system", format!("{system:?} is not known; available are {known}"))
         })
@@ -290,25 +293,25 @@ impl KernelTimingModel {
     /// Returns [`DynamoRunError`] if the weights leave no memory.
     pub(super) fn with_kv_cache_size(
         self,
-        worker: &mut JsonArgs,
-        engine: &mut JsonArgs,
+        worker: &mut DynamoJsonArgs,
+        engine: &mut DynamoJsonArgs,
     ) -> Result<Self, DynamoRunError> {
-        let given = worker.take_number("gpu_memory_utilization")?;
-        let fraction = worker.take_number("mem_fraction_static")?;
+        let given = worker.take_optional_number("gpu_memory_utilization")?;
+        let fraction = worker.take_optional_number("mem_fraction_static")?;
         let (share, block_size) = match self.backend {
             "sglang" => (fraction.or(given).unwrap_or(0.88), 1),
             "trtllm" => (given.unwrap_or(0.9), 32),
             _ => (given.unwrap_or(0.9), 64),
         };
-        if engine.has("num_gpu_blocks") {
+        if engine.has_value("num_gpu_blocks") {
             return Ok(self);
         }
-        let told = |args: &mut JsonArgs, key: &str, default| -> Result<u32, DynamoRunError> {
-            if !args.has(key) {
+        let told = |args: &mut DynamoJsonArgs, key: &str, default| -> Result<u32, DynamoRunError> {
+            if !args.has_value(key) {
                 return Ok(default);
             }
-            let count = args.take_count(key)?.unwrap_or(default);
-            args.put_back(key, count.into());
+            let count = args.take_optional_count(key)?.unwrap_or(default);
+            args.put_value_back(key, count.into());
             Ok(count)
         };
         let block_size = told(engine, "block_size", block_size)?.max(1);

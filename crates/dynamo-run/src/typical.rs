@@ -27,7 +27,7 @@ const COMPARED_METRIC_KEYS: [&str; 6] = [
 
 /// Replays a Dynamo run, with several seeds if its router is random; `open` parses the run's folder
 /// for each.
-pub(super) fn replay_typical_seed(
+pub(super) fn replay_run_of_typical_seed(
     open: &dyn Fn() -> Result<(DynamoRunSetup, Box<dyn WorkloadSource>), DynamoRunError>,
 ) -> Result<ReplayReport, DynamoRunError> {
     let (setup, mut source) = open()?;

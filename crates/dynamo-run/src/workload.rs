@@ -3,14 +3,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use vllm_sim_replay::load::{self, AgentOrder, WorkloadFormat};
+use vllm_sim_replay::load::{self, AgentRunOrder, WorkloadFormat};
 use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
 use vllm_sim_replay::workload::{
     ClientSession, MAX_TOKENS_PER_LENGTH, WorkloadError, WorkloadSource,
 };
 
 use super::error::DynamoRunError;
-use super::json_args::{JsonArgs, invalid_field_error};
+use super::json_args::{DynamoJsonArgs, invalid_field_error};
 
 const MAX_REQUESTS: u64 = 10_000_000;
 
@@ -20,7 +20,7 @@ const MAX_REQUESTS: u64 = 10_000_000;
 /// argument, which only AISimulate's sessions have, is the number of tokens that each turn adds.
 pub(super) fn synthetic_workload(
     positional: &[Value],
-    kwargs: &mut JsonArgs,
+    kwargs: &mut DynamoJsonArgs,
     block: u32,
     concurrency: Option<usize>,
 ) -> Result<Box<dyn WorkloadSource>, DynamoRunError> {
@@ -38,7 +38,7 @@ pub(super) fn synthetic_workload(
         0..4 => 0,
         _ => length(3, "new_input_tokens_per_turn", 1, MAX_TOKENS_PER_LENGTH)?,
     };
-    let turns = kwargs.take_count("turns_per_session")?.unwrap_or(1).max(1);
+    let turns = kwargs.take_optional_count("turns_per_session")?.unwrap_or(1).max(1);
     if u64::from(turns) * u64::from(count) > MAX_REQUESTS {
         let problem = format!("has more than {MAX_REQUESTS} requests");
         return Err(invalid_field_error("kwargs.turns_per_session", problem));
@@ -49,11 +49,11 @@ pub(super) fn synthetic_workload(
         output: TokenLengthDistribution::Constant(output),
         turns: TokenLengthDistribution::Constant(turns),
         grows_by: positional.get(3).map(|_| TokenLengthDistribution::Constant(added)),
-        shared_prefix_ratio: kwargs.take_number("shared_prefix_ratio")?.unwrap_or(0.0),
-        prefix_groups: kwargs.take_count("num_prefix_groups")?.unwrap_or(0),
-        think_ms: kwargs.take_number("inter_turn_delay_ms")?.unwrap_or(0.0),
+        shared_prefix_ratio: kwargs.take_optional_number("shared_prefix_ratio")?.unwrap_or(0.0),
+        prefix_groups: kwargs.take_optional_count("num_prefix_groups")?.unwrap_or(0),
+        think_ms: kwargs.take_optional_number("inter_turn_delay_ms")?.unwrap_or(0.0),
         arrivals: parse_arrivals(kwargs, concurrency)?,
-        arrival_seed: kwargs.take_count("arrival_seed")?.unwrap_or(42).into(),
+        arrival_seed: kwargs.take_optional_count("arrival_seed")?.unwrap_or(42).into(),
         block,
         ..SyntheticWorkload::default()
     };
@@ -61,11 +61,11 @@ pub(super) fn synthetic_workload(
 }
 
 fn parse_arrivals(
-    kwargs: &mut JsonArgs,
+    kwargs: &mut DynamoJsonArgs,
     concurrency: Option<usize>,
 ) -> Result<ArrivalProcess, DynamoRunError> {
-    let rate = kwargs.take_number("request_rate")?;
-    let interval = kwargs.take_number("arrival_interval_ms")?;
+    let rate = kwargs.take_optional_number("request_rate")?;
+    let interval = kwargs.take_optional_number("arrival_interval_ms")?;
     match (rate, interval, concurrency.is_some()) {
         (None, None, true) => Ok(ArrivalProcess::Burst),
         (Some(rate), None, false) if rate > 0.0 => Ok(ArrivalProcess::Poisson(rate)),
@@ -81,9 +81,9 @@ fn parse_arrivals(
 
 pub(super) fn trace_workload(
     positional: &[Value],
-    kwargs: &mut JsonArgs,
+    kwargs: &mut DynamoJsonArgs,
     dir: &Path,
-    (closed, agent_order): (bool, AgentOrder),
+    (closed, agent_order): (bool, AgentRunOrder),
 ) -> Result<Box<dyn WorkloadSource>, DynamoRunError> {
     let files = positional.first().cloned().or_else(|| kwargs.take_value("trace_files"));
     let files: Vec<PathBuf> = match files {
@@ -96,14 +96,14 @@ pub(super) fn trace_workload(
             return Err(invalid_field_error("trace_files", problem));
         }
     };
-    let format = match kwargs.take_text("trace_format")? {
+    let format = match kwargs.take_optional_text("trace_format")? {
         None => WorkloadFormat::Mooncake,
         Some(name) => name
             .parse()
             .map_err(|problem: String| invalid_field_error("kwargs.trace_format", problem))?,
     };
     // The model of an agent graph has no further effect.
-    let model = kwargs.take_text("execution_model")?;
+    let model = kwargs.take_optional_text("execution_model")?;
     if format == WorkloadFormat::AgenticMooncake && model.is_none() {
         let problem = "trace_format agentic_mooncake requires it";
         return Err(invalid_field_error("kwargs.execution_model", problem));
@@ -112,15 +112,17 @@ pub(super) fn trace_workload(
         format,
         WorkloadFormat::AgenticMooncake | WorkloadFormat::Weka | WorkloadFormat::WekaSplit
     );
-    if agent_order == AgentOrder::ByRequestId && !has_runs {
+    if agent_order == AgentRunOrder::ByRequestId && !has_runs {
         let problem = "requires trace_format agentic_mooncake or weka";
         return Err(invalid_field_error("kwargs.agentic_lanes", problem));
     }
     let options = load::WorkloadReadOptions {
         format,
-        trace_block_size: kwargs.take_count("trace_block_size")?.unwrap_or(512),
-        shared_prefix_ratio: kwargs.take_number("trace_shared_prefix_ratio")?.unwrap_or(0.0),
-        prefix_groups: kwargs.take_count("trace_num_prefix_groups")?.unwrap_or(0),
+        trace_block_size: kwargs.take_optional_count("trace_block_size")?.unwrap_or(512),
+        shared_prefix_ratio: kwargs
+            .take_optional_number("trace_shared_prefix_ratio")?
+            .unwrap_or(0.0),
+        prefix_groups: kwargs.take_optional_count("trace_num_prefix_groups")?.unwrap_or(0),
         session_order: match closed {
             true => load::SessionOrder::AsListed,
             false => load::SessionOrder::ByStart,

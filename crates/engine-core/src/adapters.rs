@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::control::lock_unpoisoned;
-use super::parts::EngineCoreParts;
+use super::parts::EngineCoreDependencies;
 use super::request::LoraRequest;
 use vllm_sim_service::AdapterLoadMode;
 use vllm_sim_service::generate::request::ModelTarget;
 
 pub(crate) struct LoraAdapters {
-    parts: EngineCoreParts,
+    parts: EngineCoreDependencies,
     names: Mutex<BTreeMap<i64, String>>,
 }
 
 impl LoraAdapters {
-    pub(crate) fn new(parts: EngineCoreParts) -> Self {
+    pub(crate) fn new(parts: EngineCoreDependencies) -> Self {
         Self { parts, names: Mutex::default() }
     }
 
@@ -32,23 +32,23 @@ impl LoraAdapters {
             matches!(models.resolve_model_name(Some(&lora.name)), Some(ModelTarget::Lora { .. }));
         if !known || lora.in_place {
             let loaded =
-                models.load_adapter(&lora.name, &lora.path, None, AdapterLoadMode::InPlace);
+                models.load_lora_adapter(&lora.name, &lora.path, None, AdapterLoadMode::InPlace);
             loaded.map_err(|error| error.to_string())?;
         }
         lock_unpoisoned(&self.names).insert(lora.id, lora.name);
         Ok(())
     }
 
-    pub(crate) fn remove_adapter(&self, id: i64) -> bool {
+    pub(crate) fn remove_lora_adapter(&self, id: i64) -> bool {
         let name = lock_unpoisoned(&self.names).remove(&id);
-        name.is_some_and(|name| self.parts.service.models.unload_adapter(&name))
+        name.is_some_and(|name| self.parts.service.models.unload_lora_adapter(&name))
     }
 
     pub(crate) fn is_loaded(&self, id: i64) -> bool {
         lock_unpoisoned(&self.names).contains_key(&id)
     }
 
-    pub(crate) fn adapter_ids(&self) -> Vec<i64> {
+    pub(crate) fn lora_adapter_ids(&self) -> Vec<i64> {
         lock_unpoisoned(&self.names).keys().copied().collect()
     }
 }

@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rmpv::Value;
 
 use super::adapters::LoraAdapters;
-use super::decode::ArrayFields;
-use super::parts::EngineCoreParts;
+use super::decode::MsgpackArrayFields;
+use super::parts::EngineCoreDependencies;
 use super::request::LoraRequest;
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::kv::SparseLayerKind;
-use vllm_sim_service::{PauseMode, PrefixCacheReset, SleepTag};
+use vllm_sim_service::{PauseMode, PrefixCacheResetScope, SleepTag};
 
-pub(crate) struct UtilityCalls {
-    parts: EngineCoreParts,
+pub(crate) struct UtilityCallExecutor {
+    parts: EngineCoreDependencies,
     adapters: Arc<LoraAdapters>,
 }
 
@@ -26,8 +26,8 @@ pub(crate) fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, 
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl UtilityCalls {
-    pub(crate) fn new(parts: EngineCoreParts, adapters: Arc<LoraAdapters>) -> Self {
+impl UtilityCallExecutor {
+    pub(crate) fn new(parts: EngineCoreDependencies, adapters: Arc<LoraAdapters>) -> Self {
         Self { parts, adapters }
     }
 
@@ -38,16 +38,16 @@ impl UtilityCalls {
     pub(crate) async fn execute_utility_call(
         &self,
         method: &str,
-        mut args: ArrayFields,
+        mut args: MsgpackArrayFields,
     ) -> Result<Value, String> {
         let service = &self.parts.service;
         match method {
             "get_supported_tasks" => Ok(self.supported_tasks()),
             "sleep" => {
-                let level = args.take_int(0).unwrap_or(1);
+                let level = args.take_int_field(0).unwrap_or(1);
                 let level = u8::try_from(level).ok().filter(|level| *level <= 2);
                 let level = level.ok_or("sleep level must be 0, 1 or 2")?;
-                service.sleep(level, parse_pause_mode(args.take_text(1))?).await;
+                service.sleep(level, parse_pause_mode(args.take_text_field(1))?).await;
                 Ok(Value::Nil)
             }
             "wake_up" => Ok(service.wake_up(&parse_sleep_tags(&args.take_field(0))?).into()),
@@ -59,22 +59,22 @@ impl UtilityCalls {
                 self.pause_generation(&mut args).await?;
                 if method == "pause_scheduler" {
                     // New requests queue, whatever the mode did to running ones.
-                    service.pause(PauseMode::Keep).await;
+                    service.pause_generation(PauseMode::Keep).await;
                 }
                 Ok(Value::Nil)
             }
             "resume_generation" | "resume_scheduler" => {
-                service.resume();
+                service.resume_generation();
                 Ok(Value::Nil)
             }
             "is_scheduler_paused" => Ok(service.control.is_paused().into()),
             "reset_prefix_cache" => {
-                if args.take_bool(1) {
+                if args.take_bool_field(1) {
                     service.reset_host_cache();
                 }
-                let reset = match args.take_bool(0) {
-                    true => PrefixCacheReset::Preempt,
-                    false => PrefixCacheReset::WhenIdle,
+                let reset = match args.take_bool_field(0) {
+                    true => PrefixCacheResetScope::Preempt,
+                    false => PrefixCacheResetScope::WhenIdle,
                 };
                 Ok(service.reset_prefix_cache(reset).into())
             }
@@ -87,15 +87,16 @@ impl UtilityCalls {
             "reset_mm_cache" | "execute_dummy_batch" | "profile" => Ok(Value::Nil),
             "add_lora" => self.add_lora(args.take_field(0)),
             "remove_lora" => {
-                let removed = args.take_int(0).is_some_and(|id| self.adapters.remove_adapter(id));
+                let removed =
+                    args.take_int_field(0).is_some_and(|id| self.adapters.remove_lora_adapter(id));
                 Ok(removed.into())
             }
             "pin_lora" => {
-                let known = args.take_int(0).is_some_and(|id| self.adapters.is_loaded(id));
+                let known = args.take_int_field(0).is_some_and(|id| self.adapters.is_loaded(id));
                 Ok(known.into())
             }
             "list_loras" => {
-                let ids = self.adapters.adapter_ids().into_iter().map(Value::from);
+                let ids = self.adapters.lora_adapter_ids().into_iter().map(Value::from);
                 Ok(Value::Array(ids.collect()))
             }
             "collective_rpc" => {
@@ -106,7 +107,7 @@ impl UtilityCalls {
             "get_weight_version" => Ok(lock_unpoisoned(&self.parts.weight_version).as_str().into()),
             "set_weight_version" => {
                 *lock_unpoisoned(&self.parts.weight_version) =
-                    args.take_text(0).ok_or("the weight version must be a string")?;
+                    args.take_text_field(0).ok_or("the weight version must be a string")?;
                 Ok(Value::Nil)
             }
             "compute_weight_checksums" => Ok(Value::Array(Vec::new())),
@@ -120,7 +121,7 @@ impl UtilityCalls {
         if !service.control.is_paused() {
             return Err("release_kv_cache_memory() requires a completed pause first".to_owned());
         }
-        service.reset_prefix_cache(PrefixCacheReset::Preempt);
+        service.reset_prefix_cache(PrefixCacheResetScope::Preempt);
         Ok(Value::Nil)
     }
 
@@ -137,12 +138,12 @@ impl UtilityCalls {
         tasks.iter().map(|task| Value::from(*task)).collect()
     }
 
-    async fn pause_generation(&self, args: &mut ArrayFields) -> Result<(), String> {
-        let mode = parse_pause_mode(args.take_text(0))?;
+    async fn pause_generation(&self, args: &mut MsgpackArrayFields) -> Result<(), String> {
+        let mode = parse_pause_mode(args.take_text_field(0))?;
         if args.take_field(1).as_bool().unwrap_or(true) {
             self.parts.service.pause_and_clear_caches(mode).await;
         } else {
-            self.parts.service.pause(mode).await;
+            self.parts.service.pause_generation(mode).await;
         }
         Ok(())
     }

@@ -6,29 +6,32 @@ use rmpv::Value;
 use serde_json::{Map, Number, Value as Json};
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DecodeError {
+pub(crate) enum MsgpackDecodeError {
     #[error("not valid MessagePack: {0}")]
     Format(#[from] rmpv::decode::Error),
     #[error("{field} is {found}, must be {expected}")]
     Type { field: &'static str, found: String, expected: &'static str },
 }
 
-pub(crate) fn decode_value(mut bytes: &[u8]) -> Result<Value, DecodeError> {
+pub(crate) fn decode_msgpack_value(mut bytes: &[u8]) -> Result<Value, MsgpackDecodeError> {
     Ok(rmpv::decode::read_value(&mut bytes)?)
 }
 
 /// The fields of a MessagePack array; missing fields read as nil.
-pub(crate) struct ArrayFields(Vec<Value>);
+pub(crate) struct MsgpackArrayFields(Vec<Value>);
 
-impl ArrayFields {
+impl MsgpackArrayFields {
     /// Splits a MessagePack array into its fields.
     ///
     /// # Errors
-    /// [`DecodeError::Type`] for any value but an array.
-    pub(crate) fn from_array(value: Value, field: &'static str) -> Result<Self, DecodeError> {
+    /// [`MsgpackDecodeError::Type`] for any value but an array.
+    pub(crate) fn from_array(
+        value: Value,
+        field: &'static str,
+    ) -> Result<Self, MsgpackDecodeError> {
         match value {
             Value::Array(fields) => Ok(Self(fields)),
-            other => Err(type_error(field, &other, "an array")),
+            other => Err(field_type_error(field, &other, "an array")),
         }
     }
 
@@ -37,41 +40,41 @@ impl ArrayFields {
         field.map_or(Value::Nil, |field| std::mem::replace(field, Value::Nil))
     }
 
-    pub(crate) fn take_text(&mut self, index: usize) -> Option<String> {
-        value_into_text(self.take_field(index))
+    pub(crate) fn take_text_field(&mut self, index: usize) -> Option<String> {
+        msgpack_value_into_text(self.take_field(index))
     }
 
-    pub(crate) fn take_int(&mut self, index: usize) -> Option<i64> {
+    pub(crate) fn take_int_field(&mut self, index: usize) -> Option<i64> {
         self.take_field(index).as_i64()
     }
 
-    pub(crate) fn take_bool(&mut self, index: usize) -> bool {
+    pub(crate) fn take_bool_field(&mut self, index: usize) -> bool {
         self.take_field(index).as_bool().unwrap_or(false)
     }
 }
 
 /// Creates a decoding error about a value that is not `expected`; a long value is shortened.
-pub(crate) fn type_error(
+pub(crate) fn field_type_error(
     field: &'static str,
     found: &Value,
     expected: &'static str,
-) -> DecodeError {
+) -> MsgpackDecodeError {
     let mut found = found.to_string();
     if let Some((cut, _)) = found.char_indices().nth(60) {
         found.truncate(cut);
         found.push('…');
     }
-    DecodeError::Type { field, found, expected }
+    MsgpackDecodeError::Type { field, found, expected }
 }
 
-pub(crate) fn value_into_text(value: Value) -> Option<String> {
+pub(crate) fn msgpack_value_into_text(value: Value) -> Option<String> {
     match value {
         Value::String(text) => text.into_str(),
         _ => None,
     }
 }
 
-pub(crate) fn map_member<'v>(map: &'v Value, key: &str) -> &'v Value {
+pub(crate) fn msgpack_map_member<'v>(map: &'v Value, key: &str) -> &'v Value {
     const NIL: &Value = &Value::Nil;
     let entries = map.as_map().map_or(&[][..], Vec::as_slice);
     let found = entries.iter().find(|(k, _)| k.as_str() == Some(key));
@@ -81,12 +84,12 @@ pub(crate) fn map_member<'v>(map: &'v Value, key: &str) -> &'v Value {
 pub(crate) fn decode_token_ids(
     value: &Value,
     field: &'static str,
-) -> Result<Vec<u32>, DecodeError> {
+) -> Result<Vec<u32>, MsgpackDecodeError> {
     let items =
-        value.as_array().ok_or_else(|| type_error(field, value, "an array of token ids"))?;
+        value.as_array().ok_or_else(|| field_type_error(field, value, "an array of token ids"))?;
     let id = |item: &Value| {
         let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| type_error(field, item, "a token id"))
+        id.ok_or_else(|| field_type_error(field, item, "a token id"))
     };
     items.iter().map(id).collect()
 }
@@ -110,7 +113,7 @@ pub(crate) fn decode_tensor<'v>(
     Some((dtype.as_str()?, shape.collect::<Option<_>>()?, bytes))
 }
 
-pub(crate) fn decode_int_rows(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<i64>>> {
+pub(crate) fn decode_int_matrix(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<i64>>> {
     let (dtype, shape, bytes) = decode_tensor(value, aux)?;
     let [_, columns] = shape.as_slice() else {
         return None;
@@ -167,14 +170,14 @@ mod tests {
         // {"a": 1, 7: [nil, 2.5], "t": ext}
         let bytes =
             [0x83, 0xa1, b'a', 1, 7, 0x92, 0xc0, 0xca, 0x40, 0x20, 0, 0, 0xa1, b't', 0xd4, 3, 9];
-        let read = msgpack_to_json(decode_value(&bytes).expect("it is MessagePack"));
+        let read = msgpack_to_json(decode_msgpack_value(&bytes).expect("it is MessagePack"));
         assert_eq!(read.to_string(), r#"{"a":1,"7":[null,2.5],"t":null}"#);
     }
 
     #[test]
     fn garbage_is_an_error_and_never_large() {
         for bytes in [&[][..], &[0xdd, 0xff, 0xff, 0xff, 0xff], &[0xc1]] {
-            let read = decode_value(bytes);
+            let read = decode_msgpack_value(bytes);
             assert!(read.is_err() || read.is_ok_and(|v| v.is_nil()), "{bytes:?}");
         }
         assert!(decode_token_ids(&Value::from(-1), "x").is_err());

@@ -137,12 +137,12 @@ impl MsgpackWriter {
         let _ = rmpv::encode::write_value(&mut self.0, value);
     }
 
-    pub(crate) fn write_count(&mut self, key: &str, n: u64) {
+    pub(crate) fn write_count_entry(&mut self, key: &str, n: u64) {
         self.write_text(key);
         self.write_uint(n);
     }
 
-    pub(crate) fn write_counts(&mut self, counts: &[u64]) {
+    pub(crate) fn write_count_array(&mut self, counts: &[u64]) {
         self.write_array_len(counts.len());
         for count in counts {
             self.write_uint(*count);
@@ -185,7 +185,7 @@ impl MsgpackWriter {
             w.write_array_len(events.len());
             for (kind, at) in events {
                 w.write_map_len(2);
-                w.write_count("type", *kind as u64);
+                w.write_count_entry("type", *kind as u64);
                 w.write_text("timestamp");
                 w.write_float(at.as_secs_f64());
             }
@@ -256,19 +256,19 @@ impl MsgpackWriter {
     fn write_prefill_stats(&mut self, stats: PrefillStats) {
         let cached = stats.cached + stats.external;
         self.write_map_len(6);
-        self.write_count("num_prompt_tokens", stats.prompt.into());
+        self.write_count_entry("num_prompt_tokens", stats.prompt.into());
         let computed = stats.prompt.saturating_sub(cached);
-        self.write_count("num_computed_tokens", computed.into());
-        self.write_count("num_cached_tokens", cached.into());
-        self.write_count("num_local_cached_tokens", stats.cached.into());
-        self.write_count("num_external_cached_tokens", stats.external.into());
-        self.write_count("num_cache_creation_tokens", 0);
+        self.write_count_entry("num_computed_tokens", computed.into());
+        self.write_count_entry("num_cached_tokens", cached.into());
+        self.write_count_entry("num_local_cached_tokens", stats.cached.into());
+        self.write_count_entry("num_external_cached_tokens", stats.external.into());
+        self.write_count_entry("num_cache_creation_tokens", 0);
     }
 }
 
 /// Encodes the outputs of one engine step for one front end, optionally with scheduler statistics
 /// and the label of the model weights.
-pub(crate) fn encode_outputs(
+pub(crate) fn encode_step_outputs(
     rank: u32,
     at: SimTime,
     outputs: &[EngineCoreOutput],
@@ -293,13 +293,13 @@ pub(crate) fn encode_outputs(
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaveChange {
+pub(crate) enum DataParallelWaveChange {
     Begun(u64),
     Complete(u64),
 }
 
 /// Encodes a notification for the coordinator that a wave of data-parallel ranks starts or ends.
-pub(crate) fn encode_wave_change(rank: u32, edge: WaveChange) -> Vec<u8> {
+pub(crate) fn encode_wave_change(rank: u32, edge: DataParallelWaveChange) -> Vec<u8> {
     let mut w = MsgpackWriter::default();
     w.write_array_len(8);
     w.write_uint(rank.into());
@@ -308,11 +308,11 @@ pub(crate) fn encode_wave_change(rank: u32, edge: WaveChange) -> Vec<u8> {
     w.write_float(0.0);
     (0..2).for_each(|_| w.write_nil());
     match edge {
-        WaveChange::Complete(wave) => {
+        DataParallelWaveChange::Complete(wave) => {
             w.write_uint(wave);
             w.write_nil();
         }
-        WaveChange::Begun(wave) => {
+        DataParallelWaveChange::Begun(wave) => {
             w.write_nil();
             w.write_uint(wave);
         }

@@ -9,9 +9,9 @@ use rmpv::Value;
 use super::encode::{
     self, EngineCoreEventType, EngineCoreOutput, EngineRequestError, FinishReason, PrefillStats,
 };
-use super::encode::{PoolingTensor, WaveChange};
+use super::encode::{DataParallelWaveChange, PoolingTensor};
 use super::logprobs::LogprobRows;
-use super::request::{CoreRequest, RequestFields, RequestKind};
+use super::request::{EngineCoreRequest, EngineCoreRequestFields, EngineCoreRequestKind};
 use super::stats::SchedulerStats;
 use vllm_sim_engine::SimTime;
 
@@ -36,7 +36,7 @@ fn check_golden(name: &str, message: &[u8]) {
 fn encoded_output(fields: impl FnOnce(&mut EngineCoreOutput)) -> Vec<u8> {
     let mut output = EngineCoreOutput::new("chatcmpl-1-0a1b2c3d".into());
     fields(&mut output);
-    encode::encode_outputs(1, SimTime::from_millis(1500), &[output], None, None)
+    encode::encode_step_outputs(1, SimTime::from_millis(1500), &[output], None, None)
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn first_tokens_have_events_and_cached_token_counts() {
 #[test]
 fn a_message_has_the_label_of_the_model_weights() {
     let output = EngineCoreOutput { tokens: vec![7], ..EngineCoreOutput::new("a".into()) };
-    let message = encode::encode_outputs(0, SimTime::ZERO, &[output], None, Some("default"));
+    let message = encode::encode_step_outputs(0, SimTime::ZERO, &[output], None, Some("default"));
     let fields = rmpv::decode::read_value(&mut &*message).expect("a message");
     let fields = fields.as_array().expect("an array");
     assert_eq!((fields.len(), fields[8].as_str()), (9, Some("default")));
@@ -109,7 +109,7 @@ fn a_pooling_output_is_a_tensor() {
 #[test]
 fn scheduler_stats_are_sent_with_a_step() {
     let stats = SchedulerStats { wave: 3, ..SchedulerStats::default() };
-    let message = encode::encode_outputs(0, SimTime::from_millis(20), &[], Some(&stats), None);
+    let message = encode::encode_step_outputs(0, SimTime::from_millis(20), &[], Some(&stats), None);
     check_golden("statistics", &message);
 }
 
@@ -123,19 +123,22 @@ fn responses_to_calls_have_the_call_id() {
 
 #[test]
 fn waves_begin_and_end() {
-    check_golden("wave-begun", &encode::encode_wave_change(1, WaveChange::Begun(2)));
-    check_golden("wave-complete", &encode::encode_wave_change(0, WaveChange::Complete(2)));
+    check_golden("wave-begun", &encode::encode_wave_change(1, DataParallelWaveChange::Begun(2)));
+    check_golden(
+        "wave-complete",
+        &encode::encode_wave_change(0, DataParallelWaveChange::Complete(2)),
+    );
 }
 
 /// Decodes a recorded request: a chat with seed, bias, stop string and template arguments, or a
 /// required tool call.
-fn recorded_request(name: &str) -> (CoreRequest, RequestFields) {
+fn recorded_request(name: &str) -> (EngineCoreRequest, EngineCoreRequestFields) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{name}.hex"));
     let text = std::fs::read_to_string(&path).expect("there is a file");
     let bytes = text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16));
     let bytes: Vec<_> = bytes.collect::<Result<_, _>>().expect("hexadecimal digits");
-    let mut request = CoreRequest::decode_request(&bytes, &[]).expect("it is right");
-    let nothing = Err(super::decode::type_error("", &Value::Nil, ""));
+    let mut request = EngineCoreRequest::decode_request(&bytes, &[]).expect("it is right");
+    let nothing = Err(super::decode::field_type_error("", &Value::Nil, ""));
     let fields = std::mem::replace(&mut request.fields, nothing);
     (request, fields.expect("it is right"))
 }
@@ -146,7 +149,7 @@ fn requests_of_real_front_ends_are_read() {
         let (request, chat) = recorded_request(&format!("vllm-rs-{version}-chat"));
         assert!(request.id.starts_with("chatcmpl-"));
         assert_eq!((request.client, chat.prompt.len()), (0, 15));
-        let RequestKind::Generate(sampling) = chat.work else {
+        let EngineCoreRequestKind::Generate(sampling) = chat.work else {
             panic!("{:?}", chat.work);
         };
         let params = sampling.params;
@@ -156,7 +159,7 @@ fn requests_of_real_front_ends_are_read() {
         assert_eq!(params.logit_bias.map(|bias| bias.0.len()), Some(1));
         assert!(chat.parser_kwargs.is_map() && chat.reasoning_ended.is_none());
         let (_, call) = recorded_request(&format!("vllm-rs-{version}-call"));
-        let RequestKind::Generate(sampling) = call.work else {
+        let EngineCoreRequestKind::Generate(sampling) = call.work else {
             panic!("{:?}", call.work);
         };
         assert!(sampling.params.structured_outputs.is_some());

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rmpv::Value;
 
-use super::decode::{self, map_member};
-use super::parts::EngineCoreParts;
+use super::decode::{self, msgpack_map_member};
+use super::parts::EngineCoreDependencies;
 use super::ready;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -24,8 +24,8 @@ const INPUT_HIGH_WATER_MARK: i32 = 1_000;
 /// High-water mark of an output socket, in messages to send.
 ///
 /// The mark is low because libzmq does not limit bytes; further messages wait in the
-/// [`OutputQueue`](super::output_queue::OutputQueue).
-pub(crate) const OUTPUT_HIGH_WATER_MARK: i32 = 4;
+/// [`FrontEndOutputQueue`](super::output_queue::FrontEndOutputQueue).
+pub(crate) const OUTPUT_SOCKET_HIGH_WATER_MARK: i32 = 4;
 /// High-water mark of the handshake and coordinator sockets, in messages, which are small.
 const CONTROL_HIGH_WATER_MARK: i32 = 100_000;
 
@@ -101,7 +101,7 @@ struct SocketAddresses {
 /// [`EngineCoreError`] if the front end does not answer or its answer is malformed.
 pub(crate) fn join_front_end(
     context: &zmq::Context,
-    parts: &EngineCoreParts,
+    parts: &EngineCoreDependencies,
     stopped: &zmq::Socket,
 ) -> Result<Option<HandshakeSockets>, EngineCoreError> {
     let parallel = &parts.config.engine.parallel;
@@ -129,7 +129,7 @@ pub(crate) fn join_front_end(
         at.iter().map(|at| open_with(kind, most, at)).collect()
     };
     let inputs = open_all(zmq::DEALER, INPUT_HIGH_WATER_MARK, &addresses.inputs)?;
-    let outputs = open_all(zmq::PUSH, OUTPUT_HIGH_WATER_MARK, &addresses.outputs)?;
+    let outputs = open_all(zmq::PUSH, OUTPUT_SOCKET_HIGH_WATER_MARK, &addresses.outputs)?;
     let ready = ready::encode_ready_response(parts, &addresses.stats, &addresses.coordinator);
     for input in &inputs {
         input.send(ready.as_slice(), 0)?;
@@ -219,10 +219,10 @@ fn tcp_endpoint(host: &str, port: u16) -> String {
 
 impl SocketAddresses {
     fn read(message: &[u8]) -> Result<Self, String> {
-        let message = decode::decode_value(message).map_err(|error| error.to_string())?;
-        let addresses = map_member(&message, "addresses");
+        let message = decode::decode_msgpack_value(message).map_err(|error| error.to_string())?;
+        let addresses = msgpack_map_member(&message, "addresses");
         let list = |key: &str| -> Result<Vec<String>, String> {
-            let items = map_member(addresses, key).as_array();
+            let items = msgpack_map_member(addresses, key).as_array();
             let texts = items.map(|items| items.iter().filter_map(Value::as_str));
             let texts: Vec<_> = texts.into_iter().flatten().map(str::to_owned).collect();
             match texts.is_empty() {
@@ -230,7 +230,7 @@ impl SocketAddresses {
                 false => Ok(texts),
             }
         };
-        let text = |key: &str| map_member(addresses, key).as_str().map(str::to_owned);
+        let text = |key: &str| msgpack_map_member(addresses, key).as_str().map(str::to_owned);
         let found = Self {
             inputs: list("inputs")?,
             outputs: list("outputs")?,

@@ -10,13 +10,13 @@ use tokio::sync::oneshot;
 
 use super::adapters::LoraAdapters;
 use super::catch_panic;
-use super::control::UtilityCalls;
-use super::decode::{self, ArrayFields};
+use super::control::UtilityCallExecutor;
+use super::decode::{self, MsgpackArrayFields};
 use super::encode;
 use super::handshake::{self, EngineCoreError};
 use super::output::{self, OutputThreadMessage};
-use super::parts::EngineCoreParts;
-use super::request::CoreRequest;
+use super::parts::EngineCoreDependencies;
+use super::request::EngineCoreRequest;
 use super::serve::RequestSubmitter;
 
 /// Number of messages read from one socket before the next socket gets its turn.
@@ -34,18 +34,18 @@ const UTILITY_CALL: &[u8] = &[3];
 /// In-process socket on which the output thread reports a panic.
 const OUTPUT_PANIC_ENDPOINT: &str = "inproc://broken";
 
-pub(crate) struct InputThread {
-    parts: EngineCoreParts,
+pub(crate) struct InputSocketThread {
+    parts: EngineCoreDependencies,
     runtime: Handle,
     queue: Sender<OutputThreadMessage>,
     stopped: zmq::Socket,
     requests: Arc<RequestSubmitter>,
-    control: Arc<UtilityCalls>,
+    control: Arc<UtilityCallExecutor>,
 }
 
-impl InputThread {
+impl InputSocketThread {
     pub(crate) fn new(
-        parts: EngineCoreParts,
+        parts: EngineCoreDependencies,
         runtime: Handle,
         queue: Sender<OutputThreadMessage>,
         stopped: zmq::Socket,
@@ -57,7 +57,7 @@ impl InputThread {
                 queue.clone(),
                 adapters.clone(),
             )),
-            control: Arc::new(UtilityCalls::new(parts.clone(), adapters)),
+            control: Arc::new(UtilityCallExecutor::new(parts.clone(), adapters)),
             parts,
             runtime,
             queue,
@@ -82,7 +82,7 @@ impl InputThread {
             Some(coordinator) => (Some(coordinator.input), Some(coordinator.output)),
             None => (None, None),
         };
-        let sender = output::OutputThread::new(&self.parts, joined.outputs, wave_output);
+        let sender = output::OutputSocketThread::new(&self.parts, joined.outputs, wave_output);
         let broken = context.socket(zmq::PAIR)?;
         broken.bind(OUTPUT_PANIC_ENDPOINT)?;
         let breaks = context.socket(zmq::PAIR)?;
@@ -164,42 +164,47 @@ impl InputThread {
     }
 
     /// Handles the coordinator's notification that another data-parallel rank has requests.
-    fn start_wave(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
-        let fields = decode::decode_value(payload)?;
+    fn start_wave(&self, payload: &[u8]) -> Result<(), decode::MsgpackDecodeError> {
+        let fields = decode::decode_msgpack_value(payload)?;
         let wave = fields.as_array().and_then(|fields| fields.first()?.as_u64());
         let wave =
-            wave.ok_or_else(|| decode::type_error("wave", &fields, "an array of numbers"))?;
+            wave.ok_or_else(|| decode::field_type_error("wave", &fields, "an array of numbers"))?;
         if let Some(waves) = &self.parts.waves {
             waves.raise_wave_number(wave);
         }
         Ok(())
     }
 
-    fn add_request(&self, payload: &[u8], aux: &[Vec<u8>]) -> Result<(), decode::DecodeError> {
-        let request = CoreRequest::decode_request(payload, aux)?;
+    fn add_request(
+        &self,
+        payload: &[u8],
+        aux: &[Vec<u8>],
+    ) -> Result<(), decode::MsgpackDecodeError> {
+        let request = EngineCoreRequest::decode_request(payload, aux)?;
         if let Some(waves) = &self.parts.waves {
             waves.raise_wave_number(request.wave);
         }
-        self.requests.submit_in_order(&self.runtime, request);
+        self.requests.submit_request_in_order(&self.runtime, request);
         Ok(())
     }
 
-    fn abort_requests(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
-        let ids = decode::decode_value(payload)?;
+    fn abort_requests(&self, payload: &[u8]) -> Result<(), decode::MsgpackDecodeError> {
+        let ids = decode::decode_msgpack_value(payload)?;
         let ids = ids
             .as_array()
-            .ok_or_else(|| decode::type_error("request_ids", &ids, "an array of strings"))?;
+            .ok_or_else(|| decode::field_type_error("request_ids", &ids, "an array of strings"))?;
         let ids = ids.iter().filter_map(Value::as_str).map(Into::into);
         let _ = self.queue.send(OutputThreadMessage::Abort(ids.collect()));
         Ok(())
     }
 
-    fn call_utility(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
-        let mut fields = ArrayFields::from_array(decode::decode_value(payload)?, "utility call")?;
-        let client = fields.take_int(0).and_then(|n| usize::try_from(n).ok());
+    fn call_utility(&self, payload: &[u8]) -> Result<(), decode::MsgpackDecodeError> {
+        let mut fields =
+            MsgpackArrayFields::from_array(decode::decode_msgpack_value(payload)?, "utility call")?;
+        let client = fields.take_int_field(0).and_then(|n| usize::try_from(n).ok());
         let call = fields.take_field(1);
-        let method = fields.take_text(2).unwrap_or_default();
-        let args = ArrayFields::from_array(fields.take_field(3), "args");
+        let method = fields.take_text_field(2).unwrap_or_default();
+        let args = MsgpackArrayFields::from_array(fields.take_field(3), "args");
         let (control, queue) = (self.control.clone(), self.queue.clone());
         let rank = self.parts.rank;
         let wanted = (!self.parts.service.is_draining()).then(|| method.clone());

@@ -44,10 +44,10 @@ use tokio::sync::oneshot;
 use vllm_sim_config::Config;
 
 pub use handshake::EngineCoreError;
-use input::InputThread;
-pub use observer::OutputObserver;
+use input::InputSocketThread;
+pub use observer::EngineOutputObserver;
 use output::OutputThreadMessage;
-pub use parts::EngineCoreParts;
+pub use parts::EngineCoreDependencies;
 pub use reasoning::ReasoningMarkers;
 pub use waves::DataParallelWaves;
 
@@ -60,9 +60,9 @@ pub struct EngineEventChannel {
 
 /// Creates the observer of a simulated engine, and the channel on which it sends the engine's
 /// events to the engine core.
-pub fn observe_engine(config: &Config) -> (OutputObserver, EngineEventChannel) {
+pub fn create_output_observer(config: &Config) -> (EngineOutputObserver, EngineEventChannel) {
     let (queue, steps) = channel();
-    let observer = OutputObserver::new(queue.clone(), config);
+    let observer = EngineOutputObserver::new(queue.clone(), config);
     (observer, EngineEventChannel { queue, steps })
 }
 
@@ -86,7 +86,7 @@ impl EngineCore {
     /// # Errors
     /// [`EngineCoreError`] if a thread or socket cannot be created.
     pub fn start(
-        parts: EngineCoreParts,
+        parts: EngineCoreDependencies,
         steps: EngineEventChannel,
     ) -> Result<Self, EngineCoreError> {
         const STOP_ENDPOINT: &str = "inproc://stop";
@@ -102,7 +102,7 @@ impl EngineCore {
         let name = format!("core-{}", parts.rank);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let run = || {
-                let input = InputThread::new(parts, runtime, steps.queue, stopped);
+                let input = InputSocketThread::new(parts, runtime, steps.queue, stopped);
                 input.run_until_stopped(&context, steps.steps, join)
             };
             if let Err(error) = catch_panic(run) {
@@ -114,7 +114,7 @@ impl EngineCore {
     }
 
     /// Resolves when the engine has joined the front end; at most one call may await it.
-    pub fn wait_until_joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn wait_until_front_end_connected(&mut self) -> impl Future<Output = ()> + Send + use<> {
         let joined = self.joined.take();
         async move {
             if let Some(joined) = joined

@@ -3,10 +3,10 @@
 //! Source: vLLM 0.33 `vllm/v1/outputs.py`, `LogprobsLists`, `LogprobsTensors`.
 
 use super::encode::PoolingTensor;
-use super::request::RequestSampling;
+use super::request::RequestSamplingParams;
 use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::{EMPTY_CONTEXT_HASH, ReplyScript, extend_context_hash};
-use vllm_sim_service::logprobs::{LogprobPosition, RankedToken};
+use vllm_sim_service::logprobs::{LogprobInputs, RankedTokenLogprob};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestedLogprobs {
@@ -38,14 +38,14 @@ pub(crate) struct LogprobRows {
 
 /// Vocabulary size and seed, from which simulated log probabilities are computed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LogprobSource {
+pub(crate) struct SimulatedLogprobSource {
     pub(crate) vocabulary: u32,
     pub(crate) seed: u64,
 }
 
 impl RequestedLogprobs {
     /// Returns which log probabilities a request asks for; `None` if it asks for none.
-    pub(crate) fn from_sampling(sampling: &RequestSampling) -> Option<Self> {
+    pub(crate) fn from_sampling(sampling: &RequestSamplingParams) -> Option<Self> {
         let params = &sampling.params;
         let others = |asked: Option<i128>| {
             asked.map(|most| usize::try_from(most).map_or(OtherTokens::All, OtherTokens::Likeliest))
@@ -74,7 +74,7 @@ impl RequestedLogprobs {
     /// the scripted reply.
     pub(crate) fn output_logprob_rows(
         &self,
-        source: LogprobSource,
+        source: SimulatedLogprobSource,
         script: &ReplyScript,
         position: usize,
         tokens: &[u32],
@@ -91,7 +91,7 @@ impl RequestedLogprobs {
     /// Returns the log probabilities of the tokens of a prompt, from its second token.
     pub(crate) fn prompt_logprob_rows(
         &self,
-        source: LogprobSource,
+        source: SimulatedLogprobSource,
         prompt: &[u32],
     ) -> Option<LogprobRows> {
         let others = self.prompt.as_ref()?;
@@ -111,9 +111,9 @@ impl RequestedLogprobs {
     /// in the request come next.
     ///
     /// A negative token id in the request gets a log probability of minus infinity.
-    pub(crate) fn prompt_scores(
+    pub(crate) fn requested_token_logprobs(
         &self,
-        source: LogprobSource,
+        source: SimulatedLogprobSource,
         prompt: &[u32],
     ) -> Option<PoolingTensor> {
         let (first, rows) = self.scored.as_ref()?;
@@ -144,9 +144,9 @@ impl RequestedLogprobs {
     }
 }
 
-impl LogprobSource {
-    fn position_at(self, context: u64, temperature: f64) -> LogprobPosition {
-        LogprobPosition {
+impl SimulatedLogprobSource {
+    fn position_at(self, context: u64, temperature: f64) -> LogprobInputs {
+        LogprobInputs {
             vocabulary: self.vocabulary,
             context: mix_u64_pair(self.seed, context),
             temperature,
@@ -155,7 +155,7 @@ impl LogprobSource {
 }
 
 impl OtherTokens {
-    fn row_beside(&self, position: LogprobPosition, id: u32) -> Vec<RankedToken> {
+    fn row_beside(&self, position: LogprobInputs, id: u32) -> Vec<RankedTokenLogprob> {
         match self {
             Self::Likeliest(most) => position.chosen_and_top_tokens(id, *most),
             Self::All => position.chosen_and_top_tokens(id, usize::MAX),
@@ -171,21 +171,21 @@ impl Default for LogprobRows {
 }
 
 impl LogprobRows {
-    fn push_row(&mut self, entries: Vec<RankedToken>) {
+    fn push_row(&mut self, entries: Vec<RankedTokenLogprob>) {
         self.columns = entries.len();
         self.ranks.extend(entries.first().map(|own| own.rank as i32));
         self.ids.extend(entries.iter().map(|entry| entry.id as i32));
         self.values.extend(entries.iter().map(|entry| entry.logprob));
     }
 
-    pub(crate) fn set_last_token_id(&mut self, id: u32) {
+    pub(crate) fn set_last_row_token_id(&mut self, id: u32) {
         let first = self.ids.len().saturating_sub(self.columns);
         if let Some(own) = self.ids.get_mut(first) {
             *own = id as i32;
         }
     }
 
-    pub(crate) fn append_rows(&mut self, mut other: Self) {
+    pub(crate) fn append_logprob_rows(&mut self, mut other: Self) {
         self.columns = other.columns;
         self.ids.append(&mut other.ids);
         self.values.append(&mut other.values);

@@ -5,8 +5,8 @@ use std::sync::mpsc::Sender;
 
 use super::encode::PrefillStats;
 use super::output::OutputThreadMessage;
-use super::stats::{AdapterSequences, DraftCounts, SchedulerStats};
-use super::step::{EngineStep, StepEvent};
+use super::stats::{DraftTokenCounts, LoraSequenceCounts, SchedulerStats};
+use super::step::{EngineStepEvent, EngineStepEvents};
 use vllm_sim_config::{Config, SchedulerKind};
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SimTime};
@@ -16,7 +16,7 @@ use vllm_sim_engine::{EngineStats, SchedulerEvent, SimTime};
 ///
 /// A batching engine marks the end of each step. The pool scheduler has no steps, so all events at
 /// one instant form a batch.
-pub struct OutputObserver {
+pub struct EngineOutputObserver {
     queue: Sender<OutputThreadMessage>,
     steps: bool,
     cache: bool,
@@ -26,12 +26,12 @@ pub struct OutputObserver {
     stats: SchedulerStats,
     /// Number of running, waiting and deferred sequences in the statistics sent last.
     last_sent: (usize, usize, usize),
-    open: Vec<(Arc<str>, StepEvent)>,
+    open: Vec<(Arc<str>, EngineStepEvent)>,
     at: SimTime,
-    done: Vec<EngineStep>,
+    done: Vec<EngineStepEvents>,
 }
 
-impl OutputObserver {
+impl EngineOutputObserver {
     pub(crate) fn new(queue: Sender<OutputThreadMessage>, config: &Config) -> Self {
         let engine = &config.engine;
         let drafts = engine.speculative.as_ref();
@@ -44,7 +44,7 @@ impl OutputObserver {
                 .as_ref()
                 .is_some_and(|transfer| transfer.connector.is_some()),
             stats: SchedulerStats {
-                drafts: drafts.map(|drafts| DraftCounts::new(drafts.num_tokens as usize)),
+                drafts: drafts.map(|drafts| DraftTokenCounts::new(drafts.num_tokens as usize)),
                 ..SchedulerStats::default()
             },
             last_sent: (0, 0, 0),
@@ -55,10 +55,14 @@ impl OutputObserver {
     }
 
     fn close_step(&mut self, at: SimTime) {
-        self.done.push(EngineStep { at, events: std::mem::take(&mut self.open), stats: None });
+        self.done.push(EngineStepEvents {
+            at,
+            events: std::mem::take(&mut self.open),
+            stats: None,
+        });
     }
 
-    fn push_event(&mut self, at: SimTime, record: &SequenceRecord, event: StepEvent) {
+    fn push_event(&mut self, at: SimTime, record: &SequenceRecord, event: EngineStepEvent) {
         if !self.steps && !self.open.is_empty() && at != self.at {
             self.close_step(self.at);
         }
@@ -66,7 +70,11 @@ impl OutputObserver {
         self.open.push((record.request.id.clone(), event));
     }
 
-    fn count_lora(&mut self, record: &SequenceRecord, change: impl FnOnce(&mut AdapterSequences)) {
+    fn count_lora(
+        &mut self,
+        record: &SequenceRecord,
+        change: impl FnOnce(&mut LoraSequenceCounts),
+    ) {
         if let Some(name) = &record.request.lora {
             let loras = &mut self.stats.loras;
             let used = loras.entry(name.clone()).or_default();
@@ -78,7 +86,7 @@ impl OutputObserver {
     }
 }
 
-impl EngineObserver for OutputObserver {
+impl EngineObserver for EngineOutputObserver {
     fn on_sequence_queued(&mut self, record: &SequenceRecord) {
         self.count_lora(record, |used| used.waiting += 1);
     }
@@ -90,7 +98,7 @@ impl EngineObserver for OutputObserver {
         record: &SequenceRecord,
         _: SimTime,
     ) {
-        let starts = |used: &mut AdapterSequences| {
+        let starts = |used: &mut LoraSequenceCounts| {
             used.waiting = used.waiting.saturating_sub(1);
             used.running += 1;
         };
@@ -98,12 +106,12 @@ impl EngineObserver for OutputObserver {
             SchedulerEvent::Scheduled { cached, external, .. } => {
                 self.count_lora(record, starts);
                 if record.looked_up && self.cache {
-                    self.stats.count_prefix_lookup(record);
+                    self.stats.count_prefix_cache_lookup(record);
                     if self.connector || record.external > 0 {
-                        self.stats.count_external_lookup(record);
+                        self.stats.count_external_cache_lookup(record);
                     }
                 }
-                StepEvent::Scheduled {
+                EngineStepEvent::Scheduled {
                     queued: record.queued,
                     scheduled: at,
                     prefill: PrefillStats {
@@ -114,20 +122,20 @@ impl EngineObserver for OutputObserver {
                 }
             }
             SchedulerEvent::Drafts { proposed, accepted, .. } => {
-                self.stats.count_draft(*proposed, *accepted);
+                self.stats.count_draft_tokens(*proposed, *accepted);
                 return;
             }
-            SchedulerEvent::Tokens { n, .. } => StepEvent::Tokens(*n),
+            SchedulerEvent::Tokens { n, .. } => EngineStepEvent::Tokens(*n),
             SchedulerEvent::Preempted { .. } => {
                 self.count_lora(record, |used| {
                     used.running = used.running.saturating_sub(1);
                     used.waiting += 1;
                 });
-                StepEvent::Preempted(at)
+                EngineStepEvent::Preempted(at)
             }
             SchedulerEvent::Resumed { .. } => {
                 self.count_lora(record, starts);
-                StepEvent::Resumed(at)
+                EngineStepEvent::Resumed(at)
             }
             SchedulerEvent::Ended { end, .. } => {
                 let running = record.running;
@@ -138,7 +146,7 @@ impl EngineObserver for OutputObserver {
                     };
                     *count = count.saturating_sub(1);
                 });
-                StepEvent::Ended(*end)
+                EngineStepEvent::Ended(*end)
             }
             _ => return,
         };
@@ -156,8 +164,8 @@ impl EngineObserver for OutputObserver {
     }
 
     fn on_events_delivered(&mut self) {
-        let visible = |(_, event): &(_, StepEvent)| {
-            matches!(event, StepEvent::Tokens(_) | StepEvent::Ended(_))
+        let visible = |(_, event): &(_, EngineStepEvent)| {
+            matches!(event, EngineStepEvent::Tokens(_) | EngineStepEvent::Ended(_))
         };
         // Events before the end of a step stay queued, unless tokens or an end must be sent.
         if !self.open.is_empty() && (!self.steps || self.open.iter().any(visible)) {
@@ -171,10 +179,10 @@ impl EngineObserver for OutputObserver {
             false => counts != self.last_sent,
         };
         if self.done.is_empty() && news {
-            self.done.push(EngineStep { at: self.at, events: Vec::new(), stats: None });
+            self.done.push(EngineStepEvents { at: self.at, events: Vec::new(), stats: None });
         }
         if let Some(last) = self.done.last_mut() {
-            last.stats = Some(Box::new(self.stats.take_stats()));
+            last.stats = Some(Box::new(self.stats.take_scheduler_stats()));
             self.last_sent = counts;
         }
         for step in self.done.drain(..) {

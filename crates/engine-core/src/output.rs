@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use super::control::lock_unpoisoned;
 use super::encode::{
-    self, EngineCoreEventType, EngineCoreOutput, FinishReason, PrefillStats, WaveChange,
+    self, DataParallelWaveChange, EngineCoreEventType, EngineCoreOutput, FinishReason, PrefillStats,
 };
-use super::logprobs::{LogprobSource, RequestedLogprobs};
-use super::output_queue::OutputQueue;
-use super::parts::EngineCoreParts;
+use super::logprobs::{RequestedLogprobs, SimulatedLogprobSource};
+use super::output_queue::FrontEndOutputQueue;
+use super::parts::EngineCoreDependencies;
 use super::request_ids::ReservedRequestId;
 use super::stats::SchedulerStats;
-use super::step::{EngineStep, StepEvent};
+use super::step::{EngineStepEvent, EngineStepEvents};
 use super::waves::DataParallelWaves;
 use rmpv::Value;
 use vllm_sim_engine::{SequenceEndReason, SimTime};
 use vllm_sim_service::Reply;
-use vllm_sim_service::generate::{EndReason, StopReason};
+use vllm_sim_service::generate::{OutputEndReason, StopReason};
 use vllm_sim_wire::VllmVersion;
 
 /// Message to the front ends when an engine core fails (vLLM's `ENGINE_CORE_DEAD`).
@@ -33,7 +33,7 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Message to the output thread of an engine core, sent in the order of events.
 pub(crate) enum OutputThreadMessage {
     /// The engine reports the events of one step.
-    Step(EngineStep),
+    Step(EngineStepEvents),
     /// A request is being submitted to the engine; its events may arrive before `Admitted`.
     Announced(Arc<str>),
     /// The engine accepted the request.
@@ -54,7 +54,7 @@ pub(crate) struct ActiveRequest {
     pub(crate) reply: Reply,
     /// End-of-sequence token ids of this engine's tokenizer and of the front end's.
     pub(crate) eos: (Option<u32>, Option<u32>),
-    logprobs: Option<ActiveLogprobs>,
+    logprobs: Option<ActiveRequestLogprobs>,
     trace: Option<Arc<Value>>,
     events: Vec<(EngineCoreEventType, SimTime)>,
     prefill: Option<PrefillStats>,
@@ -64,9 +64,9 @@ pub(crate) struct ActiveRequest {
     pub(crate) reserved: Option<ReservedRequestId>,
 }
 
-pub(crate) struct ActiveLogprobs {
+pub(crate) struct ActiveRequestLogprobs {
     pub(crate) asked: RequestedLogprobs,
-    pub(crate) source: LogprobSource,
+    pub(crate) source: SimulatedLogprobSource,
     /// Prompt token ids of the request, kept until the log probabilities of the prompt are sent.
     pub(crate) prompt: Option<Vec<u32>>,
 }
@@ -77,7 +77,7 @@ impl ActiveRequest {
         client: usize,
         reply: Reply,
         eos: (Option<u32>, Option<u32>),
-        logprobs: Option<ActiveLogprobs>,
+        logprobs: Option<ActiveRequestLogprobs>,
         trace: Option<Arc<Value>>,
     ) -> Self {
         Self {
@@ -94,20 +94,22 @@ impl ActiveRequest {
         }
     }
 
-    fn note_event(&mut self, event: &StepEvent) {
+    fn note_event(&mut self, event: &EngineStepEvent) {
         match event {
-            StepEvent::Scheduled { queued, scheduled, prefill } => {
+            EngineStepEvent::Scheduled { queued, scheduled, prefill } => {
                 self.events.push((EngineCoreEventType::Queued, *queued));
                 self.events.push((EngineCoreEventType::Scheduled, *scheduled));
                 self.prefill = Some(*prefill);
             }
-            StepEvent::Preempted(at) => self.events.push((EngineCoreEventType::Preempted, *at)),
-            StepEvent::Resumed(at) => self.events.push((EngineCoreEventType::Scheduled, *at)),
-            StepEvent::Tokens(_) | StepEvent::Ended(_) => {}
+            EngineStepEvent::Preempted(at) => {
+                self.events.push((EngineCoreEventType::Preempted, *at))
+            }
+            EngineStepEvent::Resumed(at) => self.events.push((EngineCoreEventType::Scheduled, *at)),
+            EngineStepEvent::Tokens(_) | EngineStepEvent::Ended(_) => {}
         }
     }
 
-    fn extend_output(&mut self, output: &mut EngineCoreOutput, event: &StepEvent) {
+    fn extend_output(&mut self, output: &mut EngineCoreOutput, event: &EngineStepEvent) {
         output.events.append(&mut self.events);
         output.prefill = output.prefill.or(self.prefill.take());
         output.trace.clone_from(&self.trace);
@@ -115,7 +117,7 @@ impl ActiveRequest {
             return;
         };
         match event {
-            StepEvent::Tokens(n) => {
+            EngineStepEvent::Tokens(n) => {
                 let (from, before) = (choice.sent as usize, output.tokens.len());
                 for _ in 0..*n {
                     let Some(token) = choice.script.next_token(&mut choice.cursor) else {
@@ -128,21 +130,21 @@ impl ActiveRequest {
                     let (asked, source) = (&logprobs.asked, logprobs.source);
                     if let Some(prompt) = logprobs.prompt.take() {
                         output.prompt_logprobs = asked.prompt_logprob_rows(source, &prompt);
-                        output.prompt_scores = asked.prompt_scores(source, &prompt);
+                        output.prompt_scores = asked.requested_token_logprobs(source, &prompt);
                     }
                     let new = &output.tokens[before..];
                     let rows = asked.output_logprob_rows(source, &choice.script, from, new);
                     match (&mut output.logprobs, rows) {
-                        (Some(all), Some(rows)) => all.append_rows(rows),
+                        (Some(all), Some(rows)) => all.append_logprob_rows(rows),
                         (none, rows) => *none = rows,
                     }
                 }
             }
-            StepEvent::Ended(SequenceEndReason::Finished | SequenceEndReason::Threshold) => {
+            EngineStepEvent::Ended(SequenceEndReason::Finished | SequenceEndReason::Threshold) => {
                 let finish = &choice.script.finish;
                 output.finish = Some(match finish.reason {
-                    EndReason::Length => FinishReason::Length,
-                    EndReason::Stop => FinishReason::Stop,
+                    OutputEndReason::Length => FinishReason::Length,
+                    OutputEndReason::Stop => FinishReason::Stop,
                 });
                 let (own, theirs) = self.eos;
                 match (&finish.stop, output.tokens.last_mut()) {
@@ -150,20 +152,20 @@ impl ActiveRequest {
                         output.stop = Some(*id);
                     }
                     (None, Some(last))
-                        if finish.reason == EndReason::Stop && own == Some(*last) =>
+                        if finish.reason == OutputEndReason::Stop && own == Some(*last) =>
                     {
                         *last = theirs.unwrap_or(*last);
                         if let Some(rows) = &mut output.logprobs {
-                            rows.set_last_token_id(*last);
+                            rows.set_last_row_token_id(*last);
                         }
                     }
                     _ => {}
                 }
             }
-            StepEvent::Ended(SequenceEndReason::Aborted | SequenceEndReason::Cancelled) => {
+            EngineStepEvent::Ended(SequenceEndReason::Aborted | SequenceEndReason::Cancelled) => {
                 output.finish = Some(FinishReason::Abort);
             }
-            StepEvent::Ended(SequenceEndReason::Failed) => {
+            EngineStepEvent::Ended(SequenceEndReason::Failed) => {
                 output.finish = Some(FinishReason::Error)
             }
             _ => {}
@@ -171,10 +173,10 @@ impl ActiveRequest {
     }
 }
 
-pub(crate) struct OutputThread {
+pub(crate) struct OutputSocketThread {
     rank: u32,
     /// Queues of messages to the front ends, one per front end.
-    output_queues: Vec<OutputQueue>,
+    output_queues: Vec<FrontEndOutputQueue>,
     coordinator: Option<zmq::Socket>,
     /// Number of running and waiting sequences in the last message to the coordinator.
     counts: (usize, usize),
@@ -192,14 +194,14 @@ pub(crate) struct OutputThread {
     aborted_early: HashSet<Arc<str>>,
     /// The steps whose outputs are held back, because they have an event of a request that is still
     /// being submitted.
-    held: VecDeque<EngineStep>,
+    held: VecDeque<EngineStepEvents>,
     step: u64,
     at: SimTime,
 }
 
-impl OutputThread {
+impl OutputSocketThread {
     pub(crate) fn new(
-        parts: &EngineCoreParts,
+        parts: &EngineCoreDependencies,
         sockets: Vec<zmq::Socket>,
         coordinator: Option<zmq::Socket>,
     ) -> Self {
@@ -208,7 +210,7 @@ impl OutputThread {
             output_queues: sockets
                 .into_iter()
                 .enumerate()
-                .map(|(client, socket)| OutputQueue::new(client, socket))
+                .map(|(client, socket)| FrontEndOutputQueue::new(client, socket))
                 .collect(),
             coordinator,
             counts: (0, 0),
@@ -265,7 +267,7 @@ impl OutputThread {
                         }
                         Some(_) if !wanted => {}
                         Some(output_queue) if output_queue.is_full() => {
-                            output_queue.defer_aborts([active.id.clone()])
+                            output_queue.defer_abort_notifications([active.id.clone()])
                         }
                         Some(_) => {
                             self.active.insert(active.id.clone(), *active);
@@ -305,7 +307,7 @@ impl OutputThread {
     /// Returns the next item of `queue`, and sends queued messages to front ends while it waits.
     fn next_item(&mut self, queue: &Receiver<OutputThreadMessage>) -> Option<OutputThreadMessage> {
         let mut pause = Duration::ZERO;
-        while self.output_queues.iter().any(OutputQueue::has_pending_messages) {
+        while self.output_queues.iter().any(FrontEndOutputQueue::has_pending_messages) {
             match queue.recv_timeout(pause) {
                 Ok(item) => return Some(item),
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -313,7 +315,7 @@ impl OutputThread {
             }
             let mut moved = false;
             for output_queue in &mut self.output_queues {
-                moved |= output_queue.send_queued(MIN_POLL_INTERVAL);
+                moved |= output_queue.send_queued_messages(MIN_POLL_INTERVAL);
             }
             self.notify_all_aborted();
             pause = match moved {
@@ -334,8 +336,8 @@ impl OutputThread {
             return;
         }
         let edge = match busy {
-            true => waves.mark_rank_busy(self.rank).map(WaveChange::Begun),
-            false => waves.mark_rank_idle(self.rank).map(WaveChange::Complete),
+            true => waves.mark_rank_busy(self.rank).map(DataParallelWaveChange::Begun),
+            false => waves.mark_rank_idle(self.rank).map(DataParallelWaveChange::Complete),
         };
         if let (Some(edge), Some(coordinator)) = (edge, &self.coordinator) {
             let _ = coordinator.send(encode::encode_wave_change(self.rank, edge), zmq::DONTWAIT);
@@ -345,7 +347,7 @@ impl OutputThread {
     /// Sends the outputs of held-back steps that no longer wait for a request's submission.
     fn send_held_steps(&mut self) {
         while let Some(step) = self.held.front() {
-            let unknown = |(id, _): &(Arc<str>, StepEvent)| self.announced.contains(id);
+            let unknown = |(id, _): &(Arc<str>, EngineStepEvent)| self.announced.contains(id);
             if !self.announced.is_empty() && step.events.iter().any(unknown) {
                 return;
             }
@@ -357,7 +359,7 @@ impl OutputThread {
 
     /// Sends the outputs of a step, one message per front end with output; scheduler statistics go
     /// to the first front end.
-    fn send_step(&mut self, step: EngineStep) {
+    fn send_step(&mut self, step: EngineStepEvents) {
         self.step += 1;
         self.at = step.at;
         let mut outputs: Vec<Vec<EngineCoreOutput>> = vec![Vec::new(); self.output_queues.len()];
@@ -367,8 +369,8 @@ impl OutputThread {
                 continue;
             };
             active.note_event(&event);
-            let ended = matches!(event, StepEvent::Ended(_));
-            if !ended && !matches!(event, StepEvent::Tokens(_)) {
+            let ended = matches!(event, EngineStepEvent::Ended(_));
+            if !ended && !matches!(event, EngineStepEvent::Tokens(_)) {
                 continue;
             }
             let Some(outputs) = outputs.get_mut(active.client) else {
@@ -408,7 +410,7 @@ impl OutputThread {
         let counts = (stats.gauges.running, stats.gauges.waiting);
         if let Some(coordinator) = self.coordinator.as_ref().filter(|_| counts != self.counts) {
             self.counts = counts;
-            let message = encode::encode_outputs(self.rank, at, &[], Some(stats), None);
+            let message = encode::encode_step_outputs(self.rank, at, &[], Some(stats), None);
             let _ = coordinator.send(message, zmq::DONTWAIT);
         }
     }
@@ -422,17 +424,18 @@ impl OutputThread {
         stats: Option<&SchedulerStats>,
     ) {
         let weights = self.weight_version.as_ref().map(|version| lock_unpoisoned(version).clone());
-        let message = encode::encode_outputs(self.rank, at, outputs, stats, weights.as_deref());
+        let message =
+            encode::encode_step_outputs(self.rank, at, outputs, stats, weights.as_deref());
         if self.send_message(client, message) {
             return;
         }
         let Some(output_queue) = self.output_queues.get_mut(client) else {
             return;
         };
-        output_queue.defer_aborts(outputs.iter().map(|output| output.id.clone()));
+        output_queue.defer_abort_notifications(outputs.iter().map(|output| output.id.clone()));
         // Dropping the replies aborts the sequences.
         let gone = self.active.extract_if(|_, active| active.client == client);
-        output_queue.defer_aborts(gone.map(|(id, _)| id));
+        output_queue.defer_abort_notifications(gone.map(|(id, _)| id));
     }
 
     fn notify_all_aborted(&mut self) {
@@ -447,20 +450,21 @@ impl OutputThread {
         let Some(output_queue) = self.output_queues.get_mut(client) else {
             return false;
         };
-        if output_queue.deferred_aborts().is_empty() {
+        if output_queue.deferred_abort_ids().is_empty() {
             return true;
         }
         if output_queue.is_full() {
             return false;
         }
-        let ends = output_queue.deferred_aborts().iter().map(|id| EngineCoreOutput {
+        let ends = output_queue.deferred_abort_ids().iter().map(|id| EngineCoreOutput {
             finish: Some(FinishReason::Abort),
             ..EngineCoreOutput::new(id.clone())
         });
         let ends: Vec<_> = ends.collect();
-        let told = output_queue.send_or_queue(encode::encode_outputs(rank, at, &ends, None, None));
+        let told = output_queue
+            .send_or_queue_message(encode::encode_step_outputs(rank, at, &ends, None, None));
         if told {
-            output_queue.clear_deferred_aborts();
+            output_queue.clear_deferred_abort_ids();
         }
         told
     }
@@ -474,7 +478,7 @@ impl OutputThread {
             tracing::warn!(client, "no front end has this index");
             return true;
         }
-        self.notify_aborted(client) && self.output_queues[client].send_or_queue(message)
+        self.notify_aborted(client) && self.output_queues[client].send_or_queue_message(message)
     }
 }
 
@@ -491,9 +495,9 @@ mod tests {
         let (front, own) = (open(zmq::PULL), open(zmq::PUSH));
         front.bind("inproc://front").expect("a free name");
         own.connect("inproc://front").expect("it is there");
-        let sender = OutputThread {
+        let sender = OutputSocketThread {
             rank: 0,
-            output_queues: vec![OutputQueue::new(0, own)],
+            output_queues: vec![FrontEndOutputQueue::new(0, own)],
             coordinator: None,
             counts: (0, 0),
             log_stats: true,

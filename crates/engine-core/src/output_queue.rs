@@ -11,11 +11,11 @@ const MAX_DEFERRED_ABORTS: usize = 65_536;
 /// Limits on the messages that wait for a slow front end: their number, and their bytes in total.
 ///
 /// libzmq limits only messages, so its own queue is short
-/// ([`OUTPUT_HIGH_WATER_MARK`](super::handshake::OUTPUT_HIGH_WATER_MARK)).
+/// ([`OUTPUT_SOCKET_HIGH_WATER_MARK`](super::handshake::OUTPUT_SOCKET_HIGH_WATER_MARK)).
 const MAX_UNREAD_MESSAGES: usize = 100_000;
 const MAX_UNREAD_BYTES: usize = 64 << 20;
 
-pub(crate) struct OutputQueue {
+pub(crate) struct FrontEndOutputQueue {
     socket: zmq::Socket,
     client: usize,
     unsent: VecDeque<Vec<u8>>,
@@ -27,7 +27,7 @@ pub(crate) struct OutputQueue {
     full: bool,
 }
 
-impl OutputQueue {
+impl FrontEndOutputQueue {
     pub(crate) fn new(client: usize, socket: zmq::Socket) -> Self {
         Self {
             socket,
@@ -51,7 +51,7 @@ impl OutputQueue {
     /// socket.
     ///
     /// Returns whether a message was sent.
-    pub(crate) fn send_queued(&mut self, patience: Duration) -> bool {
+    pub(crate) fn send_queued_messages(&mut self, patience: Duration) -> bool {
         let before = self.unsent.len();
         while let Some(message) = self.unsent.front() {
             match self.socket.send(message.as_slice(), zmq::DONTWAIT) {
@@ -85,8 +85,8 @@ impl OutputQueue {
     }
 
     /// Sends or queues a message to the front end; returns `false` if the queue is full.
-    pub(crate) fn send_or_queue(&mut self, message: Vec<u8>) -> bool {
-        self.send_queued(Duration::ZERO);
+    pub(crate) fn send_or_queue_message(&mut self, message: Vec<u8>) -> bool {
+        self.send_queued_messages(Duration::ZERO);
         let bytes = self.bytes.saturating_add(message.len());
         // A single message may exceed the limit.
         let fits = self.unsent.is_empty()
@@ -104,7 +104,7 @@ impl OutputQueue {
         }
         self.bytes = bytes;
         self.unsent.push_back(message);
-        self.send_queued(Duration::ZERO);
+        self.send_queued_messages(Duration::ZERO);
         true
     }
 
@@ -115,23 +115,23 @@ impl OutputQueue {
         let until = Instant::now() + Duration::from_millis(SOCKET_LINGER_MS.unsigned_abs().into());
         while !self.unsent.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
-            if !self.send_queued(left) && left.is_zero() {
+            if !self.send_queued_messages(left) && left.is_zero() {
                 return;
             }
         }
     }
 
     /// Records aborted requests of which the front end is to be notified later.
-    pub(crate) fn defer_aborts(&mut self, ids: impl IntoIterator<Item = Arc<str>>) {
+    pub(crate) fn defer_abort_notifications(&mut self, ids: impl IntoIterator<Item = Arc<str>>) {
         let room = MAX_DEFERRED_ABORTS.saturating_sub(self.deferred_aborts.len());
         self.deferred_aborts.extend(ids.into_iter().take(room));
     }
 
-    pub(crate) fn deferred_aborts(&self) -> &BTreeSet<Arc<str>> {
+    pub(crate) fn deferred_abort_ids(&self) -> &BTreeSet<Arc<str>> {
         &self.deferred_aborts
     }
 
-    pub(crate) fn clear_deferred_aborts(&mut self) {
+    pub(crate) fn clear_deferred_abort_ids(&mut self) {
         self.deferred_aborts.clear();
     }
 }

@@ -8,7 +8,7 @@ use super::waves::DataParallelWaves;
 
 /// The configuration and services that an engine core uses.
 #[derive(Clone)]
-pub struct EngineCoreParts {
+pub struct EngineCoreDependencies {
     /// Configuration of the simulator process.
     pub config: Arc<Config>,
     /// Limits and defaults of request values.

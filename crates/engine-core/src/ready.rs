@@ -5,7 +5,7 @@
 
 use rmpv::Value;
 
-use super::parts::EngineCoreParts;
+use super::parts::EngineCoreDependencies;
 use vllm_sim_config::SchedulerKind;
 
 pub(crate) fn encode_msgpack_map(entries: Vec<(&str, Value)>) -> Vec<u8> {
@@ -17,7 +17,7 @@ pub(crate) fn encode_msgpack_map(entries: Vec<(&str, Value)>) -> Vec<u8> {
 
 /// Encodes the ready response, the first message on every input socket.
 pub(crate) fn encode_ready_response(
-    parts: &EngineCoreParts,
+    parts: &EngineCoreDependencies,
     stats: &Option<String>,
     coordinator: &Option<(String, String)>,
 ) -> Vec<u8> {
@@ -73,7 +73,7 @@ pub(crate) fn encode_ready_response(
     ])
 }
 
-fn kv_events_config(parts: &EngineCoreParts) -> Value {
+fn kv_events_config(parts: &EngineCoreDependencies) -> Value {
     let events = &parts.config.kv_events;
     if !events.enabled {
         return Value::Nil;
@@ -92,7 +92,7 @@ fn kv_events_config(parts: &EngineCoreParts) -> Value {
     Value::Map(entries.map(|(key, value)| (key.into(), value)).to_vec())
 }
 
-fn model_dtype(parts: &EngineCoreParts) -> &str {
+fn model_dtype(parts: &EngineCoreDependencies) -> &str {
     let hf_config = parts.config.model.hf_config.as_deref();
     let named = hf_config.and_then(|config| {
         let dtype = config.get("dtype").or_else(|| config.get("torch_dtype"));

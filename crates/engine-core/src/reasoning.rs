@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rmpv::Value;
 
-use super::decode::map_member;
-use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
+use super::decode::msgpack_map_member;
+use vllm_sim_tokenizer::{SpecialTokenHandling, Tokenizer};
 
 /// Number of tokens at the end of a prompt that are searched for reasoning markers.
 const SEARCHED_TAIL_TOKENS: usize = 8;
@@ -67,11 +67,11 @@ pub struct ReasoningMarkers {
 impl ReasoningMarkers {
     /// Returns the start and end tokens of vLLM's reasoning parser `parser`; `None` if the parser
     /// is unknown or `tokenizer` cannot encode its texts.
-    pub fn for_parser(parser: &str, ratio: f64, tokenizer: &Tokenizer) -> Option<Self> {
+    pub fn for_reasoning_parser(parser: &str, ratio: f64, tokenizer: &Tokenizer) -> Option<Self> {
         let ([start, end], reasons_by_default) = parser_markers(parser)?;
         let [start, end] = [start, end].map(|text| match tokenizer.token_id_of_entry(text) {
             Some(id) => vec![id],
-            None => tokenizer.encode(text, SpecialTokens::Without),
+            None => tokenizer.encode(text, SpecialTokenHandling::Without),
         });
         let known = !start.is_empty() && !end.is_empty();
         known.then(|| Self { start: start.into(), end, reasons_by_default, ratio })
@@ -94,9 +94,10 @@ impl ReasoningMarkers {
         let last = |marks: &[u32]| tail.windows(marks.len()).rposition(|some| some == marks);
         let (opened, closed) = (last(&self.start), last(&self.end));
         let open = opened.is_some() && opened > closed;
-        let kwargs = map_member(kwargs, "chat_template_kwargs");
-        let said = ["enable_thinking", "thinking"].map(|key| map_member(kwargs, key).as_bool());
-        let effort = map_member(kwargs, "reasoning_effort").as_str();
+        let kwargs = msgpack_map_member(kwargs, "chat_template_kwargs");
+        let said =
+            ["enable_thinking", "thinking"].map(|key| msgpack_map_member(kwargs, key).as_bool());
+        let effort = msgpack_map_member(kwargs, "reasoning_effort").as_str();
         let thinks = match said[0].or(said[1]) {
             Some(thinks) => thinks,
             None => open || self.reasons_by_default && closed.is_none(),
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn reasoning_markers_match_the_parser() {
         let tokenizer = Tokenizer::new_simulated();
-        let of = |parser| ReasoningMarkers::for_parser(parser, 0.4, &tokenizer);
+        let of = |parser| ReasoningMarkers::for_reasoning_parser(parser, 0.4, &tokenizer);
         let ends = ["qwen3", "mistral"].map(|parser| of(parser).expect("known").end);
         assert_ne!(ends[0], ends[1]);
         assert!(of("openai_gptoss").is_none());

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use super::decode::{self, ArrayFields, DecodeError, map_member, type_error};
+use super::decode::{
+    self, MsgpackArrayFields, MsgpackDecodeError, field_type_error, msgpack_map_member,
+};
 use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem};
 use vllm_sim_wire::SamplingParams;
 use vllm_sim_wire::schema::RequestField;
 
 #[derive(Debug)]
-pub(crate) struct CoreRequest {
+pub(crate) struct EngineCoreRequest {
     pub(crate) id: Arc<str>,
     /// Index of the front end that sent the request.
     pub(crate) client: usize,
@@ -21,20 +23,20 @@ pub(crate) struct CoreRequest {
     pub(crate) wave: u64,
     /// Fields of the request other than its id, front end and wave, or the error of the first one
     /// that cannot be decoded.
-    pub(crate) fields: Result<RequestFields, DecodeError>,
+    pub(crate) fields: Result<EngineCoreRequestFields, MsgpackDecodeError>,
 }
 
-impl CoreRequest {
+impl EngineCoreRequest {
     pub(crate) fn prompt_token_count(&self) -> usize {
         self.fields.as_ref().map_or(0, |fields| fields.prompt.len())
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct RequestFields {
+pub(crate) struct EngineCoreRequestFields {
     pub(crate) prompt: Vec<u32>,
     pub(crate) media: Vec<PlacedMediaItem>,
-    pub(crate) work: RequestKind,
+    pub(crate) work: EngineCoreRequestKind,
     pub(crate) lora: Option<LoraRequest>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i64,
@@ -53,8 +55,8 @@ pub(crate) struct RequestFields {
 }
 
 #[derive(Debug)]
-pub(crate) enum RequestKind {
-    Generate(Box<RequestSampling>),
+pub(crate) enum EngineCoreRequestKind {
+    Generate(Box<RequestSamplingParams>),
     Pool(PoolingParams),
 }
 
@@ -69,7 +71,7 @@ pub(crate) struct PoolingParams {
 }
 
 #[derive(Debug)]
-pub(crate) struct RequestSampling {
+pub(crate) struct RequestSamplingParams {
     pub(crate) params: SamplingParams,
     /// End-of-sequence token of the front end's tokenizer.
     pub(crate) eos: Option<u32>,
@@ -88,40 +90,45 @@ pub(crate) struct LoraRequest {
     pub(crate) in_place: bool,
 }
 
-impl CoreRequest {
+impl EngineCoreRequest {
     /// Decodes the payload of an ADD message and its auxiliary frames.
     ///
     /// # Errors
-    /// [`DecodeError`] if not even the request id can be decoded.
-    pub(crate) fn decode_request(payload: &[u8], aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
-        let mut fields =
-            ArrayFields::from_array(decode::decode_value(payload)?, "EngineCoreRequest")?;
+    /// [`MsgpackDecodeError`] if not even the request id can be decoded.
+    pub(crate) fn decode_request(
+        payload: &[u8],
+        aux: &[Vec<u8>],
+    ) -> Result<Self, MsgpackDecodeError> {
+        let mut fields = MsgpackArrayFields::from_array(
+            decode::decode_msgpack_value(payload)?,
+            "EngineCoreRequest",
+        )?;
         let id = fields.take_field(0);
         let id = match id.as_str() {
             Some(text) => text.into(),
-            None => return Err(type_error("request_id", &id, "a text")),
+            None => return Err(field_type_error("request_id", &id, "a text")),
         };
-        let client = fields.take_int(11).and_then(|n| usize::try_from(n).ok());
-        let wave = fields.take_int(12).and_then(|n| u64::try_from(n).ok());
+        let client = fields.take_int_field(11).and_then(|n| usize::try_from(n).ok());
+        let wave = fields.take_int_field(12).and_then(|n| u64::try_from(n).ok());
         Ok(Self {
             id,
             client: client.unwrap_or(0),
             wave: wave.unwrap_or(0),
-            fields: RequestFields::read(fields, aux),
+            fields: EngineCoreRequestFields::read(fields, aux),
         })
     }
 }
 
-impl RequestFields {
-    fn read(mut fields: ArrayFields, aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
+impl EngineCoreRequestFields {
+    fn read(mut fields: MsgpackArrayFields, aux: &[Vec<u8>]) -> Result<Self, MsgpackDecodeError> {
         let embeds = fields.take_field(9);
         let prompt = match fields.take_field(1) {
             Value::Nil => tokens_of_embeddings(&embeds, aux),
             ids => decode::decode_token_ids(&ids, "prompt_token_ids")?,
         };
-        if fields.take_bool(15) {
+        if fields.take_bool_field(15) {
             let found = Value::from(true);
-            return Err(type_error(
+            return Err(field_type_error(
                 "resumable",
                 &found,
                 "false (prompts that arrive in parts are not supported)",
@@ -131,34 +138,36 @@ impl RequestFields {
         let media = media.as_array().map_or(&[][..], Vec::as_slice);
         let work = match (fields.take_field(3), fields.take_field(4)) {
             (Value::Nil, Value::Nil) => {
-                return Err(type_error(
+                return Err(field_type_error(
                     "sampling_params",
                     &Value::Nil,
                     "set unless pooling_params is set",
                 ));
             }
-            (Value::Nil, pooling) => RequestKind::Pool(PoolingParams::read(pooling)?),
-            (sampling, _) => RequestKind::Generate(Box::new(RequestSampling::read(sampling, aux)?)),
+            (Value::Nil, pooling) => EngineCoreRequestKind::Pool(PoolingParams::read(pooling)?),
+            (sampling, _) => EngineCoreRequestKind::Generate(Box::new(
+                RequestSamplingParams::read(sampling, aux)?,
+            )),
         };
         let lora = match fields.take_field(6) {
             Value::Nil => None,
             lora => Some(LoraRequest::decode_lora_request(lora)?),
         };
         let trace = fields.take_field(14);
-        let header = |name: &str| map_member(&trace, name).as_str().map(Into::into);
+        let header = |name: &str| msgpack_map_member(&trace, name).as_str().map(Into::into);
         Ok(Self {
             prompt,
             media: media.iter().map(decode_media_feature).collect::<Result<_, _>>()?,
             work,
             lora,
-            cache_salt: fields.take_text(7),
-            priority: fields.take_int(13).unwrap_or(0),
+            cache_salt: fields.take_text_field(7),
+            priority: fields.take_int_field(13).unwrap_or(0),
             trace: header("traceparent").map(|parent| (parent, header("tracestate"))),
             trace_headers: trace.is_map().then(|| Arc::new(trace)),
             reasoning_ended: fields.take_field(17).as_bool(),
             parser_kwargs: fields.take_field(18),
-            abort_immediately: fields.take_bool(19),
-            session_id: fields.take_text(20),
+            abort_immediately: fields.take_bool_field(19),
+            session_id: fields.take_text_field(20),
         })
     }
 }
@@ -180,44 +189,45 @@ fn tokens_of_embeddings(embeds: &Value, aux: &[Vec<u8>]) -> Vec<u32> {
 }
 
 impl PoolingParams {
-    fn read(value: Value) -> Result<Self, DecodeError> {
-        let mut fields = ArrayFields::from_array(value, "pooling_params")?;
+    fn read(value: Value) -> Result<Self, MsgpackDecodeError> {
+        let mut fields = MsgpackArrayFields::from_array(value, "pooling_params")?;
         let activation = fields.take_field(0).as_bool();
         let dimensions = match fields.take_field(1) {
             Value::Nil => None,
             found => match found.as_u64().and_then(|n| u32::try_from(n).ok()) {
                 Some(dimensions @ 1..) => Some(dimensions),
-                _ => return Err(type_error("dimensions", &found, "a count of at least 1")),
+                _ => return Err(field_type_error("dimensions", &found, "a count of at least 1")),
             },
         };
-        let task = fields.take_text(4);
+        let task = fields.take_text_field(4);
         Ok(Self {
-            task: task.ok_or_else(|| type_error("task", &Value::Nil, "a text"))?,
+            task: task.ok_or_else(|| field_type_error("task", &Value::Nil, "a text"))?,
             dimensions,
             activation: activation.unwrap_or(true),
         })
     }
 }
 
-impl RequestSampling {
-    fn read(value: Value, aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
+impl RequestSamplingParams {
+    fn read(value: Value, aux: &[Vec<u8>]) -> Result<Self, MsgpackDecodeError> {
         if !value.is_map() {
-            return Err(type_error("sampling_params", &value, "a map"));
+            return Err(field_type_error("sampling_params", &value, "a map"));
         }
-        let eos = map_member(&value, "_eos_token_id").as_u64();
-        let scored = map_member(&value, "prompt_logprob_token_ids");
+        let eos = msgpack_map_member(&value, "_eos_token_id").as_u64();
+        let scored = msgpack_map_member(&value, "prompt_logprob_token_ids");
         let scored = match scored {
             Value::Nil => None,
             ids => {
-                let rows = decode::decode_int_rows(ids, aux);
+                let rows = decode::decode_int_matrix(ids, aux);
                 let rows = rows.ok_or_else(|| {
-                    type_error("prompt_logprob_token_ids", ids, "rows of whole numbers")
+                    field_type_error("prompt_logprob_token_ids", ids, "rows of whole numbers")
                 })?;
-                let first = map_member(&value, "prompt_logprob_start").as_u64().unwrap_or(0);
+                let first =
+                    msgpack_map_member(&value, "prompt_logprob_start").as_u64().unwrap_or(0);
                 Some((usize::try_from(first).unwrap_or(usize::MAX), rows))
             }
         };
-        let bad_words = map_member(&value, "_bad_words_token_ids").as_array();
+        let bad_words = msgpack_map_member(&value, "_bad_words_token_ids").as_array();
         let bad_words = bad_words.map_or(&[][..], Vec::as_slice).iter();
         let bad_words = bad_words.map(|ids| decode::decode_token_ids(ids, "_bad_words_token_ids"));
         let bad_words = bad_words.collect::<Result<_, _>>()?;
@@ -238,7 +248,7 @@ impl RequestSampling {
         }
         let read = SamplingParams::read(&params).ok_or_else(|| {
             let found = Value::from(params.to_string());
-            type_error("sampling_params", &found, "vLLM's SamplingParams")
+            field_type_error("sampling_params", &found, "vLLM's SamplingParams")
         })?;
         Ok(Self {
             params: SamplingParams {
@@ -280,39 +290,39 @@ impl LoraRequest {
     /// Decodes the LoRA adapter of a request.
     ///
     /// # Errors
-    /// [`DecodeError::Type`] for any value but an array that begins with the adapter's name and
+    /// [`MsgpackDecodeError::Type`] for any value but an array that begins with the adapter's name and
     /// number.
-    pub(crate) fn decode_lora_request(value: Value) -> Result<Self, DecodeError> {
-        let mut fields = ArrayFields::from_array(value, "lora_request")?;
+    pub(crate) fn decode_lora_request(value: Value) -> Result<Self, MsgpackDecodeError> {
+        let mut fields = MsgpackArrayFields::from_array(value, "lora_request")?;
         let name = fields.take_field(0);
         let id = fields.take_field(1);
         Ok(Self {
             name: match name.as_str() {
                 Some(name) => name.to_owned(),
-                None => return Err(type_error("lora_name", &name, "a text")),
+                None => return Err(field_type_error("lora_name", &name, "a text")),
             },
             id: match id.as_i64() {
                 Some(id) => id,
-                None => return Err(type_error("lora_int_id", &id, "a number")),
+                None => return Err(field_type_error("lora_int_id", &id, "a number")),
             },
-            path: fields.take_text(2).unwrap_or_default(),
-            in_place: fields.take_bool(4),
+            path: fields.take_text_field(2).unwrap_or_default(),
+            in_place: fields.take_bool_field(4),
         })
     }
 }
 
 /// Decodes position and hash of an image, audio clip or video, without its data.
-fn decode_media_feature(feature: &Value) -> Result<PlacedMediaItem, DecodeError> {
-    let position = map_member(feature, "mm_position");
+fn decode_media_feature(feature: &Value) -> Result<PlacedMediaItem, MsgpackDecodeError> {
+    let position = msgpack_map_member(feature, "mm_position");
     let number = |key: &'static str| {
-        let found = map_member(position, key);
+        let found = msgpack_map_member(position, key);
         let number = found.as_u64().and_then(|n| u32::try_from(n).ok());
-        number.ok_or_else(|| type_error("mm_position", position, "offset and length"))
+        number.ok_or_else(|| field_type_error("mm_position", position, "offset and length"))
     };
-    let name = |key: &str| map_member(feature, key).as_str().map(Arc::from);
+    let name = |key: &str| msgpack_map_member(feature, key).as_str().map(Arc::from);
     let identifier = name("identifier").or_else(|| name("mm_hash"));
     Ok(PlacedMediaItem {
-        modality: match map_member(feature, "modality").as_str() {
+        modality: match msgpack_map_member(feature, "modality").as_str() {
             Some("audio") => MediaModality::Audio,
             Some("video") => MediaModality::Video,
             _ => MediaModality::Image,
@@ -368,7 +378,7 @@ mod tests {
 
     #[test]
     fn every_request_field_is_decoded() {
-        let request = CoreRequest::decode_request(&whole(), &[]).expect("it is right");
+        let request = EngineCoreRequest::decode_request(&whole(), &[]).expect("it is right");
         assert_eq!((&*request.id, request.client), ("id-1", 1));
         let fields = request.fields.expect("it is right");
         assert_eq!(fields.prompt, [1, 2, 3]);
@@ -378,7 +388,7 @@ mod tests {
         assert_eq!(fields.session_id.as_deref(), Some("session"));
         assert_eq!(fields.lora.expect("one").name, "name");
         assert_eq!(&*fields.trace.expect("one").0, "00-1-1-00");
-        let RequestKind::Generate(sampling) = fields.work else {
+        let EngineCoreRequestKind::Generate(sampling) = fields.work else {
             panic!("{:?}", fields.work);
         };
         assert_eq!((sampling.params.stop, sampling.eos), (None, Some(2)));
@@ -389,7 +399,7 @@ mod tests {
     fn random_bytes_never_panic_the_decoder() {
         let whole = whole();
         for cut in 0..whole.len() {
-            let _ = CoreRequest::decode_request(&whole[..cut], &[]);
+            let _ = EngineCoreRequest::decode_request(&whole[..cut], &[]);
         }
         let mut word = 1_u64;
         for _ in 0..20_000 {
@@ -399,10 +409,10 @@ mod tests {
                 let at = word as usize % bytes.len();
                 bytes[at] = (word >> 32) as u8;
             }
-            let _ = CoreRequest::decode_request(&bytes, &[]);
+            let _ = EngineCoreRequest::decode_request(&bytes, &[]);
         }
         let deep = vec![0x91; 100_000];
-        assert!(CoreRequest::decode_request(&deep, &[]).is_err());
+        assert!(EngineCoreRequest::decode_request(&deep, &[]).is_err());
     }
 
     #[test]

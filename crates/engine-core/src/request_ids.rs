@@ -9,7 +9,7 @@ type Ids = Arc<Mutex<HashSet<Arc<str>>>>;
 
 /// Ids of the requests that are being submitted or run in the engine.
 #[derive(Default)]
-pub(crate) struct RequestIds(Ids);
+pub(crate) struct UsedRequestIds(Ids);
 
 /// Guard of a request's id, which is reserved until the guard is dropped.
 pub(crate) struct ReservedRequestId {
@@ -17,9 +17,9 @@ pub(crate) struct ReservedRequestId {
     id: Arc<str>,
 }
 
-impl RequestIds {
+impl UsedRequestIds {
     /// Reserves a request id; returns `None` if another request uses it.
-    pub(crate) fn reserve_id(&self, id: &Arc<str>) -> Option<ReservedRequestId> {
+    pub(crate) fn reserve_request_id(&self, id: &Arc<str>) -> Option<ReservedRequestId> {
         let mut used = lock_unpoisoned(&self.0);
         used.insert(id.clone()).then(|| ReservedRequestId { ids: self.0.clone(), id: id.clone() })
     }

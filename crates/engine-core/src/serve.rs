@@ -11,42 +11,43 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
 
 use super::adapters::LoraAdapters;
-use super::decode::DecodeError;
+use super::decode::MsgpackDecodeError;
 use super::encode::{
     EngineCoreEventType, EngineCoreOutput, EngineRequestError, FinishReason, PrefillStats,
 };
-use super::logprobs::{LogprobSource, RequestedLogprobs};
-use super::output::{ActiveLogprobs, ActiveRequest, OutputThreadMessage};
-use super::parts::EngineCoreParts;
+use super::logprobs::{RequestedLogprobs, SimulatedLogprobSource};
+use super::output::{ActiveRequest, ActiveRequestLogprobs, OutputThreadMessage};
+use super::parts::EngineCoreDependencies;
 use super::pooling;
-use super::prompt_text::last_message_text;
+use super::prompt_text::last_chat_message_text;
 use super::reasoning::ReasoningMarkers;
 use super::request::{
-    CoreRequest, LoraRequest, PoolingParams, RequestFields, RequestKind, RequestSampling,
+    EngineCoreRequest, EngineCoreRequestFields, EngineCoreRequestKind, LoraRequest, PoolingParams,
+    RequestSamplingParams,
 };
-use super::request_ids::RequestIds;
+use super::request_ids::UsedRequestIds;
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, OutputBudget, RequestError, RequestFaults, RequestRules,
+    GenerationRequest, KvBlockLabels, OutputTokenBudget, RequestError, RequestFaults, RequestRules,
     ServeError,
 };
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::SamplingRequest;
-use vllm_sim_wire::sampling::SamplingChecks;
+use vllm_sim_wire::sampling::SamplingParamChecks;
 
 /// Error code for which the front end returns status 400.
 const VALIDATION_ERROR_CODE: &str = "validation_error";
 
 pub(crate) struct RequestSubmitter {
-    parts: EngineCoreParts,
+    parts: EngineCoreDependencies,
     rules: RequestRules,
     queue: Sender<OutputThreadMessage>,
     adapters: Arc<LoraAdapters>,
     thoughts: Option<ReasoningMarkers>,
     submitting: Arc<AtomicUsize>,
     /// Ids of the requests that are being submitted or run in the engine.
-    ids: RequestIds,
+    ids: UsedRequestIds,
     /// Whether recorded replies are looked up by the text of a prompt.
     by_text: bool,
 }
@@ -78,7 +79,7 @@ impl Drop for SubmittingGuard {
 
 impl RequestSubmitter {
     pub(crate) fn new(
-        parts: EngineCoreParts,
+        parts: EngineCoreDependencies,
         queue: Sender<OutputThreadMessage>,
         adapters: Arc<LoraAdapters>,
     ) -> Self {
@@ -87,7 +88,7 @@ impl RequestSubmitter {
             rules: parts.rules.clone(),
             thoughts: parts.thoughts.clone(),
             submitting: Arc::default(),
-            ids: RequestIds::default(),
+            ids: UsedRequestIds::default(),
             by_text: generator.conversation_hash([]).is_some(),
             parts,
             queue,
@@ -105,8 +106,12 @@ impl RequestSubmitter {
     ///
     /// A submission that takes long continues as a task on `runtime`. A request with the id of a
     /// running one is ignored, because their events would be mixed.
-    pub(crate) fn submit_in_order(self: &Arc<Self>, runtime: &Handle, request: CoreRequest) {
-        let Some(reserved) = self.ids.reserve_id(&request.id) else {
+    pub(crate) fn submit_request_in_order(
+        self: &Arc<Self>,
+        runtime: &Handle,
+        request: EngineCoreRequest,
+    ) {
+        let Some(reserved) = self.ids.reserve_request_id(&request.id) else {
             tracing::warn!(
                 id = %request.id,
                 client = request.client,
@@ -156,8 +161,8 @@ impl RequestSubmitter {
         }
     }
 
-    async fn submit_request(&self, request: CoreRequest) -> OutputThreadMessage {
-        let CoreRequest { id, client, fields, .. } = request;
+    async fn submit_request(&self, request: EngineCoreRequest) -> OutputThreadMessage {
+        let EngineCoreRequest { id, client, fields, .. } = request;
         match self.start_request(&id, client, fields).await {
             Ok(StartedRequest::Generated(active)) => OutputThreadMessage::Admitted(active),
             Ok(StartedRequest::Pooled(output)) => {
@@ -171,17 +176,17 @@ impl RequestSubmitter {
         &self,
         id: &Arc<str>,
         client: usize,
-        fields: Result<RequestFields, DecodeError>,
+        fields: Result<EngineCoreRequestFields, MsgpackDecodeError>,
     ) -> Result<StartedRequest, RequestFailure> {
         let fields = fields.map_err(|error| validation_failure(error.to_string()))?;
         if fields.abort_immediately {
             return Err((FinishReason::Abort, None));
         }
         let faults = self.draw_faults(id)?;
-        let RequestFields { work, prompt, .. } = fields;
+        let EngineCoreRequestFields { work, prompt, .. } = fields;
         let sampling = match work {
-            RequestKind::Generate(sampling) => self.with_bad_words(*sampling),
-            RequestKind::Pool(pooling) => {
+            EngineCoreRequestKind::Generate(sampling) => self.with_bad_words(*sampling),
+            EngineCoreRequestKind::Pool(pooling) => {
                 let pooled = self.pooling_output(id.clone(), &prompt, &pooling)?;
                 return Ok(StartedRequest::Pooled(Box::new(pooled)));
             }
@@ -203,7 +208,7 @@ impl RequestSubmitter {
             arrived: service.now(),
             n: 1,
             max_tokens: sampling.params.max_tokens,
-            room: OutputBudget::PerPrompt,
+            room: OutputTokenBudget::PerPrompt,
             reasoning,
             priority: fields.priority,
             kv_labels: KvBlockLabels {
@@ -222,7 +227,7 @@ impl RequestSubmitter {
                 ..TokenizedPrompt::default()
             }]),
             sampling: Ok(SamplingRequest {
-                checks: SamplingChecks::None,
+                checks: SamplingParamChecks::None,
                 ..sampling.params.into()
             })
             .into(),
@@ -230,7 +235,7 @@ impl RequestSubmitter {
         };
         let resolved = service.resolve_model(&self.rules, lora.as_deref());
         let resolved = resolved.map_err(|refusal| failure_of_error(&refusal))?;
-        let generated = service.generate(&self.rules, resolved, Box::new(request)).await;
+        let generated = service.generate_reply(&self.rules, resolved, Box::new(request)).await;
         let (reply, _) = generated.map_err(|refused| failure_of_error(&refused.into_error()))?;
         let own = service.generator.tokenizer().eos_token_id();
         Ok(StartedRequest::Generated(Box::new(ActiveRequest::new(
@@ -250,15 +255,15 @@ impl RequestSubmitter {
 
     fn active_logprobs(
         &self,
-        sampling: &RequestSampling,
+        sampling: &RequestSamplingParams,
         prompt: &[u32],
-    ) -> Option<ActiveLogprobs> {
+    ) -> Option<ActiveRequestLogprobs> {
         let asked = RequestedLogprobs::from_sampling(sampling)?;
         let service = &self.parts.service;
-        Some(ActiveLogprobs {
+        Some(ActiveRequestLogprobs {
             prompt: asked.wants_prompt_logprobs().then(|| prompt.to_vec()),
             asked,
-            source: LogprobSource {
+            source: SimulatedLogprobSource {
                 vocabulary: service.generator.tokenizer().vocab_size(),
                 seed: service.settings().seed,
             },
@@ -267,12 +272,13 @@ impl RequestSubmitter {
 
     /// Decodes the bad words in requests of `vllm-rs`, which sends only their tokens, with and
     /// without a leading space.
-    fn with_bad_words(&self, mut sampling: RequestSampling) -> RequestSampling {
+    fn with_bad_words(&self, mut sampling: RequestSamplingParams) -> RequestSamplingParams {
         if sampling.params.bad_words.is_none() && !sampling.bad_words.is_empty() {
             let tokenizer = self.parts.service.generator.tokenizer();
             let words = sampling.bad_words.iter();
-            let words =
-                words.map(|ids| tokenizer.decode(ids, SpecialTokens::With).trim_start().to_owned());
+            let words = words.map(|ids| {
+                tokenizer.decode(ids, SpecialTokenHandling::With).trim_start().to_owned()
+            });
             let words: BTreeSet<String> = words.collect();
             sampling.params.bad_words = Some(words.into_iter().collect());
         }
@@ -284,8 +290,8 @@ impl RequestSubmitter {
         let service = &self.parts.service;
         let tokenizer = service.generator.tokenizer();
         match service.replies.current_rules() {
-            Some(_) => last_message_text(tokenizer, prompt).into(),
-            None if self.by_text => tokenizer.decode(prompt, SpecialTokens::Without).into(),
+            Some(_) => last_chat_message_text(tokenizer, prompt).into(),
+            None if self.by_text => tokenizer.decode(prompt, SpecialTokenHandling::Without).into(),
             None => "".into(),
         }
     }

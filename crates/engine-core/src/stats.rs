@@ -17,8 +17,8 @@ pub(crate) struct SchedulerStats {
     /// Counts of lookups in external KV caches; `None` without a KV connector.
     pub(crate) external: Option<CacheLookupCounts>,
     /// Counts of draft tokens in speculative decoding; `None` without it.
-    pub(crate) drafts: Option<DraftCounts>,
-    pub(crate) loras: BTreeMap<Arc<str>, AdapterSequences>,
+    pub(crate) drafts: Option<DraftTokenCounts>,
+    pub(crate) loras: BTreeMap<Arc<str>, LoraSequenceCounts>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,7 +29,7 @@ pub(crate) struct CacheLookupCounts {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct DraftCounts {
+pub(crate) struct DraftTokenCounts {
     drafts: u64,
     /// Number of proposed draft tokens, by position in the draft.
     proposed: Vec<u64>,
@@ -37,7 +37,7 @@ pub(crate) struct DraftCounts {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct AdapterSequences {
+pub(crate) struct LoraSequenceCounts {
     pub(crate) waiting: u64,
     pub(crate) running: u64,
 }
@@ -53,18 +53,18 @@ impl CacheLookupCounts {
         w.write_map_len(8);
         w.write_text("reset");
         w.write_bool(false);
-        w.write_count("requests", self.requests);
-        w.write_count("queries", self.queries);
-        w.write_count("hits", self.hits);
-        w.write_count("preempted_requests", 0);
-        w.write_count("preempted_queries", 0);
-        w.write_count("preempted_hits", 0);
+        w.write_count_entry("requests", self.requests);
+        w.write_count_entry("queries", self.queries);
+        w.write_count_entry("hits", self.hits);
+        w.write_count_entry("preempted_requests", 0);
+        w.write_count_entry("preempted_queries", 0);
+        w.write_count_entry("preempted_hits", 0);
         w.write_text("hits_by_source");
         w.write_map_len(0);
     }
 }
 
-impl DraftCounts {
+impl DraftTokenCounts {
     pub(crate) fn new(tokens: usize) -> Self {
         Self { drafts: 0, proposed: vec![0; tokens], accepted: vec![0; tokens] }
     }
@@ -80,41 +80,41 @@ impl DraftCounts {
 
     fn write(&self, w: &mut MsgpackWriter) {
         w.write_map_len(6);
-        w.write_count("num_spec_tokens", self.proposed.len() as u64);
-        w.write_count("num_drafts", self.drafts);
-        w.write_count("num_draft_tokens", self.proposed.iter().sum());
-        w.write_count("num_accepted_tokens", self.accepted.iter().sum());
+        w.write_count_entry("num_spec_tokens", self.proposed.len() as u64);
+        w.write_count_entry("num_drafts", self.drafts);
+        w.write_count_entry("num_draft_tokens", self.proposed.iter().sum());
+        w.write_count_entry("num_accepted_tokens", self.accepted.iter().sum());
         w.write_text("num_accepted_tokens_per_pos");
-        w.write_counts(&self.accepted);
+        w.write_count_array(&self.accepted);
         w.write_text("num_draft_tokens_per_pos");
-        w.write_counts(&self.proposed);
+        w.write_count_array(&self.proposed);
     }
 }
 
 impl SchedulerStats {
-    pub(crate) fn count_draft(&mut self, proposed: u32, accepted: u32) {
+    pub(crate) fn count_draft_tokens(&mut self, proposed: u32, accepted: u32) {
         if let Some(drafts) = &mut self.drafts {
             drafts.add_draft(proposed, accepted);
         }
     }
 
     /// Counts the prefix cache lookup of a sequence that left the waiting queue.
-    pub(crate) fn count_prefix_lookup(&mut self, record: &SequenceRecord) {
+    pub(crate) fn count_prefix_cache_lookup(&mut self, record: &SequenceRecord) {
         self.prefix.add_lookup(record.prompt, record.cached);
     }
 
-    pub(crate) fn count_external_lookup(&mut self, record: &SequenceRecord) {
+    pub(crate) fn count_external_cache_lookup(&mut self, record: &SequenceRecord) {
         let external = self.external.get_or_insert_default();
         external.add_lookup(record.prompt.saturating_sub(record.cached), record.external);
     }
 
     /// Returns the scheduler statistics for a message and resets the counters.
-    pub(crate) fn take_stats(&mut self) -> Self {
+    pub(crate) fn take_scheduler_stats(&mut self) -> Self {
         let taken = self.clone();
         self.prefix = CacheLookupCounts::default();
         self.external = self.external.map(|_| CacheLookupCounts::default());
         let drafts = self.drafts.as_ref();
-        self.drafts = drafts.map(|drafts| DraftCounts::new(drafts.proposed.len()));
+        self.drafts = drafts.map(|drafts| DraftTokenCounts::new(drafts.proposed.len()));
         taken
     }
 
@@ -123,11 +123,11 @@ impl SchedulerStats {
         let usage = f64::from(used_blocks) / f64::from(total_blocks.max(1));
         // `vllm-rs` requires every key whose value may not be nil.
         w.write_map_len(12);
-        w.write_count("num_running_reqs", running as u64);
-        w.write_count("num_waiting_reqs", waiting as u64);
-        w.write_count("num_skipped_waiting_reqs", deferred as u64);
-        w.write_count("step_counter", 0);
-        w.write_count("current_wave", self.wave);
+        w.write_count_entry("num_running_reqs", running as u64);
+        w.write_count_entry("num_waiting_reqs", waiting as u64);
+        w.write_count_entry("num_skipped_waiting_reqs", deferred as u64);
+        w.write_count_entry("step_counter", 0);
+        w.write_count_entry("current_wave", self.wave);
         w.write_text("kv_cache_usage");
         w.write_float(usage);
         w.write_text("prefix_cache_stats");
@@ -148,7 +148,7 @@ impl SchedulerStats {
     }
 
     fn write_loras(&self, w: &mut MsgpackWriter) {
-        let used = |count: fn(&AdapterSequences) -> u64| {
+        let used = |count: fn(&LoraSequenceCounts) -> u64| {
             let used = self.loras.iter().map(move |(name, used)| (name, count(used)));
             used.filter(|(_, count)| *count > 0).collect::<Vec<_>>()
         };
@@ -156,13 +156,13 @@ impl SchedulerStats {
         let waiting = used(|used| used.waiting);
         w.write_map_len(waiting.len());
         for (name, count) in waiting {
-            w.write_count(name, count);
+            w.write_count_entry(name, count);
         }
         w.write_text("running_lora_adapters");
         let running = used(|used| used.running);
         w.write_map_len(running.len());
         for (name, count) in running {
-            w.write_count(name, count);
+            w.write_count_entry(name, count);
         }
     }
 }

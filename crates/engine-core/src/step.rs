@@ -8,14 +8,14 @@ use vllm_sim_engine::{SequenceEndReason, SimTime};
 
 /// The events of one engine step, all at the same instant.
 #[derive(Debug)]
-pub(crate) struct EngineStep {
+pub(crate) struct EngineStepEvents {
     pub(crate) at: SimTime,
-    pub(crate) events: Vec<(Arc<str>, StepEvent)>,
+    pub(crate) events: Vec<(Arc<str>, EngineStepEvent)>,
     pub(crate) stats: Option<Box<SchedulerStats>>,
 }
 
 #[derive(Debug)]
-pub(crate) enum StepEvent {
+pub(crate) enum EngineStepEvent {
     Scheduled { queued: SimTime, scheduled: SimTime, prefill: PrefillStats },
     Preempted(SimTime),
     Resumed(SimTime),

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::kv::{HostCacheConfig, HostEvictionPolicy, OffloadConnector};
+use vllm_sim_engine::kv::{HostCacheConfig, HostCacheEvictionPolicy, OffloadConnector};
 use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime};
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
-use vllm_sim_engine::sched::vllm::{ReportingConfig, VllmConfig, VllmScheduler};
+use vllm_sim_engine::sched::vllm::{SchedulerReportingConfig, VllmScheduler, VllmSchedulerConfig};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, Outbox, Scheduler, SchedulerEvent, SeqId, Sequence, TokenDelays,
+    BlockKey, Outbox, PlannedKvBlocks, Scheduler, SchedulerEvent, SeqId, Sequence, TokenDelays,
 };
 
 use offline::StepSeries;
@@ -52,7 +52,7 @@ struct Loop {
     block: u32,
     /// Number of requests that share the first half of the prompt; 0: none.
     groups: u64,
-    config: VllmConfig,
+    config: VllmSchedulerConfig,
 }
 
 impl Loop {
@@ -69,8 +69,11 @@ impl Loop {
             };
             BlockKey(name.wrapping_mul(0x9e37_79b9_7f4a_7c15))
         });
-        let plan =
-            BlockPlan { keys: keys.collect(), block_size: self.block, ..BlockPlan::default() };
+        let plan = PlannedKvBlocks {
+            keys: keys.collect(),
+            block_size: self.block,
+            ..PlannedKvBlocks::default()
+        };
         Sequence {
             plan: Some(Arc::new(plan)),
             ..Sequence::new(SeqId(id), self.prompt, self.output)
@@ -129,7 +132,7 @@ impl Loop {
 /// Returns a host tier with room for a million blocks.
 const TIER: HostCacheConfig = HostCacheConfig {
     rules: OffloadConnector::Native,
-    eviction: HostEvictionPolicy::Lru,
+    eviction: HostCacheEvictionPolicy::Lru,
     chunks: 1_000_000,
     blocks_per_chunk: 1,
     chunk_bytes: 2 << 20,
@@ -162,15 +165,18 @@ fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
                 output,
                 block,
                 groups,
-                config: VllmConfig {
+                config: VllmSchedulerConfig {
                     latency: LatencyModel::Polynomial(PolynomialStepTime::new(16_384 * 64)),
                     num_gpu_blocks,
                     enable_prefix_caching: caching,
                     block_size: block,
-                    reporting: ReportingConfig { run_lengths, ..ReportingConfig::default() },
+                    reporting: SchedulerReportingConfig {
+                        run_lengths,
+                        ..SchedulerReportingConfig::default()
+                    },
                     host_tier: host.then_some(TIER),
                     async_scheduling: false,
-                    ..VllmConfig::default()
+                    ..VllmSchedulerConfig::default()
                 },
             };
             let name = format!("{name}: {kind}");

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use serde_json::Value;
 use vllm_sim_engine::latency::{
-    AicSetup, AicStepTimes, MixedStepTiming, ModelShape, QuantizationScheme, StepOverhead,
+    AiConfiguratorSetup, AiConfiguratorStepTimes, MixedStepTiming, ModelShape, QuantizationScheme,
+    StepOverhead,
 };
 
 /// Maximum relative difference that counts as equal.
@@ -22,7 +23,7 @@ fn main() -> Result<(), Fault> {
     let [data, configs, points] = &args[..] else {
         return Err("aic_points DATA CONFIGS POINTS.jsonl".into());
     };
-    let mut opened: BTreeMap<String, Result<AicStepTimes, String>> = BTreeMap::new();
+    let mut opened: BTreeMap<String, Result<AiConfiguratorStepTimes, String>> = BTreeMap::new();
     let mut met: BTreeMap<String, (usize, usize, f64)> = BTreeMap::new();
     for line in std::fs::read_to_string(points)?.lines() {
         let point: Value = serde_json::from_str(line)?;
@@ -65,14 +66,18 @@ fn main() -> Result<(), Fault> {
     Ok(())
 }
 
-fn open(data: &Path, configs: &Path, point: &Value) -> Result<Result<AicStepTimes, String>, Fault> {
+fn open(
+    data: &Path,
+    configs: &Path,
+    point: &Value,
+) -> Result<Result<AiConfiguratorStepTimes, String>, Fault> {
     let text = |key: &str| point[key].as_str().unwrap_or_default();
     let count = |key: &str| u32::try_from(point[key].as_u64().unwrap_or(1)).unwrap_or(1);
     let file = format!("{}_config.json", text("model").replace('/', "--"));
     let config: Value = serde_json::from_str(&std::fs::read_to_string(configs.join(file))?)?;
     let shape = ModelShape::from_config(&config)?;
     let kind = config["model_type"].as_str().unwrap_or_default();
-    let setup = AicSetup {
+    let setup = AiConfiguratorSetup {
         // The estimator uses an fp8 cache with fp8 weights.
         kv_bytes: match shape.quantization.scheme {
             QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block => 1,
@@ -88,5 +93,5 @@ fn open(data: &Path, configs: &Path, point: &Value) -> Result<Result<AicStepTime
         mixed: MixedStepTiming::Combined,
         overhead: StepOverhead::default(),
     };
-    Ok(AicStepTimes::open(data, &setup).map_err(|error| error.to_string()))
+    Ok(AiConfiguratorStepTimes::open(data, &setup).map_err(|error| error.to_string()))
 }

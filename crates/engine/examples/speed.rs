@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{
-    LatencyModel, Roofline, RooflineSetup, find_gpu, known_model_shape,
+    LatencyModel, RooflineModel, RooflineModelSetup, find_gpu, known_model_shape,
 };
 use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
-use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
-use vllm_sim_engine::{BlockKey, BlockPlan, Outbox, Scheduler, SchedulerEvent, SeqId, Sequence};
+use vllm_sim_engine::sched::vllm::{VllmScheduler, VllmSchedulerConfig};
+use vllm_sim_engine::{
+    BlockKey, Outbox, PlannedKvBlocks, Scheduler, SchedulerEvent, SeqId, Sequence,
+};
 use vllm_sim_random::mix_u64_pair;
 
 #[expect(clippy::disallowed_methods, reason = "it measures the speed of the host")]
@@ -18,7 +20,11 @@ fn measure(name: &str, engine: &mut dyn Scheduler, block: u32, batch: u64) {
     let (mut next, mut tokens, mut now) = (0, 0u64, SimTime::ZERO);
     let submit = |engine: &mut dyn Scheduler, now, id: u64, out: &mut Outbox| {
         let keys = (0..u64::from((prompt + output) / block)).map(|i| BlockKey(mix_u64_pair(id, i)));
-        let plan = BlockPlan { keys: keys.collect(), block_size: block, ..BlockPlan::default() };
+        let plan = PlannedKvBlocks {
+            keys: keys.collect(),
+            block_size: block,
+            ..PlannedKvBlocks::default()
+        };
         let plan = Some(Arc::new(plan));
         let seq = Sequence { plan, ..Sequence::new(SeqId(id), prompt, output) };
         assert!(engine.submit(now, seq, out).is_ok());
@@ -58,16 +64,16 @@ fn main() {
     else {
         return;
     };
-    let Ok(roofline) = Roofline::new(&RooflineSetup::new(shape, gpu.clone())) else {
+    let Ok(roofline) = RooflineModel::new(&RooflineModelSetup::new(shape, gpu.clone())) else {
         return;
     };
     let latency = LatencyModel::Roofline(Box::new(roofline));
     for async_scheduling in [false, true] {
-        let config = VllmConfig {
+        let config = VllmSchedulerConfig {
             latency: latency.clone(),
             async_scheduling,
             num_gpu_blocks: 30_000,
-            ..VllmConfig::default()
+            ..VllmSchedulerConfig::default()
         };
         if let Ok(mut engine) = VllmScheduler::new(config) {
             let name = if async_scheduling { "async" } else { "sync" };

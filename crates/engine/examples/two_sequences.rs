@@ -4,20 +4,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use vllm_sim_engine::kv::{BlockHashConfig, BlockHasher, ExtraKeys};
+use vllm_sim_engine::kv::{BlockHashConfig, BlockHashExtraKeys, BlockHasher};
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::vllm::{ReportingConfig, VllmConfig, VllmScheduler};
+use vllm_sim_engine::sched::vllm::{SchedulerReportingConfig, VllmScheduler, VllmSchedulerConfig};
 use vllm_sim_engine::{Outbox, Scheduler, SeqId, Sequence, SimTime};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut engine = VllmScheduler::new(VllmConfig {
+    let mut engine = VllmScheduler::new(VllmSchedulerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(40),
             decode: Duration::from_millis(10),
         },
         num_gpu_blocks: 100,
-        reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
-        ..VllmConfig::default()
+        reporting: SchedulerReportingConfig {
+            kv_events: true,
+            ..SchedulerReportingConfig::default()
+        },
+        ..VllmSchedulerConfig::default()
     })?;
     let hasher = BlockHasher::new(BlockHashConfig {
         block_size: engine.config().block_size,
@@ -29,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (id, at_ms) in [(1, 0), (2, 45)] {
         let tokens: Vec<u32> = (0..32).chain([id as u32; 16]).collect();
         let sequence = Sequence {
-            plan: Some(Arc::new(hasher.block_plan(&tokens, &ExtraKeys::default()))),
+            plan: Some(Arc::new(hasher.plan_kv_blocks(&tokens, &BlockHashExtraKeys::default()))),
             ..Sequence::new(SeqId(id), tokens.len() as u32, 3)
         };
         arrivals.push((SimTime::from_millis(at_ms), sequence));

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kv::HostChunkCounts;
-use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId, SimTime};
+use super::kv::HostCacheChunkCounts;
+use super::{BlockKey, KvLoadFailurePolicy, LoraId, PlannedKvBlocks, SeqId, SimTime};
 
 /// Reason why a simulated sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub enum SequenceEndReason {
     /// The cached fraction of the prompt was below the request's `cache_hit_threshold`.
     Threshold,
     /// The KV cache of the prompt could not be loaded
-    /// ([`LoadFailurePolicy::Fail`](crate::LoadFailurePolicy)); clients receive an error.
+    /// ([`KvLoadFailurePolicy::Fail`](crate::KvLoadFailurePolicy)); clients receive an error.
     Failed,
 }
 
@@ -49,7 +49,7 @@ pub enum SchedulerEvent {
         /// Number of prompt tokens missing after the KV load.
         tokens: u32,
         /// Policy for the sequence after the failed KV load: end or recompute.
-        policy: LoadFailurePolicy,
+        policy: KvLoadFailurePolicy,
         /// Whether the KV cache was to come from another engine; false: from host memory.
         remote: bool,
     },
@@ -72,7 +72,7 @@ pub enum SchedulerEvent {
     },
     /// A sequence released one token at the end of each of the last `n` steps.
     ///
-    /// Only emitted with `ReportingConfig::run_lengths`, between the [`SchedulerEvent::Step`] of the last of
+    /// Only emitted with `SchedulerReportingConfig::run_lengths`, between the [`SchedulerEvent::Step`] of the last of
     /// these steps and the next one. Its own instant has no meaning. Within a step, all
     /// [`SchedulerEvent::Tokens`] precede the [`SchedulerEvent::Step`]. The token before a run was released in the
     /// step before the run, so the gap before each token is the duration of its step.
@@ -110,7 +110,7 @@ pub enum SchedulerEvent {
     /// block `from - 1` of the same plan.
     Stored {
         /// Block plan of the sequence, with the keys and hashes of its blocks.
-        plan: Arc<BlockPlan>,
+        plan: Arc<PlannedKvBlocks>,
         /// Index in the block plan of the first cached block.
         from: u32,
         /// Index in the block plan after the last cached block.
@@ -118,10 +118,10 @@ pub enum SchedulerEvent {
     },
     /// The first KV blocks of a block plan were found in the prefix cache, in all layer groups.
     ///
-    /// Only emitted if the plan asks for it ([`BlockPlan::reports_reused`]); the cache is unchanged.
+    /// Only emitted if the plan asks for it ([`PlannedKvBlocks::reports_reused`]); the cache is unchanged.
     Reused {
         /// Block plan of the sequence, with the keys and hashes of its blocks.
-        plan: Arc<BlockPlan>,
+        plan: Arc<PlannedKvBlocks>,
         /// Number of KV blocks found in the prefix cache, at least one.
         blocks: u32,
         /// Number of layer groups of the model's KV cache.
@@ -155,7 +155,7 @@ pub enum SchedulerEvent {
     },
 }
 
-/// Change of the prefix cache of one layer group ([`LayerGroups`](crate::kv::LayerGroups)).
+/// Change of the prefix cache of one layer group ([`KvCacheLayerGroups`](crate::kv::KvCacheLayerGroups)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LayerGroupCacheEvent {
     /// Some of the KV blocks `from..to` of a block plan entered the prefix cache of the layer
@@ -167,7 +167,7 @@ pub enum LayerGroupCacheEvent {
         /// [`SchedulerEvent::Removed`].
         is_main: bool,
         /// Block plan of the sequence, with the keys and hashes of its blocks.
-        plan: Arc<BlockPlan>,
+        plan: Arc<PlannedKvBlocks>,
         /// Index in the block plan of block `from`, the first of the range.
         from: u32,
         /// Index in the block plan after the last block of the range.
@@ -200,7 +200,7 @@ pub enum HostCacheEvent {
     /// Chunks of KV blocks were written to host memory.
     Stored {
         /// Block plan of the sequence, with the keys and hashes of its blocks.
-        plan: Arc<BlockPlan>,
+        plan: Arc<PlannedKvBlocks>,
         /// Layer group of each written chunk of KV blocks, and the chunk's index in the block plan,
         /// from 0.
         chunks: Vec<(u32, u32)>,
@@ -284,7 +284,7 @@ pub enum EngineCommand {
     /// Ends every sequence, waiting or running, with [`SequenceEndReason::Cancelled`].
     CancelAll,
     /// Empties the prefix cache.
-    ResetPrefixCache(PrefixCacheReset),
+    ResetPrefixCache(PrefixCacheResetScope),
     /// Empties the prefix cache in host memory.
     ResetHostTier,
     /// Empties the cache of encoded images, audio and video.
@@ -311,11 +311,11 @@ pub enum EngineCommand {
 
 /// Selects the treatment of KV blocks in use when the prefix cache is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PrefixCacheReset {
+pub enum PrefixCacheResetScope {
     /// The reset fails if sequences hold KV blocks.
     WhenIdle,
     /// Running sequences are preempted and recompute all their tokens. Schedulers without
-    /// preemption act as for [`PrefixCacheReset::Forget`].
+    /// preemption act as for [`PrefixCacheResetScope::Forget`].
     Preempt,
     /// Sequences keep their KV blocks, but later prompts cannot find these blocks.
     Forget,
@@ -385,5 +385,5 @@ pub struct EngineStats {
     /// Number of preemptions since the engine's start.
     pub preemptions: u64,
     /// Numbers of chunks in the prefix cache in host memory, by state.
-    pub host: HostChunkCounts,
+    pub host: HostCacheChunkCounts,
 }

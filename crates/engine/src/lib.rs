@@ -40,12 +40,13 @@ use std::ops::Range;
 
 pub use event::{
     CachedBlock, EngineCommand, EngineStats, HostCacheEvent, HostCopyDirection, KvBlockUsage,
-    LayerGroupCacheEvent, PrefixCacheReset, SchedulerEvent, SequenceEndReason, SequenceProgress,
+    LayerGroupCacheEvent, PrefixCacheResetScope, SchedulerEvent, SequenceEndReason,
+    SequenceProgress,
 };
 pub use sequence::{
-    BlockKey, BlockPlan, EncoderKind, ExtraKey, GrammarCompilation, LoadFailure, LoadFailurePolicy,
-    LoraId, MAX_SIMULATED_DELAY, PromptMediaItem, PromptTransfer, SeqId, Sequence, StepDrafts,
-    TokenDelays, TtftFormula,
+    BlockKey, ExtraKey, GrammarCompilation, InjectedKvLoadFailure, KvLoadFailurePolicy, LoraId,
+    MAX_SIMULATED_DELAY, MediaEncoderKind, PlannedKvBlocks, PromptKvTransfer, PromptMediaItem,
+    SeqId, Sequence, StepDraftCounts, TokenDelays, TtftFormula,
 };
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;
@@ -127,7 +128,7 @@ pub trait Scheduler {
     fn take_admissions(&mut self, _into: &mut Vec<sched::AdmittedSequence>) {}
     /// Appends the records of steps planned and updated since the last call to `into`, if enabled
     /// in the configuration. Only the vLLM scheduler keeps such records.
-    fn take_step_log(&mut self, _into: &mut Vec<step_log::StepRecord>) {}
+    fn take_step_log(&mut self, _into: &mut Vec<step_log::StepLogRecord>) {}
 
     // Methods for schedulers with steps.
 

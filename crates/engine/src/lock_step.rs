@@ -36,7 +36,7 @@ impl RankLockStep {
             most = most.max(rank.steps_in_flight());
         }
         if most == 0 {
-            if self.end_idle_wave(items, &rank) {
+            if self.end_wave_if_ranks_idle(items, &rank) {
                 return;
             }
             most = 1;
@@ -68,7 +68,7 @@ impl RankLockStep {
 
     /// Ends the wave of steps if no rank has a step in flight, and ranks check for work after the
     /// last one. Returns whether the ranks are idle. Otherwise they go on with dummy steps.
-    pub fn end_idle_wave<T>(
+    pub fn end_wave_if_ranks_idle<T>(
         &mut self,
         items: &mut [T],
         rank: impl Fn(&mut T) -> Option<&mut dyn Scheduler>,

@@ -22,7 +22,7 @@ pub struct BlockKey(pub u64);
 /// Replies are generated before submission, so all hashes are known then and the engine does not
 /// hash. The engine reads only `keys`; the other fields are for KV events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BlockPlan {
+pub struct PlannedKvBlocks {
     /// Key of each full block of prompt plus output, in order.
     pub keys: Vec<BlockKey>,
     /// Full hash of each block if KV events carry hashes as bytes, else empty. Shorter hashes are
@@ -61,7 +61,7 @@ pub enum ExtraKey {
 
 /// Selects source and destination of a prompt's KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PromptTransfer {
+pub enum PromptKvTransfer {
     /// The KV cache of the prompt is computed and used locally.
     #[default]
     Local,
@@ -74,7 +74,7 @@ pub enum PromptTransfer {
 /// Selects how a sequence continues after the KV cache of its prompt could not be loaded (vLLM's
 /// `kv_load_failure_policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LoadFailurePolicy {
+pub enum KvLoadFailurePolicy {
     /// The sequence ends with an error.
     #[default]
     Fail,
@@ -85,9 +85,9 @@ pub enum LoadFailurePolicy {
 /// Injects a failure into the first load of a prompt's KV cache, from another engine or from host
 /// memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LoadFailure {
+pub struct InjectedKvLoadFailure {
     /// Policy after the failed KV load: end or recompute.
-    pub policy: LoadFailurePolicy,
+    pub policy: KvLoadFailurePolicy,
     /// Fraction of the blocks from host memory that precede the first failed one, from 0 to below
     /// 1. A remote prompt is lost completely, as with NIXL.
     pub loaded: f32,
@@ -105,7 +105,7 @@ pub struct GrammarCompilation {
 
 /// Counts the draft tokens of a sequence in one step of speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StepDrafts {
+pub struct StepDraftCounts {
     /// Number of draft tokens proposed in one step.
     pub proposed: u8,
     /// Number of draft tokens accepted in one step.
@@ -114,7 +114,7 @@ pub struct StepDrafts {
 
 /// Selects the encoder of an image, audio clip or video.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EncoderKind {
+pub enum MediaEncoderKind {
     /// Encoder of images and videos.
     #[default]
     Vision,
@@ -130,7 +130,7 @@ pub struct PromptMediaItem {
     /// Hash of the media item's content; equal items are encoded once.
     pub key: u64,
     /// Encoder of the media item.
-    pub kind: EncoderKind,
+    pub kind: MediaEncoderKind,
     /// Index in the prompt of the media item's first placeholder token.
     pub start: u32,
     /// Number of the media item's placeholder tokens, one per embedding.
@@ -175,14 +175,14 @@ pub struct Sequence {
     /// LoRA adapter of the request, if any.
     pub lora: Option<LoraId>,
     /// Source and destination of the prompt's KV cache.
-    pub transfer: PromptTransfer,
+    pub transfer: PromptKvTransfer,
     /// Injected failure of the KV load; `None`: no failure. Ignored by the SGLang scheduler.
-    pub load_failure: Option<LoadFailure>,
+    pub load_failure: Option<InjectedKvLoadFailure>,
     /// Compilation of the grammar of a structured output; `None`: no grammar, or it is compiled. Only
     /// used by the vLLM scheduler.
     pub grammar: Option<GrammarCompilation>,
     /// Keys of the KV blocks that the sequence fills; `None` without a prefix cache.
-    pub plan: Option<Arc<BlockPlan>>,
+    pub plan: Option<Arc<PlannedKvBlocks>>,
     /// Whether the prefix-cache lookup is skipped, as in vLLM for prompt logprobs.
     pub skip_cache_read: bool,
     /// Minimum cached fraction of the prompt; below it the sequence ends with
@@ -203,7 +203,7 @@ pub struct Sequence {
     pub timeline: Option<Arc<[Duration]>>,
     /// Numbers of draft tokens after the first, second, ... output token, if they follow from the
     /// text (`ngram`). `None`: random acceptance. Only used by the vLLM scheduler.
-    pub drafts: Option<Arc<[StepDrafts]>>,
+    pub drafts: Option<Arc<[StepDraftCounts]>>,
     /// Media items of the prompt, from [`PromptMediaItem::sorted_without_overlap`]. Only used by the vLLM scheduler.
     pub media: Option<Arc<[PromptMediaItem]>>,
     /// Time between arrival and submission of the request. The pool scheduler subtracts it from the
@@ -221,7 +221,7 @@ impl Sequence {
             key: id.0,
             priority: 0,
             lora: None,
-            transfer: PromptTransfer::Local,
+            transfer: PromptKvTransfer::Local,
             load_failure: None,
             grammar: None,
             plan: None,
@@ -306,7 +306,7 @@ impl Default for TokenDelays {
 impl TokenDelays {
     /// Returns the factor of delays while `running` of `slots` sequence slots are busy: `1 + (F -
     /// 1) x (running - 1) / (slots - 1)`, where F is `factor_under_load`.
-    pub fn load_factor(&self, running: usize, slots: usize) -> f64 {
+    pub fn delay_factor_under_load(&self, running: usize, slots: usize) -> f64 {
         if slots <= 1 || self.factor_under_load <= 1.0 {
             return 1.0;
         }
@@ -322,23 +322,23 @@ impl TokenDelays {
         &self,
         prompt: u32,
         cached: u32,
-        transfer: PromptTransfer,
+        transfer: PromptKvTransfer,
         load: f64,
         rng: &mut impl DrawRandom,
     ) -> Duration {
         let constant = match self.calculator {
             TtftFormula::Constant => true,
             TtftFormula::PerToken => false,
-            TtftFormula::Default if transfer == PromptTransfer::RemotePrefill => {
+            TtftFormula::Default if transfer == PromptKvTransfer::RemotePrefill => {
                 self.kv_transfer != (Duration::ZERO, Duration::ZERO)
             }
             TtftFormula::Default => !self.ttft.0.is_zero(),
         };
         let delay = match (transfer, constant) {
-            (PromptTransfer::RemotePrefill, true) => {
+            (PromptKvTransfer::RemotePrefill, true) => {
                 rng.draw_clamped_delay(self.kv_transfer.0, self.kv_transfer.1)
             }
-            (PromptTransfer::RemotePrefill, false) => rng.draw_clamped_delay(
+            (PromptKvTransfer::RemotePrefill, false) => rng.draw_clamped_delay(
                 self.kv_transfer_per_token.saturating_mul(prompt),
                 self.kv_transfer_per_token_std_dev,
             ),
@@ -387,7 +387,7 @@ impl TokenDelays {
     }
 
     /// Returns whether all standard deviations are zero, so that delays need no random numbers.
-    pub fn is_deterministic(&self) -> bool {
+    pub fn has_deterministic_delays(&self) -> bool {
         [
             self.ttft.1,
             self.itl.1,

@@ -2,23 +2,23 @@
 //! output is processed.
 //!
 //! A scheduler keeps the log if its configuration asks for it
-//! ([`ReportingConfig::step_log`](crate::sched::vllm::ReportingConfig)). The caller takes the
+//! ([`SchedulerReportingConfig::step_log`](crate::sched::vllm::SchedulerReportingConfig)). The caller takes the
 //! records with [`Scheduler::take_step_log`](crate::Scheduler::take_step_log).
 
 use serde_json::{Value, json};
 
 use crate::{
     BlockKey, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent, SeqId, SequenceEndReason,
-    SimTime, StepDrafts,
+    SimTime, StepDraftCounts,
 };
 
 /// Record of one change of a scheduler's steps: a step was planned, or its output was processed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StepRecord {
+pub struct StepLogRecord {
     /// Simulated time at which the step was planned or its output was processed.
     pub at: SimTime,
     /// Kind of the change of a step, with its details.
-    pub change: StepChange,
+    pub change: StepLogChange,
     /// Number of KV blocks held by sequences after the step was planned or processed.
     pub used_blocks: u32,
     /// Index of the layer group whose events are [`SchedulerEvent::Stored`] and
@@ -28,7 +28,7 @@ pub struct StepRecord {
 
 /// Kind of a change of a step: its planning, or the processing of its output.
 #[derive(Debug, Clone, PartialEq)]
-pub enum StepChange {
+pub enum StepLogChange {
     /// A step was planned.
     Planned(PlannedStep),
     /// The output of a step was processed. With asynchronous scheduling, the next step was planned
@@ -67,14 +67,14 @@ pub struct ScheduledSequence {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UpdatedStep {
     /// Draft tokens verified in the step, by sequence.
-    pub drafts: Vec<(SeqId, StepDrafts)>,
+    pub drafts: Vec<(SeqId, StepDraftCounts)>,
     /// Ids of the ended sequences, with the reasons.
     pub ended: Vec<(SeqId, SequenceEndReason)>,
     /// KV events published after the step, in order.
     pub events: Vec<SchedulerEvent>,
 }
 
-impl StepRecord {
+impl StepLogRecord {
     /// Formats the record as one JSON object. `name` converts sequence ids to JSON names.
     ///
     /// A planned step has `scheduled` (`[name, computed, new]`), `admitted`, `resumed` and
@@ -84,7 +84,7 @@ impl StepRecord {
         let names = |ids: &[SeqId]| ids.iter().map(|&id| name(id)).collect::<Vec<_>>();
         let (t, used) = (self.at.as_nanos(), self.used_blocks);
         match &self.change {
-            StepChange::Planned(plan) => {
+            StepLogChange::Planned(plan) => {
                 let work = plan.scheduled.iter();
                 let work = work.map(|one| json!([name(one.id), one.computed, one.new]));
                 let mut line = json!({"t": t, "scheduled": work.collect::<Vec<_>>(),
@@ -96,7 +96,7 @@ impl StepRecord {
                 }
                 line
             }
-            StepChange::Updated(update) => {
+            StepLogChange::Updated(update) => {
                 let drafts = update.drafts.iter();
                 let drafts = drafts.map(|(id, d)| json!([name(*id), d.proposed, d.accepted]));
                 let ended: Vec<SeqId> = update.ended.iter().map(|(id, _)| *id).collect();

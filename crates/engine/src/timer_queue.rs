@@ -44,27 +44,27 @@ impl<T> Default for TimerQueue<T> {
 
 impl<T> TimerQueue<T> {
     /// Sets a timer for the time `due`; `item` is returned when it expires.
-    pub fn schedule(&mut self, due: SimTime, item: T) {
+    pub fn schedule_item(&mut self, due: SimTime, item: T) {
         let order = self.set;
         self.set += 1;
         self.heap.push(Reverse(TimerEntry { due, order, item }));
     }
 
     /// Returns the time at which the next timer expires.
-    pub fn next_due(&self) -> Option<SimTime> {
+    pub fn next_due_time(&self) -> Option<SimTime> {
         self.heap.peek().map(|Reverse(e)| e.due)
     }
 
     /// Removes and returns the next timer that expires at or before `now`.
-    pub fn pop_due(&mut self, now: SimTime) -> Option<(SimTime, T)> {
-        if self.next_due()? > now {
+    pub fn pop_due_item(&mut self, now: SimTime) -> Option<(SimTime, T)> {
+        if self.next_due_time()? > now {
             return None;
         }
         self.heap.pop().map(|Reverse(e)| (e.due, e.item))
     }
 
     /// Postpones all timers by `by` and keeps their order.
-    pub fn postpone(&mut self, by: std::time::Duration) {
+    pub fn postpone_all_items(&mut self, by: std::time::Duration) {
         let entries = std::mem::take(&mut self.heap).into_vec();
         self.heap = entries
             .into_iter()
@@ -91,11 +91,11 @@ mod tests {
     fn timers_due_together_expire_in_insertion_order() {
         let mut timers = TimerQueue::default();
         let at = SimTime::from_millis;
-        timers.schedule(at(2), 'c');
-        timers.schedule(at(1), 'a');
-        timers.schedule(at(1), 'b');
-        assert_eq!(timers.pop_due(at(0)), None);
-        let fired: Vec<_> = std::iter::from_fn(|| timers.pop_due(at(2))).collect();
+        timers.schedule_item(at(2), 'c');
+        timers.schedule_item(at(1), 'a');
+        timers.schedule_item(at(1), 'b');
+        assert_eq!(timers.pop_due_item(at(0)), None);
+        let fired: Vec<_> = std::iter::from_fn(|| timers.pop_due_item(at(2))).collect();
         assert_eq!(fired, [(at(1), 'a'), (at(1), 'b'), (at(2), 'c')]);
     }
 }

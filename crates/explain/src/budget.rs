@@ -3,15 +3,15 @@
 use std::fmt::{self, Write as _};
 
 use vllm_sim_config::{KvCacheCapacity, MediaEncoderConfig};
-use vllm_sim_engine::latency::{BatchWork, RooflineSetup};
-use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_engine::{EncoderKind, PromptMediaItem};
+use vllm_sim_engine::latency::{BatchWork, RooflineModelSetup};
+use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
+use vllm_sim_engine::{MediaEncoderKind, PromptMediaItem};
 
 const SAMPLE_EMBEDDINGS: u32 = 1000;
 
 pub(super) fn write_memory_budget(
     text: &mut String,
-    setup: &RooflineSetup,
+    setup: &RooflineModelSetup,
     utilization: f64,
     cache: &KvCacheCapacity,
 ) -> fmt::Result {
@@ -61,7 +61,7 @@ pub(super) fn write_memory_budget(
 
 pub(super) fn write_encoder_times(
     text: &mut String,
-    engine: &VllmConfig,
+    engine: &VllmSchedulerConfig,
     encoder: &MediaEncoderConfig,
 ) -> fmt::Result {
     let split = match encoder.chunked_input {
@@ -75,10 +75,10 @@ pub(super) fn write_encoder_times(
     )?;
     let input = |kind| PromptMediaItem { key: 0, kind, start: 0, len: SAMPLE_EMBEDDINGS };
     for (kind, shape, name) in [
-        (EncoderKind::Vision, encoder.shapes.0, "an image"),
-        (EncoderKind::Audio, encoder.shapes.1, "audio"),
+        (MediaEncoderKind::Vision, encoder.shapes.0, "an image"),
+        (MediaEncoderKind::Audio, encoder.shapes.1, "audio"),
     ] {
-        let ms = engine.encoder_time(std::iter::once(input(kind))).as_secs_f64() * 1e3;
+        let ms = engine.media_encoding_time(std::iter::once(input(kind))).as_secs_f64() * 1e3;
         if let Some(shape) = shape.filter(|_| ms > 0.0) {
             writeln!(
                 text,
@@ -88,7 +88,7 @@ pub(super) fn write_encoder_times(
             )?;
         }
     }
-    let ms = engine.encoder_time(std::iter::once(input(EncoderKind::Vision)));
+    let ms = engine.media_encoding_time(std::iter::once(input(MediaEncoderKind::Vision)));
     if encoder.shapes == (None, None) && !ms.is_zero() {
         writeln!(
             text,
@@ -100,7 +100,10 @@ pub(super) fn write_encoder_times(
     Ok(())
 }
 
-pub(super) fn write_draft_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+pub(super) fn write_draft_model_times(
+    text: &mut String,
+    engine: &VllmSchedulerConfig,
+) -> fmt::Result {
     let Some(speculation) = &engine.speculation else {
         return Ok(());
     };
@@ -122,7 +125,7 @@ pub(super) fn write_draft_times(text: &mut String, engine: &VllmConfig) -> fmt::
     )?;
     if let Some(drafting) = &engine.drafting {
         let mut batch = BatchWork::default();
-        batch.add_decode(1024, 1 + chances.len() as u32, None);
+        batch.add_decoding_sequence(1024, 1 + chances.len() as u32, None);
         let ms = drafting.draft_time(&batch, engine.speed).as_secs_f64() * 1e3;
         write!(text, "; making them takes {ms:.2} ms for one sequence")?;
     }
@@ -131,7 +134,7 @@ pub(super) fn write_draft_times(text: &mut String, engine: &VllmConfig) -> fmt::
 
 pub(super) fn write_sampling_cost(
     text: &mut String,
-    setup: &RooflineSetup,
+    setup: &RooflineModelSetup,
     because: &str,
 ) -> fmt::Result {
     let co = &setup.coefficients;

@@ -11,29 +11,31 @@ use std::time::Duration;
 use vllm_sim_config::{KvCacheCapacity, KvOffloadConfig, MediaEncoderConfig};
 use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_engine::latency::{
-    BatchWork, KvCacheMemory, LatencyModel, ModelShape, RooflineCoefficients, RooflineSetup,
-    SpeedFactors, StepBreakdown,
+    BatchWork, KvCacheMemory, LatencyModel, ModelShape, RooflineCoefficients, RooflineModelSetup,
+    SimulationSpeedFactors, StepTimeBreakdown,
 };
-use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 
 const DECODE_CONTEXT_TOKENS: u32 = 1024;
 const DECODE_BATCH_SIZES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
 const PROMPT_LENGTHS_TOKENS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
-pub use nearest_run::{DeploymentEvidence, PredictionAccuracy, PromptCacheUse};
+pub use nearest_run::{DeploymentPredictionEvidence, KnownPredictionErrors, PromptCacheUse};
 
 /// Returns the known prediction errors of a simulated engine, for prompts that are mostly cached,
 /// mostly computed, or both.
 ///
 /// Returns `None` unless its latency model is a roofline with default coefficients.
-pub fn deployment_evidence(
-    engine: &VllmConfig,
-    setup: Option<&RooflineSetup>,
-) -> Option<DeploymentEvidence> {
+pub fn evidence_of_recorded_deployments(
+    engine: &VllmSchedulerConfig,
+    setup: Option<&RooflineModelSetup>,
+) -> Option<DeploymentPredictionEvidence> {
     let is_roofline = matches!(engine.latency, LatencyModel::Roofline(_));
-    let is_usual = |setup: &&RooflineSetup| setup.coefficients == RooflineCoefficients::default();
+    let is_usual =
+        |setup: &&RooflineModelSetup| setup.coefficients == RooflineCoefficients::default();
     let setup = setup.filter(is_usual)?;
-    (is_roofline && engine.speed == SpeedFactors::default()).then(|| DeploymentEvidence::new(setup))
+    (is_roofline && engine.speed == SimulationSpeedFactors::default())
+        .then(|| DeploymentPredictionEvidence::new(setup))
 }
 
 /// Explains an engine as text: model size, KV cache size, step times and their parts.
@@ -41,13 +43,13 @@ pub fn deployment_evidence(
 /// - `setup` and `utilization` add details of a roofline latency model.
 /// - `derived` lists settings with computed defaults, with their rules.
 /// - `sampling` names the source of truncated sampling.
-pub fn explain_engine(
+pub fn explain_engine_as_text(
     name: &str,
-    engine: &VllmConfig,
-    setup: Option<(&RooflineSetup, f64)>,
+    engine: &VllmSchedulerConfig,
+    setup: Option<(&RooflineModelSetup, f64)>,
     sampling: &str,
-    derived: &[DerivedSetting<'_>],
-    caches: CacheSizes<'_>,
+    derived: &[DerivedEngineSetting<'_>],
+    caches: EngineCacheSizes<'_>,
 ) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -58,7 +60,7 @@ pub fn explain_engine(
 
 /// Planned sizes of an engine's caches; `None` for a cache that was not planned.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct CacheSizes<'a> {
+pub struct EngineCacheSizes<'a> {
     /// Size of the KV cache on the GPUs.
     pub kv: Option<&'a KvCacheCapacity>,
     /// Size of the KV cache in host memory.
@@ -69,7 +71,7 @@ pub struct CacheSizes<'a> {
 
 /// Engine setting with a computed default.
 #[derive(Debug, Clone, Copy)]
-pub struct DerivedSetting<'a> {
+pub struct DerivedEngineSetting<'a> {
     /// Name of the setting's command-line flag.
     pub flag: &'a str,
     /// Computed value of the setting.
@@ -81,10 +83,10 @@ pub struct DerivedSetting<'a> {
 fn write_explanation(
     text: &mut String,
     name: &str,
-    engine: &VllmConfig,
-    setup: Option<(&RooflineSetup, f64, &str)>,
-    derived: &[DerivedSetting<'_>],
-    CacheSizes { kv: cache, host, encoder }: CacheSizes<'_>,
+    engine: &VllmSchedulerConfig,
+    setup: Option<(&RooflineModelSetup, f64, &str)>,
+    derived: &[DerivedEngineSetting<'_>],
+    EngineCacheSizes { kv: cache, host, encoder }: EngineCacheSizes<'_>,
 ) -> fmt::Result {
     writeln!(text, "Model       {name}")?;
     if let Some((setup, utilization, _)) = setup {
@@ -118,18 +120,19 @@ fn write_explanation(
     if let Some((setup, _, sampling)) = setup {
         budget::write_sampling_cost(text, setup, sampling)?;
     }
-    if engine.speed != SpeedFactors::default() {
+    if engine.speed != SimulationSpeedFactors::default() {
         writeln!(text, "Speed-up    {} x", engine.speed.all)?;
     }
     let roofline = matches!(engine.latency, LatencyModel::Roofline(_));
-    if let Some((setup, ..)) = setup.filter(|_| roofline && engine.speed == SpeedFactors::default())
+    if let Some((setup, ..)) =
+        setup.filter(|_| roofline && engine.speed == SimulationSpeedFactors::default())
     {
         match setup.coefficients == RooflineCoefficients::default() {
-            true => nearest_run::write_nearest_runs(text, setup)?,
+            true => nearest_run::write_nearest_recorded_runs(text, setup)?,
             false => writeln!(text, "Evidence    none: the constants differ from the defaults")?,
         }
     }
-    budget::write_draft_times(text, engine)?;
+    budget::write_draft_model_times(text, engine)?;
     if let (Some((setup, utilization, _)), Some(cache)) = (setup, cache) {
         budget::write_memory_budget(text, setup, utilization, cache)?;
     }
@@ -142,7 +145,7 @@ fn write_explanation(
 
 fn write_kv_cache(
     text: &mut String,
-    engine: &VllmConfig,
+    engine: &VllmSchedulerConfig,
     cache: Option<&KvCacheCapacity>,
 ) -> fmt::Result {
     let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
@@ -215,11 +218,11 @@ fn write_host_cache(text: &mut String, host: &KvOffloadConfig, block_size: u32) 
     )
 }
 
-fn write_derived_settings(text: &mut String, derived: &[DerivedSetting<'_>]) -> fmt::Result {
+fn write_derived_settings(text: &mut String, derived: &[DerivedEngineSetting<'_>]) -> fmt::Result {
     if !derived.is_empty() {
         writeln!(text, "\nFlags that were not set, and the rule for each value\n")?;
     }
-    for DerivedSetting { flag, value, rule } in derived {
+    for DerivedEngineSetting { flag, value, rule } in derived {
         writeln!(text, "{flag:<24}{value:>10}   {rule}")?;
     }
     Ok(())
@@ -252,9 +255,9 @@ fn write_model_shape(text: &mut String, shape: &ModelShape) -> fmt::Result {
 
 fn write_memory(
     text: &mut String,
-    setup: &RooflineSetup,
+    setup: &RooflineModelSetup,
     utilization: f64,
-    engine: &VllmConfig,
+    engine: &VllmSchedulerConfig,
     cache: Option<&KvCacheCapacity>,
 ) -> fmt::Result {
     let gpu = &setup.gpu;
@@ -297,11 +300,11 @@ fn write_memory(
 
 fn decode_batch(n: u32, window: Option<u32>) -> BatchWork {
     let mut batch = BatchWork::default();
-    (0..n).for_each(|_| batch.add_decode(DECODE_CONTEXT_TOKENS, 1, window));
+    (0..n).for_each(|_| batch.add_decoding_sequence(DECODE_CONTEXT_TOKENS, 1, window));
     batch
 }
 
-fn write_decode_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+fn write_decode_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::Result {
     let window = engine.latency.sliding_window();
     let sizes = DECODE_BATCH_SIZES.iter().copied().filter(|&n| n <= engine.max_num_seqs);
     let steps: Vec<(u32, BatchWork)> = sizes.map(|n| (n, decode_batch(n, window))).collect();
@@ -316,12 +319,13 @@ fn write_decode_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     let LatencyModel::Roofline(roofline) = &engine.latency else {
         return Ok(());
     };
-    let parts: Vec<_> = steps.iter().map(|(_, batch)| roofline.step_breakdown(batch)).collect();
+    let parts: Vec<_> =
+        steps.iter().map(|(_, batch)| roofline.step_time_breakdown(batch)).collect();
     write_step_parts(text, &parts)?;
     write_weights_from_host(text, engine, steps.iter().map(|_| 1))
 }
 
-fn write_prefill_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+fn write_prefill_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::Result {
     let fits = |&n: &u32| n <= engine.max_model_len;
     let lengths: Vec<u32> = PROMPT_LENGTHS_TOKENS.iter().copied().filter(fits).collect();
     write_table_line(text, "tokens", lengths.iter().map(u32::to_string))?;
@@ -361,15 +365,16 @@ fn write_prefill_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         .iter()
         .map(|&n| {
             chunks(n)
-                .map(|batch| roofline.step_breakdown(&batch))
-                .fold(StepBreakdown::default(), add_breakdowns)
+                .map(|batch| roofline.step_time_breakdown(&batch))
+                .fold(StepTimeBreakdown::default(), add_breakdowns)
         })
         .collect();
     write_step_parts(text, &parts)?;
     write_weights_from_host(text, engine, lengths.iter().map(|&n| chunks(n).count()))?;
-    let front_end = |running: u32| roofline.front_end_delay(0, running).as_secs_f64() * 1e3;
+    let front_end =
+        |running: u32| roofline.front_end_processing_delay(0, running).as_secs_f64() * 1e3;
     let (idle, busy) = (front_end(0), front_end(100));
-    let longer = roofline.front_end_delay(1000, 0).as_secs_f64() * 1e3;
+    let longer = roofline.front_end_processing_delay(1000, 0).as_secs_f64() * 1e3;
     // Milliseconds of 1000 tokens are microseconds of one.
     let token = longer - idle;
     writeln!(
@@ -379,8 +384,8 @@ fn write_prefill_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     )
 }
 
-fn add_breakdowns(a: StepBreakdown, b: StepBreakdown) -> StepBreakdown {
-    StepBreakdown {
+fn add_breakdowns(a: StepTimeBreakdown, b: StepTimeBreakdown) -> StepTimeBreakdown {
+    StepTimeBreakdown {
         gemm: a.gemm + b.gemm,
         moe: a.moe + b.moe,
         lm_head: a.lm_head + b.lm_head,
@@ -392,8 +397,8 @@ fn add_breakdowns(a: StepBreakdown, b: StepBreakdown) -> StepBreakdown {
     }
 }
 
-fn write_step_parts(text: &mut String, steps: &[StepBreakdown]) -> fmt::Result {
-    type StepCause = (&'static str, fn(&StepBreakdown) -> f64);
+fn write_step_parts(text: &mut String, steps: &[StepTimeBreakdown]) -> fmt::Result {
+    type StepCause = (&'static str, fn(&StepTimeBreakdown) -> f64);
     let causes: [StepCause; 8] = [
         ("matrices", |b| b.gemm),
         ("experts", |b| b.moe),
@@ -416,7 +421,7 @@ fn write_step_parts(text: &mut String, steps: &[StepBreakdown]) -> fmt::Result {
 /// Writes a line with the time that the explained steps spend on loading weights from host memory.
 fn write_weights_from_host(
     text: &mut String,
-    engine: &VllmConfig,
+    engine: &VllmSchedulerConfig,
     steps: impl Iterator<Item = usize>,
 ) -> fmt::Result {
     let each = engine.weights_from_host.as_secs_f64() * 1e3;
@@ -441,26 +446,26 @@ fn write_table_line(
 
 #[cfg(test)]
 mod tests {
-    use vllm_sim_engine::latency::{Roofline, find_gpu, known_model_shape};
+    use vllm_sim_engine::latency::{RooflineModel, find_gpu, known_model_shape};
 
     use super::*;
 
     #[test]
     fn roofline_explanation_splits_steps_by_cause() {
         let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
-        let setup = RooflineSetup::new(shape, find_gpu("H100").unwrap().clone());
-        let engine = VllmConfig {
-            latency: LatencyModel::Roofline(Box::new(Roofline::new(&setup).unwrap())),
+        let setup = RooflineModelSetup::new(shape, find_gpu("H100").unwrap().clone());
+        let engine = VllmSchedulerConfig {
+            latency: LatencyModel::Roofline(Box::new(RooflineModel::new(&setup).unwrap())),
             max_num_seqs: 64,
-            ..VllmConfig::default()
+            ..VllmSchedulerConfig::default()
         };
-        let text = explain_engine(
+        let text = explain_engine_as_text(
             "Llama-3.1-8B",
             &engine,
             Some((&setup, 0.9)),
             "no top-p or top-k: a test",
             &[],
-            CacheSizes::default(),
+            EngineCacheSizes::default(),
         );
         for part in [
             "32 layers of 4096",
@@ -481,7 +486,7 @@ mod tests {
 
     #[test]
     fn other_latency_models_are_explained_by_step_times() {
-        let engine = VllmConfig {
+        let engine = VllmSchedulerConfig {
             latency: LatencyModel::Constant {
                 prefill: Duration::from_millis(10),
                 decode: Duration::from_millis(4),
@@ -489,9 +494,10 @@ mod tests {
             max_num_seqs: 4,
             max_model_len: 4096,
             max_num_batched_tokens: 512,
-            ..VllmConfig::default()
+            ..VllmSchedulerConfig::default()
         };
-        let text = explain_engine("some", &engine, None, "", &[], CacheSizes::default());
+        let text =
+            explain_engine_as_text("some", &engine, None, "", &[], EngineCacheSizes::default());
         let rows: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["tokens/s", "250", "1000"]), "{text}");

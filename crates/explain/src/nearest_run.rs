@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use vllm_sim_engine::latency::{Gpu, KvCacheMemory, RooflineSetup, find_gpu};
+use vllm_sim_engine::latency::{Gpu, KvCacheMemory, RooflineModelSetup, find_gpu};
 
 /// Table of public recorded runs by deployment, written by `tests/python/fidelity_page.py` together
 /// with `docs/fidelity.md`.
@@ -55,7 +55,7 @@ const MOSTLY_COMPUTED: f64 = 0.2;
 impl PromptCacheUse {
     /// Classifies the prompts of a run as cached, computed or mixed, by the ratio of cached to all
     /// prompt tokens (0 to 1).
-    pub fn from_reused_ratio(reused: f64) -> Self {
+    pub fn from_reused_prompt_ratio(reused: f64) -> Self {
         match reused {
             _ if reused >= MOSTLY_CACHED => Self::Cached,
             _ if reused <= MOSTLY_COMPUTED => Self::Computed,
@@ -143,7 +143,7 @@ fn nearest_deployment(asked: &RecordedDeployment) -> Option<RecordedDeployment> 
 
 /// Known errors of a latency prediction, from the nearest recorded deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PredictionAccuracy {
+pub struct KnownPredictionErrors {
     /// Description of the nearest recorded deployment, or a statement that there is none.
     pub recorded: String,
     /// Median prediction errors of the recorded deployment, with the number of runs; `None` without
@@ -154,7 +154,7 @@ pub struct PredictionAccuracy {
     pub short: String,
 }
 
-impl std::fmt::Display for PredictionAccuracy {
+impl std::fmt::Display for KnownPredictionErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.errors {
             Some(errors) => write!(f, "{}; {errors}", self.recorded),
@@ -165,14 +165,14 @@ impl std::fmt::Display for PredictionAccuracy {
 
 /// Known prediction errors of a deployment, for cached, computed and mixed prompts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeploymentEvidence {
-    cached: PredictionAccuracy,
-    computed: PredictionAccuracy,
-    mixed: PredictionAccuracy,
+pub struct DeploymentPredictionEvidence {
+    cached: KnownPredictionErrors,
+    computed: KnownPredictionErrors,
+    mixed: KnownPredictionErrors,
 }
 
-impl DeploymentEvidence {
-    pub(super) fn new(setup: &RooflineSetup) -> Self {
+impl DeploymentPredictionEvidence {
+    pub(super) fn new(setup: &RooflineModelSetup) -> Self {
         let of = |prompts| prediction_accuracy(setup, prompts);
         Self {
             cached: of(PromptCacheUse::Cached),
@@ -182,7 +182,7 @@ impl DeploymentEvidence {
     }
 
     /// Returns the known prediction errors for cached, computed or mixed prompts.
-    pub fn accuracy_for_prompts(&self, prompts: PromptCacheUse) -> &PredictionAccuracy {
+    pub fn known_errors_for_prompts(&self, prompts: PromptCacheUse) -> &KnownPredictionErrors {
         match prompts {
             PromptCacheUse::Cached => &self.cached,
             PromptCacheUse::Computed => &self.computed,
@@ -192,12 +192,12 @@ impl DeploymentEvidence {
 }
 
 /// Creates the description of a deployment and prompts for which no run was recorded.
-fn not_validated(asked: &RecordedDeployment) -> PredictionAccuracy {
+fn not_validated(asked: &RecordedDeployment) -> KnownPredictionErrors {
     let kind = match asked.experts {
         true => "a model with experts",
         false => "a dense model",
     };
-    PredictionAccuracy {
+    KnownPredictionErrors {
         recorded: format!(
             "not validated: none was recorded of {kind} with {} weights and {} prompts on {}{}",
             asked.weights,
@@ -210,7 +210,10 @@ fn not_validated(asked: &RecordedDeployment) -> PredictionAccuracy {
     }
 }
 
-fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptCacheUse) -> PredictionAccuracy {
+fn prediction_accuracy(
+    setup: &RooflineModelSetup,
+    prompts: PromptCacheUse,
+) -> KnownPredictionErrors {
     let shape = &setup.shape;
     let memory = KvCacheMemory::new(
         shape,
@@ -280,14 +283,14 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptCacheUse) -> Predic
         true => format!("{ttft}{itl}"),
         false => format!("({ttft}{itl})"),
     };
-    PredictionAccuracy { recorded, errors: Some(errors), short }
+    KnownPredictionErrors { recorded, errors: Some(errors), short }
 }
 
 /// Returns whether the kernels of a prediction are newer than those of the recorded deployments.
 fn has_newer_kernels(gpu: &Gpu) -> bool {
     const NEWEST_RECORDED_VERSION: (u32, u32) = (0, 19);
     find_gpu(gpu.name)
-        .is_some_and(|known| known.with_kernels_of_version(NEWEST_RECORDED_VERSION) != *gpu)
+        .is_some_and(|known| known.with_kernels_of_vllm_version(NEWEST_RECORDED_VERSION) != *gpu)
 }
 
 /// Returns the end of a deployment's description: by how many engines its experts are shared.
@@ -298,12 +301,15 @@ fn spread(ranks: u32) -> String {
     }
 }
 
-pub(super) fn write_nearest_runs(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
-    let known = DeploymentEvidence::new(setup);
+pub(super) fn write_nearest_recorded_runs(
+    text: &mut String,
+    setup: &RooflineModelSetup,
+) -> fmt::Result {
+    let known = DeploymentPredictionEvidence::new(setup);
     for (head, prompts) in
         [("Evidence    ", PromptCacheUse::Computed), ("            ", PromptCacheUse::Cached)]
     {
-        let found = known.accuracy_for_prompts(prompts);
+        let found = known.known_errors_for_prompts(prompts);
         writeln!(text, "{head}{}", found.recorded)?;
         if let Some(errors) = &found.errors {
             writeln!(text, "            {errors} (docs/fidelity.md)")?;
@@ -330,11 +336,13 @@ mod tests {
     #[test]
     fn differences_from_the_nearest_run_are_named() {
         let said = |name: &str, on: &str, tp: u32| {
-            let mut setup =
-                RooflineSetup::new(known_model_shape(name).unwrap(), find_gpu(on).unwrap().clone());
+            let mut setup = RooflineModelSetup::new(
+                known_model_shape(name).unwrap(),
+                find_gpu(on).unwrap().clone(),
+            );
             setup.tp = tp;
             let mut text = String::new();
-            write_nearest_runs(&mut text, &setup).unwrap();
+            write_nearest_recorded_runs(&mut text, &setup).unwrap();
             text
         };
         let known = said("meta-llama/Llama-3.1-8B", "H100", 1);
@@ -362,14 +370,14 @@ mod tests {
 
     #[test]
     fn errors_apply_only_to_the_same_kind_of_load() {
-        let mut setup = RooflineSetup::new(
+        let mut setup = RooflineModelSetup::new(
             known_model_shape("meta-llama/Llama-3.1-8B").unwrap(),
             find_gpu("H100").unwrap().clone(),
         );
-        let known = DeploymentEvidence::new(&setup);
-        let cached = known.accuracy_for_prompts(PromptCacheUse::from_reused_ratio(0.9));
+        let known = DeploymentPredictionEvidence::new(&setup);
+        let cached = known.known_errors_for_prompts(PromptCacheUse::from_reused_prompt_ratio(0.9));
         assert!(cached.to_string().contains(" sequences ("), "{cached}");
-        let mixed = known.accuracy_for_prompts(PromptCacheUse::from_reused_ratio(0.5));
+        let mixed = known.known_errors_for_prompts(PromptCacheUse::from_reused_prompt_ratio(0.5));
         assert_eq!(mixed.short, "not validated");
         assert!(mixed.recorded.contains("partly cached prompts"), "{mixed}");
         // Experts spread over engines are another kind of deployment.

@@ -1,7 +1,7 @@
 //! Checks which pod generated each response of the gateway, from response headers and the pods'
 //! request histories.
 
-use super::fleet::RoutingObservations;
+use super::fleet::GatewayRoutingObservations;
 use super::gateway_run::GatewayRequestResult;
 use super::pod::PodRequestAttempt;
 
@@ -47,11 +47,11 @@ impl PodEvidence {
 ///
 /// `unclaimed` holds for each pod the number of requests that it served and whose id belongs to no
 /// request of this run; `None` if the pod's history is incomplete.
-pub(super) fn fail_invented_responses(
+pub(super) fn mark_invented_responses_failed(
     turns: &mut [GatewayRequestResult],
     evidence: &[PodEvidence],
     mut unclaimed: Vec<Option<u64>>,
-    routing: &mut RoutingObservations,
+    routing: &mut GatewayRoutingObservations,
 ) {
     let hidden = |evidence: &PodEvidence| *evidence == PodEvidence::Nothing;
     // Answers that name their pod come first.

@@ -10,14 +10,14 @@ use hyper::body::Bytes;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::pod::{GatewayPod, POD_TIMEOUT};
+use super::pod::{GatewayPod, POD_ADMIN_REQUEST_TIMEOUT};
 use vllm_sim_command_line::refuse;
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::WorkerScaling;
 use vllm_sim_replay::online::TargetServer;
 
 /// Prefix of the report's notes about faults that could not be injected.
-pub(super) const PROBLEM_PREFIX: &str = "--disturb: ";
+pub(super) const FAULT_PROBLEM_PREFIX: &str = "--disturb: ";
 
 const SLOW_LATENCY_FACTOR: u32 = 8;
 
@@ -33,7 +33,7 @@ enum FaultKind {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ScheduledFault {
+pub(super) struct ScheduledPodFault {
     /// Index of the faulty pod in the fleet, from 0.
     pub(super) pod: usize,
     trouble: FaultKind,
@@ -41,7 +41,7 @@ pub(super) struct ScheduledFault {
     to: Option<Duration>,
 }
 
-impl ScheduledFault {
+impl ScheduledPodFault {
     /// Parses a fault as `POD=TROUBLE`, `POD=TROUBLE@FROM` or `POD=TROUBLE@FROM..TO`, with times in
     /// seconds.
     ///
@@ -113,7 +113,8 @@ fn merge_fault_settings(before: &Value, troubles: impl Iterator<Item = FaultKind
 }
 
 async fn post_admin_settings(pod: &TargetServer, path: &str, body: Bytes) -> Result<(), String> {
-    let answer = pod.request_any_status(Method::POST, path, body, POD_TIMEOUT).await?;
+    let answer =
+        pod.request_any_status(Method::POST, path, body, POD_ADMIN_REQUEST_TIMEOUT).await?;
     match answer.status() {
         status if status.is_success() => Ok(()),
         status => Err(format!("{path} returned {status}")),
@@ -135,13 +136,13 @@ fn unix_time_seconds() -> f64 {
 }
 
 struct FaultyPod {
-    disturbance: ScheduledFault,
+    disturbance: ScheduledPodFault,
     target: Arc<TargetServer>,
     /// Admin settings of the pod before the run, restored after a fault.
     before: Value,
 }
 
-pub(super) struct FaultSchedule {
+pub(super) struct PodFaultSchedule {
     all: Vec<FaultyPod>,
     /// Start times of active faults, in seconds since 1970, by index of the fault.
     active: Mutex<BTreeMap<usize, f64>>,
@@ -151,12 +152,12 @@ pub(super) struct FaultSchedule {
     problems: Mutex<Vec<String>>,
 }
 
-impl FaultSchedule {
+impl PodFaultSchedule {
     /// Checks that all faulty pods accept changes of their admin settings.
     ///
     /// # Errors
     /// Returns an error for a pod that does not exist, or has no `/admin/config`.
-    pub(super) async fn prepare(all: &[ScheduledFault], pods: &[GatewayPod]) -> Result<Self> {
+    pub(super) async fn prepare(all: &[ScheduledPodFault], pods: &[GatewayPod]) -> Result<Self> {
         let mut ready = Vec::new();
         for disturbance in all {
             let number = disturbance.pod;
@@ -236,7 +237,7 @@ impl FaultSchedule {
         for index in 0..self.all.len() {
             let this = self.clone();
             running.spawn(async move {
-                let ScheduledFault { from, to, .. } = this.all[index].disturbance;
+                let ScheduledPodFault { from, to, .. } = this.all[index].disturbance;
                 tokio::time::sleep(from).await;
                 this.record_problem(this.begin_fault(index).await);
                 if let Some(to) = to {
@@ -249,7 +250,7 @@ impl FaultSchedule {
     }
 
     fn record_problem(&self, done: Result<(), String>) {
-        let problem = done.err().map(|why| format!("{PROBLEM_PREFIX}{why}"));
+        let problem = done.err().map(|why| format!("{FAULT_PROBLEM_PREFIX}{why}"));
         self.problems.lock().extend(problem);
     }
 
@@ -270,8 +271,8 @@ impl FaultSchedule {
     }
 
     /// Ends all active faults, and returns the problems with injecting faults, each beginning with
-    /// [`PROBLEM_PREFIX`].
-    pub(super) async fn end_all_faults(&self) -> Vec<String> {
+    /// [`FAULT_PROBLEM_PREFIX`].
+    pub(super) async fn end_all_pod_faults(&self) -> Vec<String> {
         for index in 0..self.all.len() {
             self.record_problem(self.end_fault(index).await);
         }
@@ -283,7 +284,7 @@ impl FaultSchedule {
             .map(|(_, FaultyPod { disturbance, .. })| {
                 let (pod, from) = (disturbance.pod, disturbance.from.as_secs_f64());
                 format!(
-                    "{PROBLEM_PREFIX}pod {pod} was to fail at {from} s, after the end of the \
+                    "{FAULT_PROBLEM_PREFIX}pod {pod} was to fail at {from} s, after the end of the \
                      workload"
                 )
             })
@@ -295,7 +296,7 @@ impl FaultSchedule {
 
 /// Returns the worker counts over time for the ideal router, which avoids a pod during its faults.
 pub(super) fn worker_counts_without_faulty_pods(
-    all: &[ScheduledFault],
+    all: &[ScheduledPodFault],
     pods: u32,
 ) -> WorkerScaling {
     let at = |time: Duration| SimTime::ZERO + time;
@@ -304,7 +305,8 @@ pub(super) fn worker_counts_without_faulty_pods(
     times.sort_unstable();
     times.dedup();
     let schedule = times.into_iter().map(|time| {
-        let is_on = |one: &&ScheduledFault| one.from <= time && one.to.is_none_or(|to| time < to);
+        let is_on =
+            |one: &&ScheduledPodFault| one.from <= time && one.to.is_none_or(|to| time < to);
         let mut disturbed: Vec<usize> = all.iter().filter(is_on).map(|one| one.pod).collect();
         disturbed.sort_unstable();
         disturbed.dedup();
@@ -333,12 +335,12 @@ mod tests {
     #[test]
     fn parses_pod_fault_and_time_range() {
         let all = ["0=fail@5..15", "1=slow@10", "1=down@10..20"];
-        let all: Vec<_> = all.map(|text| ScheduledFault::parse(text).unwrap()).into();
+        let all: Vec<_> = all.map(|text| ScheduledPodFault::parse(text).unwrap()).into();
         let schedule = worker_counts_without_faulty_pods(&all, 3).schedule;
         let shown = schedule.iter().map(|(at, pods)| (at.as_nanos() / 1_000_000_000, *pods));
         assert_eq!(shown.collect::<Vec<_>>(), [(5, 2), (10, 1), (15, 2), (20, 2)]);
         for text in ["fail", "0=burn", "0=fail@5..4", "x=fail", "0=fail@-1"] {
-            let error = ScheduledFault::parse(text).unwrap_err().to_string();
+            let error = ScheduledPodFault::parse(text).unwrap_err().to_string();
             assert!(error.contains("must be POD=TROUBLE@FROM..TO"), "{error}");
         }
     }

@@ -10,11 +10,11 @@ use hyper::Method;
 use hyper::body::Bytes;
 use tokio::runtime::Runtime;
 
-use super::evidence::{PodEvidence, fail_invented_responses};
-use super::fault_schedule::{FaultSchedule, PodOutage, ScheduledFault};
+use super::evidence::{PodEvidence, mark_invented_responses_failed};
+use super::fault_schedule::{PodFaultSchedule, PodOutage, ScheduledPodFault};
 use super::gateway_run::GatewayRun;
-use super::pod::{GatewayPod, PodRequestAttempt, PodState};
-use super::scenario::FleetScenario;
+use super::pod::{GatewayPod, GatewayPodState, PodRequestAttempt};
+use super::scenario::PodFleetScenario;
 use vllm_sim_replay::online::{RequestHeaderNames, TargetServer};
 
 /// The future that stops the pods started by this program.
@@ -27,12 +27,12 @@ pub type StartPodsFuture = Pin<Box<dyn Future<Output = Result<StopPodsFuture>>>>
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PodSource {
+pub(super) enum PodIdentitySource {
     ResponseHeader,
     RequestHistory,
 }
 
-impl PodSource {
+impl PodIdentitySource {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::ResponseHeader => "response header",
@@ -61,8 +61,8 @@ impl MisrouteCounts {
 }
 
 #[derive(Default)]
-pub(super) struct RoutingObservations {
-    pub(super) known_by: Option<PodSource>,
+pub(super) struct GatewayRoutingObservations {
+    pub(super) known_by: Option<PodIdentitySource>,
     pub(super) misroutes: MisrouteCounts,
     /// Number of request attempts beyond the first of each request; `None` if unknown.
     pub(super) retries: Option<u64>,
@@ -111,12 +111,12 @@ impl GatewayBackends {
     }
 
     pub(super) fn ready_pod_count(&self) -> u32 {
-        let ready = self.pods.iter().filter(|pod| pod.state == PodState::Ready);
+        let ready = self.pods.iter().filter(|pod| pod.state == GatewayPodState::Ready);
         ready.count() as u32
     }
 
     pub(super) fn first_ready_pod(&self) -> Option<&GatewayPod> {
-        self.pods.iter().find(|pod| pod.state == PodState::Ready)
+        self.pods.iter().find(|pod| pod.state == GatewayPodState::Ready)
     }
 
     /// Waits until the gateway forwards a request to a pod and returns its response.
@@ -153,7 +153,7 @@ impl GatewayBackends {
     /// Resets the prefix caches of all ready pods; returns false at the first pod that does not
     /// allow it.
     pub(super) fn reset_prefix_caches(&self) -> bool {
-        let mut ready = self.pods.iter().filter(|pod| pod.state == PodState::Ready);
+        let mut ready = self.pods.iter().filter(|pod| pod.state == GatewayPodState::Ready);
         ready.all(|pod| self.runtime.block_on(pod.reset_prefix_cache()))
     }
 
@@ -166,12 +166,12 @@ impl GatewayBackends {
     /// Returns an error for pods without fault injection, and the errors of `sending`.
     pub(super) fn run_with_faults<T>(
         &self,
-        (all, scenario): (&[ScheduledFault], Option<&FleetScenario>),
+        (all, scenario): (&[ScheduledPodFault], Option<&PodFleetScenario>),
         sending: impl FnOnce() -> Result<T>,
     ) -> Result<(T, Vec<String>, Vec<PodOutage>)> {
-        let troubles = self.runtime.block_on(FaultSchedule::prepare(all, &self.pods))?;
+        let troubles = self.runtime.block_on(PodFaultSchedule::prepare(all, &self.pods))?;
         if let Some(scenario) = scenario {
-            self.runtime.block_on(scenario.start_on_pods(&self.pods))?;
+            self.runtime.block_on(scenario.start_scenario_on_pods(&self.pods))?;
         }
         let troubles = Arc::new(troubles);
         let running = self.runtime.spawn(troubles.clone().inject_faults_until_end());
@@ -179,9 +179,9 @@ impl GatewayBackends {
         running.abort();
         // An aborted task needs no result.
         let _ = self.runtime.block_on(running);
-        let mut notes = self.runtime.block_on(troubles.end_all_faults());
+        let mut notes = self.runtime.block_on(troubles.end_all_pod_faults());
         if let Some(scenario) = scenario {
-            notes.extend(self.runtime.block_on(scenario.end_on_pods(&self.pods)));
+            notes.extend(self.runtime.block_on(scenario.end_scenario_on_pods(&self.pods)));
         }
         Ok((sent?, notes, troubles.pod_outages()))
     }
@@ -193,16 +193,16 @@ impl GatewayBackends {
         play: &mut GatewayRun,
         identity: &RequestHeaderNames,
         outages: &[PodOutage],
-    ) -> RoutingObservations {
-        let mut routing = RoutingObservations::default();
+    ) -> GatewayRoutingObservations {
+        let mut routing = GatewayRoutingObservations::default();
         let mut attempts = Vec::new();
         let mut remembers = Vec::new();
         let (mut hits, mut queries) = (0.0, 0.0);
         for (number, pod) in self.pods.iter().enumerate() {
             // A dead pod received no requests.
-            let mut remembers_all = pod.state == PodState::Dead;
+            let mut remembers_all = pod.state == GatewayPodState::Dead;
             if let Some((found, is_whole)) =
-                self.runtime.block_on(pod.requests_since_connect(number))
+                self.runtime.block_on(pod.requests_since_inspection(number))
             {
                 attempts.extend(found);
                 remembers_all = is_whole;
@@ -218,14 +218,14 @@ impl GatewayBackends {
                 play.counted = Some((hits, queries));
             }
         }
-        let ready = || self.pods.iter().filter(|pod| pod.state == PodState::Ready);
-        let all_remember = ready().all(GatewayPod::has_history);
+        let ready = || self.pods.iter().filter(|pod| pod.state == GatewayPodState::Ready);
+        let all_remember = ready().all(GatewayPod::has_request_history);
         let answers = play.turns.iter().filter(|turn| turn.completed).count() as u64;
         let (evidence, unclaimed) =
             assign_requests_to_pods(play, (&self.pods, outages), &attempts, identity, &mut routing);
         let unclaimed = remembers.into_iter().zip(unclaimed);
         let unclaimed = unclaimed.map(|(all, n)| all.then_some(n)).collect();
-        fail_invented_responses(&mut play.turns, &evidence, unclaimed, &mut routing);
+        mark_invented_responses_failed(&mut play.turns, &evidence, unclaimed, &mut routing);
         if !all_remember {
             routing.retries = None;
         }
@@ -247,7 +247,7 @@ impl GatewayBackends {
         routing
     }
 
-    pub(super) fn shutdown(self) {
+    pub(super) fn shut_down_pods(self) {
         if let Some(own) = self.own {
             self.runtime.block_on(own);
         }
@@ -265,7 +265,7 @@ fn assign_requests_to_pods(
     (pods, outages): (&[GatewayPod], &[PodOutage]),
     attempts: &[PodRequestAttempt],
     identity: &RequestHeaderNames,
-    routing: &mut RoutingObservations,
+    routing: &mut GatewayRoutingObservations,
 ) -> (Vec<PodEvidence>, Vec<u64>) {
     let named = pods_by_name(pods);
     let mut remembered = HashMap::<&str, Vec<&PodRequestAttempt>>::new();
@@ -288,8 +288,8 @@ fn assign_requests_to_pods(
         shown.push(evidence);
         claimed.extend(tries.iter().map(|attempt| attempt.request_id.as_str()));
         let source = pod.map(|pod| match by_header == Some(&pod) {
-            true => PodSource::ResponseHeader,
-            false => PodSource::RequestHistory,
+            true => PodIdentitySource::ResponseHeader,
+            false => PodIdentitySource::RequestHistory,
         });
         routing.known_by = routing.known_by.or(source);
         found += u64::from(!tries.is_empty());
@@ -300,7 +300,9 @@ fn assign_requests_to_pods(
                 |o: &PodOutage| o.pod == attempt.pod && (o.from..o.to).contains(&attempt.started);
             if attempt.status >= Some(500) {
                 routing.misroutes.refused += 1;
-            } else if pods[attempt.pod].state != PodState::Ready || outages.iter().any(is_out) {
+            } else if pods[attempt.pod].state != GatewayPodState::Ready
+                || outages.iter().any(is_out)
+            {
                 routing.misroutes.not_ready += 1;
             }
         }
@@ -327,7 +329,7 @@ fn assign_requests_to_pods(
 fn pods_by_name(pods: &[GatewayPod]) -> HashMap<String, usize> {
     let mut named = HashMap::new();
     for (number, pod) in pods.iter().enumerate() {
-        named.insert(pod.authority().to_owned(), number);
+        named.insert(pod.http_authority().to_owned(), number);
     }
     for (number, pod) in pods.iter().enumerate() {
         let Some(name) = &pod.identity else { continue };

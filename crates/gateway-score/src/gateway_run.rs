@@ -31,7 +31,7 @@ pub(super) struct GatewayRun {
 }
 
 impl GatewayRun {
-    pub(super) fn for_pod_count(pods: usize) -> Self {
+    pub(super) fn with_pod_count(pods: usize) -> Self {
         Self { pods, ..Self::default() }
     }
 }

@@ -21,13 +21,13 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
-use fault_schedule::{PROBLEM_PREFIX, ScheduledFault};
+use fault_schedule::{FAULT_PROBLEM_PREFIX, ScheduledPodFault};
 use fleet::GatewayBackends;
 use gateway_run::GatewayRun;
 use offline::{OfflineSimulation, RouterCandidate};
 use report::ScoreReport;
 use require::parse_score_requirement;
-use scenario::FleetScenario;
+use scenario::PodFleetScenario;
 use vllm_sim_command_line::requirement::MetricRequirement;
 use vllm_sim_command_line::{
     MissedRequirementsError, UsageError, format_command_line, outputs, refuse,
@@ -179,16 +179,16 @@ fn score_gateway(
         true => Default::default(),
         false => sort(&parsed.others)?,
     };
-    let mut args = match parsed.parse_with_loose_words(&loose)? {
+    let mut args = match parsed.parse_with_extra_words(&loose)? {
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
     workload::set_default_workload(&mut args.workload);
     let requirements = args.require.iter().map(|text| parse_score_requirement(text));
     let requirements: Vec<MetricRequirement> = requirements.collect::<Result<_>>()?;
-    let disturb = args.disturb.iter().map(|text| ScheduledFault::parse(text));
-    let disturb: Vec<ScheduledFault> = disturb.collect::<Result<_>>()?;
-    let scenario = args.fleet_scenario.as_deref().map(FleetScenario::read_scenario_file);
+    let disturb = args.disturb.iter().map(|text| ScheduledPodFault::parse(text));
+    let disturb: Vec<ScheduledPodFault> = disturb.collect::<Result<_>>()?;
+    let scenario = args.fleet_scenario.as_deref().map(PodFleetScenario::read_scenario_file);
     let scenario = scenario.transpose()?;
     if args.fleet.is_empty() && args.replicas.is_none() {
         refuse!("no pods: give --fleet URL,… or --replicas N");
@@ -196,7 +196,7 @@ fn score_gateway(
     let deployment = deploy(&flags)?;
     let (mut source, pace) = open_workload(&args.workload, deployment.engine.block_size())?;
     let workload =
-        LoadedWorkload::read_sessions(source.as_mut(), simulated_time_limit(&args.workload)?)?;
+        LoadedWorkload::read_all_sessions(source.as_mut(), simulated_time_limit(&args.workload)?)?;
     let identity = request_identity(&args)?;
     let plan = LiveRunPlan {
         deployment: &deployment,
@@ -207,7 +207,7 @@ fn score_gateway(
         scenario: scenario.as_ref(),
     };
     let (live, policies) = run_live_workload(&args, &plan, serve)?;
-    let lost = live.notes.iter().filter(|note| note.starts_with(PROBLEM_PREFIX));
+    let lost = live.notes.iter().filter(|note| note.starts_with(FAULT_PROBLEM_PREFIX));
     let lost: Vec<String> = lost.cloned().collect();
     let report = ScoreReport::new(live, policies, &workload, requirements, typed);
     let printed = write_score_report(&report, &args)?;
@@ -221,7 +221,7 @@ fn score_gateway(
 
 struct LiveRunResult {
     play: GatewayRun,
-    routing: fleet::RoutingObservations,
+    routing: fleet::GatewayRoutingObservations,
     /// URL and state (such as `ready`) of each pod.
     pods: Vec<(String, &'static str)>,
     /// Name of the simulated routing policy with the best score, and the live run that used its
@@ -237,8 +237,8 @@ struct LiveRunPlan<'a> {
     workload: &'a LoadedWorkload,
     pace: ArrivalPacing,
     identity: &'a RequestHeaderNames,
-    disturb: &'a [ScheduledFault],
-    scenario: Option<&'a FleetScenario>,
+    disturb: &'a [ScheduledPodFault],
+    scenario: Option<&'a PodFleetScenario>,
 }
 
 fn run_live_workload(
@@ -268,10 +268,10 @@ fn run_live_workload(
     options.tokenizer = pod.map(|pod| pod.url.clone());
     options.model = options.model.or_else(|| pod?.model.clone());
     let mut notes = describe_engine_differences(&backends, &deployment.engine);
-    let mut play = GatewayRun::for_pod_count(backends.ready_pod_count() as usize);
+    let mut play = GatewayRun::with_pod_count(backends.ready_pod_count() as usize);
     let (sent, trouble, outages) =
         backends.run_with_faults((plan.disturb, plan.scenario), || {
-            let source = &mut workload.as_source();
+            let source = &mut workload.as_workload_source();
             Ok(online::replay_over_http(source, &options, &mut play, &mut |_| {})?)
         })?;
     notes.extend(trouble);
@@ -302,7 +302,7 @@ fn run_live_workload(
     };
     let pods = backends.pods.iter();
     let pods = pods.map(|pod| (pod.url.clone(), pod.state.name())).collect();
-    backends.shutdown();
+    backends.shut_down_pods();
     let live = LiveRunResult {
         play,
         routing,
@@ -337,7 +337,7 @@ fn run_ideal_placement(
         return Ok(Err("the cache of a pod cannot be reset (--dev-mode)"));
     }
     let ready = backends.pods.iter();
-    let ready = ready.filter(|pod| pod.state == pod::PodState::Ready);
+    let ready = ready.filter(|pod| pod.state == pod::GatewayPodState::Ready);
     let options = OnlineOptions {
         targets: ready.map(|pod| pod.url.clone()).collect(),
         identity: Some(RequestHeaderNames {
@@ -347,8 +347,8 @@ fn run_ideal_placement(
         placement: Some(std::sync::Arc::new(placement.clone())),
         ..options.clone()
     };
-    let mut play = GatewayRun::for_pod_count(backends.ready_pod_count() as usize);
-    let source = &mut plan.workload.as_source();
+    let mut play = GatewayRun::with_pod_count(backends.ready_pod_count() as usize);
+    let source = &mut plan.workload.as_workload_source();
     online::replay_over_http(source, &options, &mut play, &mut |_| {})?;
     for turn in &mut play.turns {
         let place = placement.get(turn.session as usize);
@@ -458,7 +458,7 @@ fn describe_engine_differences(backends: &GatewayBackends, engine: &SchedulerSpe
     let mut notes = Vec::new();
     for pod in &backends.pods {
         let url = &pod.url;
-        if pod.state != pod::PodState::Ready {
+        if pod.state != pod::GatewayPodState::Ready {
             notes.push(format!("{url} is {}: the ideal router does not use it", pod.state.name()));
             continue;
         }

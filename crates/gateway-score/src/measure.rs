@@ -25,10 +25,10 @@ const fn time_measure(name: &'static str, label: &'static str) -> ScoreMeasure {
     ScoreMeasure { name, label, is_time: true }
 }
 
-pub(super) const MEASURE_COUNT: usize = 11;
+pub(super) const SCORE_MEASURE_COUNT: usize = 11;
 
-/// All score measures, in the order of the values that [`measure_run`] returns.
-pub(super) const MEASURES: [ScoreMeasure; MEASURE_COUNT] = [
+/// All score measures, in the order of the values that [`score_measures_of_run`] returns.
+pub(super) const SCORE_MEASURES: [ScoreMeasure; SCORE_MEASURE_COUNT] = [
     ratio_measure("served", "Requests completed"),
     ratio_measure("reuse", "Prefix reuse"),
     time_measure("ttft", "TTFT mean (ms)"),
@@ -46,9 +46,12 @@ pub(super) const MEASURES: [ScoreMeasure; MEASURE_COUNT] = [
 pub(super) const SCORED_MEASURE_NAMES: [&str; 3] = ["reuse", "ttft", "e2e"];
 
 /// Values of all score measures of a run; `None` if unknown or not applicable to the workload.
-pub(super) type MeasureValues = [Option<f64>; MEASURE_COUNT];
+pub(super) type ScoreMeasureValues = [Option<f64>; SCORE_MEASURE_COUNT];
 
-pub(super) fn measure_run(play: &GatewayRun, workload: &LoadedWorkload) -> MeasureValues {
+pub(super) fn score_measures_of_run(
+    play: &GatewayRun,
+    workload: &LoadedWorkload,
+) -> ScoreMeasureValues {
     let completed = play.turns.iter().filter(|turn| turn.completed).count();
     let [ttft, e2e] = ttft_and_e2e_samples(play).map(|mut samples| match samples.count() {
         0 => [None; 3],
@@ -152,13 +155,13 @@ fn lora_affinity(play: &GatewayRun, workload: &LoadedWorkload) -> Option<f64> {
 ///
 /// Only times of the direct run are comparable with those of a gateway.
 pub(super) fn best_measure_values(
-    plays: &[MeasureValues],
-    live: Option<&MeasureValues>,
-) -> MeasureValues {
+    plays: &[ScoreMeasureValues],
+    live: Option<&ScoreMeasureValues>,
+) -> ScoreMeasureValues {
     std::array::from_fn(|at| {
         let live = live.and_then(|values| values[at]);
         let values = plays.iter().filter_map(|values| values[at]);
-        match MEASURES[at].is_time {
+        match SCORE_MEASURES[at].is_time {
             true => live.or_else(|| values.reduce(f64::min)),
             false => values.chain(live).reduce(f64::max),
         }
@@ -166,10 +169,13 @@ pub(super) fn best_measure_values(
 }
 
 /// Returns the ratio of each measure to the ideal; 1 is as good as the ideal, less is worse.
-pub(super) fn ratios_to_ideal(live: &MeasureValues, ideal: &MeasureValues) -> MeasureValues {
+pub(super) fn ratios_to_ideal(
+    live: &ScoreMeasureValues,
+    ideal: &ScoreMeasureValues,
+) -> ScoreMeasureValues {
     std::array::from_fn(|at| {
         let (live, ideal) = (live[at]?, ideal[at]?);
-        match MEASURES[at].is_time {
+        match SCORE_MEASURES[at].is_time {
             true => (live > 0.0).then(|| ideal / live),
             // With an ideal of 0, every gateway is as good.
             false if ideal == 0.0 => Some(1.0),
@@ -181,9 +187,9 @@ pub(super) fn ratios_to_ideal(live: &MeasureValues, ideal: &MeasureValues) -> Me
 /// Returns a gateway's score: the fraction of completed requests, times a mean ratio to the ideal.
 ///
 /// The mean covers prefix reuse, mean TTFT and mean E2E latency. Each share is at most 1.
-pub(super) fn gateway_score(shares: &MeasureValues) -> Option<f64> {
+pub(super) fn gateway_score(shares: &ScoreMeasureValues) -> Option<f64> {
     let of = |name: &str| {
-        let at = MEASURES.iter().position(|measure| measure.name == name)?;
+        let at = SCORE_MEASURES.iter().position(|measure| measure.name == name)?;
         shares[at]
     };
     let parts: Vec<f64> = SCORED_MEASURE_NAMES.into_iter().filter_map(of).collect();

@@ -11,7 +11,8 @@ use vllm_sim_replay::{
 
 use super::gateway_run::GatewayRun;
 use super::measure::{
-    MEASURES, MeasureValues, best_measure_values, gateway_score, measure_run, ratios_to_ideal,
+    SCORE_MEASURES, ScoreMeasureValues, best_measure_values, gateway_score, ratios_to_ideal,
+    score_measures_of_run,
 };
 use super::workload::LoadedWorkload;
 
@@ -21,7 +22,7 @@ const ORACLE_PREFILL_LOAD_SCALES: [f64; 7] = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.
 pub(super) struct RouterCandidate {
     pub(super) name: &'static str,
     pub(super) play: GatewayRun,
-    pub(super) values: MeasureValues,
+    pub(super) values: ScoreMeasureValues,
 }
 
 pub(super) struct OfflineSimulation<'a> {
@@ -50,7 +51,7 @@ impl RouterCandidate {
 }
 
 pub(super) fn best_router(policies: &[RouterCandidate]) -> Option<&RouterCandidate> {
-    let all: Vec<MeasureValues> = policies.iter().map(|policy| policy.values).collect();
+    let all: Vec<ScoreMeasureValues> = policies.iter().map(|policy| policy.values).collect();
     let ideal = best_measure_values(&all, None);
     let scored = policies
         .iter()
@@ -101,9 +102,9 @@ impl OfflineSimulation<'_> {
             seed: self.seed,
             ..ReplaySettings::new(pool)
         };
-        let mut play = GatewayRun::for_pod_count(self.pods as usize);
-        vllm_sim_replay::run_replay(&settings, &mut self.workload.as_source(), &mut play)?;
-        let values = measure_run(&play, self.workload);
+        let mut play = GatewayRun::with_pod_count(self.pods as usize);
+        vllm_sim_replay::run_replay(&settings, &mut self.workload.as_workload_source(), &mut play)?;
+        let values = score_measures_of_run(&play, self.workload);
         Ok(RouterCandidate { name, play, values })
     }
 
@@ -112,7 +113,7 @@ impl OfflineSimulation<'_> {
     ///
     /// Returns the run with the lowest mean TTFT, of equal ones that with the highest reuse.
     fn simulate_oracle_router(&self) -> Result<RouterCandidate> {
-        let at = |name: &str| MEASURES.iter().position(|m| m.name == name).unwrap_or(0);
+        let at = |name: &str| SCORE_MEASURES.iter().position(|m| m.name == name).unwrap_or(0);
         let (reuse, ttft) = (at("reuse"), at("ttft"));
         let rank = |policy: &RouterCandidate| {
             let values = &policy.values;

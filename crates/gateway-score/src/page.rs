@@ -1,9 +1,9 @@
 use vllm_sim_replay::html::{
-    SummaryTile, ValueTone, render_command_section, render_distribution_chart, render_document,
+    SummaryTile, ValueColour, render_command_section, render_distribution_chart, render_document,
     render_notes, render_table, render_tiles,
 };
 
-use super::fault_schedule::PROBLEM_PREFIX;
+use super::fault_schedule::FAULT_PROBLEM_PREFIX;
 use super::report::ScoreReport;
 
 pub(super) fn render_score_page(report: &ScoreReport) -> String {
@@ -26,10 +26,10 @@ fn score_tiles(report: &ScoreReport) -> Vec<SummaryTile> {
     let score = match report.score {
         Some(score) => SummaryTile::new("Score", &format!("{:.1}", score * 100.0), "of 100"),
         None => SummaryTile::new("Score", "unknown", "see the notes below the table")
-            .with_tone(ValueTone::Worse),
+            .with_colour(ValueColour::Worse),
     };
     let misroutes = routing.misroutes.total_misroutes();
-    let tone = |is_good: bool| if is_good { ValueTone::Better } else { ValueTone::Worse };
+    let tone = |is_good: bool| if is_good { ValueColour::Better } else { ValueColour::Worse };
     let retries = routing.retries.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
     let mut tiles = vec![
         score,
@@ -38,13 +38,16 @@ fn score_tiles(report: &ScoreReport) -> Vec<SummaryTile> {
             &misroutes.to_string(),
             "to pods that could not serve, or to none",
         )
-        .with_tone(tone(misroutes == 0)),
+        .with_colour(tone(misroutes == 0)),
         SummaryTile::new("Retries", &retries, "attempts beyond the first"),
     ];
     // A fault that was not injected makes the score one of an undisturbed run.
-    let lost = report.live.notes.iter().find(|note| note.starts_with(PROBLEM_PREFIX));
+    let lost = report.live.notes.iter().find(|note| note.starts_with(FAULT_PROBLEM_PREFIX));
     if let Some(lost) = lost {
-        tiles.insert(0, SummaryTile::new("Disturbance", "lost", lost).with_tone(ValueTone::Worse));
+        tiles.insert(
+            0,
+            SummaryTile::new("Disturbance", "lost", lost).with_colour(ValueColour::Worse),
+        );
     }
     for line in report.summary_lines() {
         let Some((requirement, verdict)) =
@@ -54,7 +57,7 @@ fn score_tiles(report: &ScoreReport) -> Vec<SummaryTile> {
         };
         let (verdict, value) = verdict.split_once(", ").unwrap_or((verdict, ""));
         let tile = SummaryTile::new(requirement, verdict, value);
-        tiles.push(tile.with_tone(tone(verdict == "met")));
+        tiles.push(tile.with_colour(tone(verdict == "met")));
     }
     tiles
 }

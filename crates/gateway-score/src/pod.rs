@@ -10,10 +10,10 @@ use serde_json::Value;
 use vllm_sim_replay::online::{RequestHeaderNames, TargetServer};
 
 /// Timeout of admin and metrics requests to pods.
-pub(super) const POD_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const POD_ADMIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PodState {
+pub(super) enum GatewayPodState {
     Ready,
     /// The pod responds, but is not ready.
     Starting,
@@ -21,7 +21,7 @@ pub(super) enum PodState {
     Dead,
 }
 
-impl PodState {
+impl GatewayPodState {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -46,7 +46,7 @@ pub(super) struct PodRequestAttempt {
 pub(super) struct GatewayPod {
     pub(super) target: Arc<TargetServer>,
     pub(super) url: String,
-    pub(super) state: PodState,
+    pub(super) state: GatewayPodState,
     /// Identity of the pod, as in the headers of its responses.
     pub(super) identity: Option<String>,
     pub(super) model: Option<String>,
@@ -69,7 +69,7 @@ impl GatewayPod {
         let mut pod = Self {
             target: Arc::new(target),
             url,
-            state: PodState::Dead,
+            state: GatewayPodState::Dead,
             identity: None,
             model: None,
             cache: None,
@@ -83,14 +83,16 @@ impl GatewayPod {
         pod.identity = identity.pod_from_headers(health.headers());
         let sleep = pod.get_json("/is_sleeping").await;
         pod.state = match () {
-            () if sleep.is_some_and(|sleep| sleep["is_sleeping"] == true) => PodState::Asleep,
-            () if health.status().is_success() => PodState::Ready,
-            () => PodState::Starting,
+            () if sleep.is_some_and(|sleep| sleep["is_sleeping"] == true) => {
+                GatewayPodState::Asleep
+            }
+            () if health.status().is_success() => GatewayPodState::Ready,
+            () => GatewayPodState::Starting,
         };
         // The history also shows what a gateway sends to a pod that is not ready.
         let history = pod.get_json("/admin/requests?limit=1").await;
         pod.newest = history.map(|page| page["requests"][0]["id"].as_u64().unwrap_or(0));
-        if pod.state != PodState::Ready {
+        if pod.state != GatewayPodState::Ready {
             return pod;
         }
         let is_reset = pod.reset_prefix_cache().await;
@@ -106,21 +108,26 @@ impl GatewayPod {
     /// Resets the pod's prefix cache; returns false if the pod does not allow it.
     pub(super) async fn reset_prefix_cache(&self) -> bool {
         let path = "/reset_prefix_cache";
-        let reset = self.target.request_any_status(Method::POST, path, Bytes::new(), POD_TIMEOUT);
+        let reset = self.target.request_any_status(
+            Method::POST,
+            path,
+            Bytes::new(),
+            POD_ADMIN_REQUEST_TIMEOUT,
+        );
         reset.await.is_ok_and(|answer| answer.status().is_success())
     }
 
-    pub(super) fn authority(&self) -> &str {
-        self.target.authority()
+    pub(super) fn http_authority(&self) -> &str {
+        self.target.host_and_port()
     }
 
-    pub(super) fn has_history(&self) -> bool {
+    pub(super) fn has_request_history(&self) -> bool {
         self.newest.is_some()
     }
 
     async fn get_any_status(&self, path: &str) -> Result<Response<Bytes>, String> {
         let nothing = Bytes::new();
-        self.target.request_any_status(Method::GET, path, nothing, POD_TIMEOUT).await
+        self.target.request_any_status(Method::GET, path, nothing, POD_ADMIN_REQUEST_TIMEOUT).await
     }
 
     async fn get_successful(&self, path: &str) -> Option<Bytes> {
@@ -145,7 +152,7 @@ impl GatewayPod {
 
     /// Returns the requests that the pod received since [`GatewayPod::inspect_pod`], and whether the history
     /// is complete.
-    pub(super) async fn requests_since_connect(
+    pub(super) async fn requests_since_inspection(
         &self,
         number: usize,
     ) -> Option<(Vec<PodRequestAttempt>, bool)> {

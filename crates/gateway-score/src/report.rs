@@ -5,11 +5,12 @@ use serde_json::{Map, Value, json};
 use super::LiveRunResult;
 use super::gateway_run::GatewayRun;
 use super::measure::{
-    MEASURE_COUNT, MEASURES, MeasureValues, SCORED_MEASURE_NAMES, best_measure_values,
-    gateway_score, measure_run, ratios_to_ideal, ttft_and_e2e_samples,
+    SCORE_MEASURE_COUNT, SCORE_MEASURES, SCORED_MEASURE_NAMES, ScoreMeasureValues,
+    best_measure_values, gateway_score, ratios_to_ideal, score_measures_of_run,
+    ttft_and_e2e_samples,
 };
 use super::offline::RouterCandidate;
-use super::require::value_of_requirement;
+use super::require::value_bounded_by_requirement;
 use super::workload::LoadedWorkload;
 use vllm_sim_command_line::requirement::{self, MetricRequirement};
 
@@ -30,11 +31,11 @@ pub(super) struct ScoreReport {
     pub(super) live: LiveRunResult,
     /// Measures of the live run that sent the best simulated placements directly to the pods,
     /// without the gateway.
-    live_ideal: Option<MeasureValues>,
-    values: MeasureValues,
-    ideal: MeasureValues,
+    live_ideal: Option<ScoreMeasureValues>,
+    values: ScoreMeasureValues,
+    ideal: ScoreMeasureValues,
     /// Ratio of each measure to the ideal, at most 1.
-    shares: MeasureValues,
+    shares: ScoreMeasureValues,
     /// Indices of the scored measures that are more than 5 % better than the ideal, with their ratios
     /// to it.
     above_ideal: Vec<(usize, f64)>,
@@ -51,19 +52,20 @@ impl ScoreReport {
         requirements: Vec<MetricRequirement>,
         command: String,
     ) -> Self {
-        let values = measure_run(&live.play, workload);
-        let offline: Vec<MeasureValues> = policies.iter().map(|policy| policy.values).collect();
+        let values = score_measures_of_run(&live.play, workload);
+        let offline: Vec<ScoreMeasureValues> =
+            policies.iter().map(|policy| policy.values).collect();
         let live_ideal = live.ideal.as_ref();
-        let live_ideal = live_ideal.map(|(_, play)| measure_run(play, workload));
+        let live_ideal = live_ideal.map(|(_, play)| score_measures_of_run(play, workload));
         let ideal = best_measure_values(&offline, live_ideal.as_ref());
         // Otherwise a gateway that sends no request to a pod would get the best score.
         let ratios = match live.routing.unseen {
             0 => ratios_to_ideal(&values, &ideal),
-            _ => [None; MEASURE_COUNT],
+            _ => [None; SCORE_MEASURE_COUNT],
         };
         let above_ideal = ratios.iter().enumerate().filter_map(|(at, ratio)| {
             let ratio = (*ratio)?;
-            let is_scored = SCORED_MEASURE_NAMES.contains(&MEASURES[at].name);
+            let is_scored = SCORED_MEASURE_NAMES.contains(&SCORE_MEASURES[at].name);
             (is_scored && ratio > CLEARLY_ABOVE).then_some((at, ratio))
         });
         let shares = ratios.map(|ratio| Some(ratio?.min(1.0)));
@@ -90,7 +92,7 @@ impl ScoreReport {
             .into_iter()
             .chain(direct.map(|_| "direct"))
             .chain(policies);
-        let rows = MEASURES.iter().enumerate().map(|(at, measure)| {
+        let rows = SCORE_MEASURES.iter().enumerate().map(|(at, measure)| {
             let shown = |value: Option<f64>| match (value, measure.is_time) {
                 (None, _) => "-".to_owned(),
                 (Some(ms), true) => format!("{ms:.1}"),
@@ -155,7 +157,7 @@ impl ScoreReport {
 
     /// Returns the value of the measure `name` behind the gateway.
     fn value(&self, name: &str) -> Option<f64> {
-        let at = MEASURES.iter().position(|measure| measure.name == name)?;
+        let at = SCORE_MEASURES.iter().position(|measure| measure.name == name)?;
         self.values[at]
     }
 
@@ -173,7 +175,7 @@ impl ScoreReport {
         });
         let both = self.live.notes.iter().chain(&self.live.routing.notes);
         let above = |name: &str| {
-            let ratio = self.above_ideal.iter().find(|(at, _)| MEASURES[*at].name == name);
+            let ratio = self.above_ideal.iter().find(|(at, _)| SCORE_MEASURES[*at].name == name);
             ratio.map_or(1.0, |(_, ratio)| *ratio)
         };
         let is_too_fast = self.live_ideal.is_none() && above("ttft") > 1.25;
@@ -194,7 +196,7 @@ impl ScoreReport {
     /// Explains the measures that are better than the ideal, whose ratio to it is reported as 1.
     fn above_ideal_note(&self) -> Option<String> {
         let all = self.above_ideal.iter();
-        let all = all.map(|(at, ratio)| format!("{} {ratio:.3}", MEASURES[*at].label));
+        let all = all.map(|(at, ratio)| format!("{} {ratio:.3}", SCORE_MEASURES[*at].label));
         let all: Vec<String> = all.collect();
         let missing = match self.value("served").is_some_and(|served| served < 1.0) {
             true => "; the means lack the requests of failed sessions",
@@ -237,7 +239,7 @@ impl ScoreReport {
             Some(count(routing.misroutes.total_misroutes())),
             routing.retries.map(count),
         ];
-        value_of_requirement(requirement, &self.shares, others)
+        value_bounded_by_requirement(requirement, &self.shares, others)
     }
 
     /// Describes the missed requirements of `--require`, if any.
@@ -269,8 +271,8 @@ impl ScoreReport {
 
     pub(super) fn to_json(&self) -> Value {
         let routing = &self.live.routing;
-        let named = |values: &MeasureValues| {
-            let pairs = MEASURES.iter().zip(values);
+        let named = |values: &ScoreMeasureValues| {
+            let pairs = SCORE_MEASURES.iter().zip(values);
             let pairs = pairs.map(|(measure, value)| (measure.name.to_owned(), json!(value)));
             Value::Object(pairs.collect::<Map<_, _>>())
         };
@@ -307,7 +309,7 @@ impl ScoreReport {
             },
             "retries": routing.retries,
             "pods": pods.collect::<Vec<_>>(),
-            "pods_known_by": routing.known_by.map(super::fleet::PodSource::name),
+            "pods_known_by": routing.known_by.map(super::fleet::PodIdentitySource::name),
             "requirements": requirements.collect::<Vec<_>>(),
             "notes": self.notes().collect::<Vec<_>>(),
         })

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::measure::{MEASURES, MeasureValues};
+use super::measure::{SCORE_MEASURES, ScoreMeasureValues};
 use vllm_sim_command_line::refuse;
 use vllm_sim_command_line::requirement::MetricRequirement;
 
@@ -15,7 +15,7 @@ const OTHER_REQUIRABLE_VALUES: [&str; 3] = ["score", "misroutes", "retries"];
 /// Returns a usage error for an invalid requirement.
 pub(super) fn parse_score_requirement(text: &str) -> Result<MetricRequirement> {
     let requirement = MetricRequirement::parse(text, "reuse>=0.9")?;
-    let names = || MEASURES.iter().map(|m| m.name).chain(OTHER_REQUIRABLE_VALUES);
+    let names = || SCORE_MEASURES.iter().map(|m| m.name).chain(OTHER_REQUIRABLE_VALUES);
     if !names().any(|known| known == requirement.name) {
         let known = names().collect::<Vec<_>>().join(", ");
         refuse!("--require {text:?}: unknown measure; known are {known}");
@@ -24,13 +24,13 @@ pub(super) fn parse_score_requirement(text: &str) -> Result<MetricRequirement> {
 }
 
 /// Returns the value that a requirement bounds; for a measure, its ratio to the ideal.
-pub(super) fn value_of_requirement(
+pub(super) fn value_bounded_by_requirement(
     requirement: &MetricRequirement,
-    shares: &MeasureValues,
+    shares: &ScoreMeasureValues,
     others: [Option<f64>; 3],
 ) -> Option<f64> {
     let name = requirement.name.as_str();
-    match MEASURES.iter().position(|m| m.name == name) {
+    match SCORE_MEASURES.iter().position(|m| m.name == name) {
         Some(at) => shares[at],
         None => others[OTHER_REQUIRABLE_VALUES.iter().position(|other| *other == name)?],
     }

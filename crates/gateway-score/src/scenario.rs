@@ -6,17 +6,17 @@ use anyhow::{Context, Result, bail};
 use hyper::Method;
 use hyper::body::Bytes;
 
-use super::pod::{GatewayPod, POD_TIMEOUT};
+use super::pod::{GatewayPod, POD_ADMIN_REQUEST_TIMEOUT};
 use vllm_sim_command_line::refuse;
 use vllm_sim_service::scenario::FaultScenario;
 
 /// Scenario file with faults; each pod runs the part of its replica.
-pub(super) struct FleetScenario {
+pub(super) struct PodFleetScenario {
     text: String,
     scenario: FaultScenario,
 }
 
-impl FleetScenario {
+impl PodFleetScenario {
     /// Reads and checks a scenario file.
     ///
     /// # Errors
@@ -34,15 +34,17 @@ impl FleetScenario {
     ///
     /// # Errors
     /// Returns an error if the scenario names missing pods, or a pod rejects it.
-    pub(super) async fn start_on_pods(&self, pods: &[GatewayPod]) -> Result<()> {
-        if let Err(error) = self.scenario.check_replicas(pods.len() as u32) {
+    pub(super) async fn start_scenario_on_pods(&self, pods: &[GatewayPod]) -> Result<()> {
+        if let Err(error) = self.scenario.check_replica_numbers(pods.len() as u32) {
             refuse!("--fleet-scenario: {error}");
         }
         for (number, pod) in pods.iter().enumerate() {
             let path = format!("/admin/scenario?replica={number}");
             let body = Bytes::from(self.text.clone());
-            let answer =
-                pod.target.request_any_status(Method::POST, &path, body, POD_TIMEOUT).await;
+            let answer = pod
+                .target
+                .request_any_status(Method::POST, &path, body, POD_ADMIN_REQUEST_TIMEOUT)
+                .await;
             match answer {
                 Ok(answer) if answer.status().is_success() => {}
                 Ok(answer) => bail!(
@@ -59,12 +61,16 @@ impl FleetScenario {
 
     /// Ends the scenario on all pods; errors become notes, because the scenario may have stopped a
     /// pod.
-    pub(super) async fn end_on_pods(&self, pods: &[GatewayPod]) -> Vec<String> {
+    pub(super) async fn end_scenario_on_pods(&self, pods: &[GatewayPod]) -> Vec<String> {
         let mut notes = Vec::new();
         for pod in pods {
             let path = "/admin/scenario";
-            let ended =
-                pod.target.request_any_status(Method::DELETE, path, Bytes::new(), POD_TIMEOUT);
+            let ended = pod.target.request_any_status(
+                Method::DELETE,
+                path,
+                Bytes::new(),
+                POD_ADMIN_REQUEST_TIMEOUT,
+            );
             if let Err(error) = ended.await {
                 notes.push(format!(
                     "--fleet-scenario: {} did not end the scenario: {error}",

@@ -42,7 +42,7 @@ impl LoadedWorkload {
     ///
     /// # Errors
     /// Returns the errors of the source, or a usage error for too many requests.
-    pub(super) fn read_sessions(
+    pub(super) fn read_all_sessions(
         source: &mut dyn WorkloadSource,
         limit: Option<SimTime>,
     ) -> Result<Self> {
@@ -72,7 +72,7 @@ impl LoadedWorkload {
         session.turns.get(turn as usize)
     }
 
-    pub(super) fn as_source(&self) -> LoadedWorkloadSource<'_> {
+    pub(super) fn as_workload_source(&self) -> LoadedWorkloadSource<'_> {
         LoadedWorkloadSource { sessions: &self.sessions, agent_runs: self.agent_runs, at: 0 }
     }
 }

@@ -13,7 +13,7 @@ use super::proto::{
     GetModelInfoResponse, GetServerInfoRequest, GetServerInfoResponse, HealthCheckRequest,
     HealthCheckResponse,
 };
-use super::read::CallMetadata;
+use super::read::GrpcCallMetadata;
 use super::{fault, read, status};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::RequestContext;
@@ -62,7 +62,7 @@ impl VllmEngine for VllmEngineService {
         let text = |name: &str| request.metadata().get(name)?.to_str().ok();
         let trace =
             text("traceparent").map(|parent| (parent.into(), text("tracestate").map(Into::into)));
-        let headers = self.parts.service.replies.headers_in_rules(text);
+        let headers = self.parts.service.replies.request_headers_in_rules(text);
         let mut faults = fault::decide_call_faults(&self.parts, &request)?;
         faults.wait_first_byte_delay(&self.parts.service).await;
         let failed = fault::fail_if_error_injected(&self.parts, &faults);
@@ -76,7 +76,7 @@ impl VllmEngine for VllmEngineService {
         }
         let stream = request.stream;
         let injector = faults.reply_fault_injector(&self.parts.service);
-        let metadata = CallMetadata { rank, trace, headers, faults: Arc::new(faults), usage };
+        let metadata = GrpcCallMetadata { rank, trace, headers, faults: Arc::new(faults), usage };
         let request = read::to_generation_request(
             &self.parts,
             &self.parts.settings.rules.limits,
@@ -87,7 +87,7 @@ impl VllmEngine for VllmEngineService {
         let service = &self.parts.service;
         let resolved = service.resolve_model(&self.parts.settings.rules, None).map_err(refused)?;
         let generated =
-            service.generate(&self.parts.settings.rules, resolved, Box::new(request)).await;
+            service.generate_reply(&self.parts.settings.rules, resolved, Box::new(request)).await;
         let (reply, _) = generated.map_err(|refusal| refused(refusal.into_error()))?;
         Ok(Response::new(GenerateMessageStream::new(reply, stream, injector)))
     }
@@ -97,7 +97,7 @@ impl VllmEngine for VllmEngineService {
         request: Request<EmbedRequest>,
     ) -> Result<Response<EmbedResponse>, Status> {
         let input = request.into_inner().tokenized.unwrap_or_default();
-        let tokens = read::read_prompt_ids(&self.parts, input).await;
+        let tokens = read::read_prompt_token_ids(&self.parts, input).await;
         if tokens.is_empty() {
             return Err(Status::invalid_argument(
                 "input is required and must be a non-empty string or array",

@@ -15,8 +15,8 @@ use super::proto::generate_response::Response;
 use super::proto::{GenerateComplete, GenerateResponse, GenerateStreamChunk};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::SequenceState;
-use vllm_sim_service::generate::EndReason;
-use vllm_sim_service::{FaultInjector, InjectorAction, Reply, ReplyChoice};
+use vllm_sim_service::generate::OutputEndReason;
+use vllm_sim_service::{FaultInjector, FaultInjectorAction, Reply, ReplyChoice};
 
 /// The stream of gRPC messages of one `Generate` call.
 ///
@@ -51,7 +51,7 @@ impl GenerateMessageStream {
             .all(|c| matches!(c.sequence_state(), SequenceState::Ended(_)));
         let prompt_tokens = self.reply.prompt_token_count();
         let choice = self.reply.choices.first_mut()?;
-        let cached_tokens = choice.sequence_progress().reused_tokens(prompt_tokens);
+        let cached_tokens = choice.sequence_progress().reused_prompt_tokens(prompt_tokens);
         while choice.sent < choice.released_tokens() {
             if let Some(faults) = &mut self.faults {
                 if faults.tokens_until_fault() == 0 {
@@ -108,8 +108,8 @@ fn finish_reason(choice: &ReplyChoice) -> &'static str {
         SequenceState::Ended(SequenceEndReason::Finished)
         | SequenceState::Running
         | SequenceState::Waiting => match choice.script.finish.reason {
-            EndReason::Length => "length",
-            EndReason::Stop => "stop",
+            OutputEndReason::Length => "length",
+            OutputEndReason::Stop => "stop",
         },
     }
 }
@@ -126,9 +126,9 @@ impl Stream for GenerateMessageStream {
             match faults.poll_action(cx) {
                 Poll::Pending => return Poll::Pending,
                 // Protobuf messages are not garbled.
-                Poll::Ready(InjectorAction::Garble) => {}
-                Poll::Ready(InjectorAction::Proceed) => break,
-                Poll::Ready(InjectorAction::Break) => {
+                Poll::Ready(FaultInjectorAction::Garble) => {}
+                Poll::Ready(FaultInjectorAction::Proceed) => break,
+                Poll::Ready(FaultInjectorAction::Break) => {
                     this.closed = true;
                     let status =
                         Status::unavailable("the response was cut off by an injected fault");

@@ -7,16 +7,18 @@ use super::proto::generate_request::Input;
 use super::proto::sampling_params::Constraint as Asked;
 use super::proto::{self, GenerateRequest, TokenizedInput};
 use vllm_sim_schema_sampler::Constraint;
-use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
-use vllm_sim_service::{
-    GenerationRequest, OutputBudget, RequestFaults, TokenUsage, run_blocking_if_large,
+use vllm_sim_service::prompt::{
+    PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
 };
-use vllm_sim_tokenizer::SpecialTokens;
-use vllm_sim_wire::sampling::{StringOrList, TokenBias};
+use vllm_sim_service::{
+    GenerationRequest, OutputTokenBudget, RequestFaults, TokenUsage, run_blocking_if_large,
+};
+use vllm_sim_tokenizer::SpecialTokenHandling;
+use vllm_sim_wire::sampling::{StringOrList, TokenLogitBias};
 use vllm_sim_wire::{SamplingParams, ServerLimits};
 
 /// Properties of a gRPC call that its message does not contain.
-pub(super) struct CallMetadata {
+pub(super) struct GrpcCallMetadata {
     pub(super) rank: Option<i64>,
     pub(super) trace: Option<(Box<str>, Option<Box<str>>)>,
     /// Metadata of the call, for the conditions of scripted replies.
@@ -31,7 +33,7 @@ pub(super) fn to_generation_request(
     parts: &GrpcState,
     limits: &ServerLimits,
     asked: GenerateRequest,
-    metadata: CallMetadata,
+    metadata: GrpcCallMetadata,
 ) -> GenerationRequest {
     let id = match asked.request_id.as_str() {
         "" => format!("grpc-{}", uuid::Uuid::new_v4().simple()),
@@ -44,10 +46,10 @@ pub(super) fn to_generation_request(
     GenerationRequest {
         id: id.into(),
         arrived: parts.service.now(),
-        prompts: PromptSource::Inputs(PromptInputs {
+        prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
             inputs: vec![match asked.input {
                 Some(Input::Tokenized(input)) => read_prompt(input),
-                Some(Input::Text(text)) => PromptInput::Text(text),
+                Some(Input::Text(text)) => PromptTextOrTokenIds::Text(text),
                 None => read_prompt(TokenizedInput::default()),
             }],
             add_special_tokens: true,
@@ -55,7 +57,7 @@ pub(super) fn to_generation_request(
         }),
         n: params.n,
         max_tokens: params.max_tokens,
-        room: OutputBudget::PerPrompt,
+        room: OutputTokenBudget::PerPrompt,
         validation: validation.into(),
         sampling: Ok(params.into()).into(),
         constraint: sampling.constraint.and_then(read_constraint),
@@ -69,12 +71,12 @@ pub(super) fn to_generation_request(
 }
 
 /// Returns the prompt of a gRPC message, whose token ids take precedence over its text.
-fn read_prompt(input: TokenizedInput) -> PromptInput {
+fn read_prompt(input: TokenizedInput) -> PromptTextOrTokenIds {
     let TokenizedInput { original_text: text, input_ids: ids } = input;
     if ids.is_empty() && !text.is_empty() {
-        return PromptInput::Text(text);
+        return PromptTextOrTokenIds::Text(text);
     }
-    PromptInput::Tokens {
+    PromptTextOrTokenIds::Tokens {
         text: (ids.is_empty() || !text.is_empty()).then(|| text.into()),
         ids: ids.into_iter().map(i64::from).collect(),
         media: Vec::new(),
@@ -82,14 +84,14 @@ fn read_prompt(input: TokenizedInput) -> PromptInput {
 }
 
 /// Returns the token ids of a gRPC message's prompt: those in the message, else those of its text.
-pub(super) async fn read_prompt_ids(parts: &GrpcState, input: TokenizedInput) -> Vec<u32> {
+pub(super) async fn read_prompt_token_ids(parts: &GrpcState, input: TokenizedInput) -> Vec<u32> {
     let TokenizedInput { original_text: text, input_ids: ids } = input;
     if !ids.is_empty() || text.is_empty() {
         return ids;
     }
     let tokenizer = parts.service.generator.tokenizer().clone();
     let size = text.len();
-    let encode = move || tokenizer.encode(&text, SpecialTokens::With);
+    let encode = move || tokenizer.encode(&text, SpecialTokenHandling::With);
     run_blocking_if_large(size, encode).await
 }
 
@@ -119,7 +121,7 @@ fn to_sampling_params(asked: &proto::SamplingParams) -> SamplingParams {
         prompt_logprobs: asked.prompt_logprobs.map(i128::from),
         seed: asked.seed.map(i128::from),
         include_stop_str_in_output: asked.include_stop_str_in_output,
-        logit_bias: (!asked.logit_bias.is_empty()).then(|| TokenBias(biases.collect())),
+        logit_bias: (!asked.logit_bias.is_empty()).then(|| TokenLogitBias(biases.collect())),
         skip_special_tokens: asked.skip_special_tokens,
         // Only stop strings need the text.
         detokenize: !asked.stop.is_empty(),

@@ -15,8 +15,8 @@ use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 
-use super::connect::Connector;
-use super::socket::{ArrivalTime, instant_now};
+use super::connect::HttpConnector;
+use super::socket::{LatestBytesArrivalTime, instant_now};
 use super::stream::ClientStream;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -39,14 +39,14 @@ impl<B: Body + 'static> Clone for PooledHttpClient<B> {
 }
 
 struct SharedPool<B: Body + 'static> {
-    connector: Connector,
+    connector: HttpConnector,
     idle: Mutex<VecDeque<(Instant, PooledConnection<B>)>>,
     preparing: AtomicBool,
 }
 
 /// Error of sending an HTTP request.
 #[derive(Debug)]
-pub struct SendError {
+pub struct HttpSendError {
     /// Description of the error.
     pub why: String,
     /// Whether the server closed a reused connection, so that the request may be sent again.
@@ -60,7 +60,7 @@ where
     B::Error: Into<BoxError>,
 {
     /// Creates a client that opens its first connection for the first request.
-    pub fn new(connector: Connector) -> Self {
+    pub fn new(connector: HttpConnector) -> Self {
         Self(Arc::new(SharedPool {
             connector,
             idle: Mutex::default(),
@@ -73,8 +73,11 @@ where
     /// The request's URI is a path, and its headers name the host.
     ///
     /// # Errors
-    /// [`SendError`], also if the server closes a reused connection.
-    pub async fn send(&self, request: Request<B>) -> Result<Response<ResponseBody<B>>, SendError> {
+    /// [`HttpSendError`], also if the server closes a reused connection.
+    pub async fn send(
+        &self,
+        request: Request<B>,
+    ) -> Result<Response<ResponseBody<B>>, HttpSendError> {
         let mut request = request;
         loop {
             let link = self.0.idle.lock().pop_back();
@@ -82,7 +85,7 @@ where
                 Some((_, link)) => (link, true),
                 None => (self.take_connection().await?, false),
             };
-            let failed = |error: hyper::Error| SendError {
+            let failed = |error: hyper::Error| HttpSendError {
                 stale: used && (error.is_canceled() || error.is_incomplete_message()),
                 why: format!("cannot send: {}", root_cause(&error)),
             };
@@ -125,11 +128,11 @@ where
     /// connection.
     ///
     /// # Errors
-    /// [`SendError`] of the last attempt.
+    /// [`HttpSendError`] of the last attempt.
     pub async fn send_with_retry(
         &self,
         request: Request<B>,
-    ) -> Result<Response<ResponseBody<B>>, SendError>
+    ) -> Result<Response<ResponseBody<B>>, HttpSendError>
     where
         B: Clone,
     {
@@ -145,7 +148,7 @@ where
     ///
     /// # Errors
     /// A message about the connection, or about a response body of more than `most_bytes`.
-    pub async fn fetch_body(
+    pub async fn fetch_response_body(
         &self,
         request: Request<B>,
         most_bytes: usize,
@@ -177,9 +180,9 @@ where
         self.0.preparing.store(false, Ordering::Relaxed);
     }
 
-    async fn take_connection(&self) -> Result<PooledConnection<B>, SendError> {
+    async fn take_connection(&self) -> Result<PooledConnection<B>, HttpSendError> {
         let failed =
-            |why: String| SendError { why: format!("cannot connect: {why}"), stale: false };
+            |why: String| HttpSendError { why: format!("cannot connect: {why}"), stale: false };
         let stream = self.0.connector.connect().await;
         let stream = stream.map_err(|error| failed(error.to_string()))?;
         let arrival = stream.arrival_time();
@@ -205,7 +208,7 @@ struct PooledConnection<B: Body + 'static> {
     sender: SendRequest<B>,
     /// Driver of the connection; `None` after the connection has ended.
     connection: Option<Connection<TokioIo<ClientStream>, B>>,
-    arrival: ArrivalTime,
+    arrival: LatestBytesArrivalTime,
 }
 
 fn root_cause(error: &hyper::Error) -> String {
@@ -252,7 +255,7 @@ where
 pub struct ResponseBody<B: Body + 'static> {
     body: Incoming,
     sent: Instant,
-    arrival: ArrivalTime,
+    arrival: LatestBytesArrivalTime,
     link: Option<PooledConnection<B>>,
     client: PooledHttpClient<B>,
 }
@@ -334,7 +337,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::{CertificateVerification, ServerEndpoint};
+    use crate::{CertificateVerification, HttpServerEndpoint};
 
     /// Starts a server that sends these responses on each connection and then closes it; returns
     /// the number of connections, too.
@@ -372,9 +375,12 @@ mod tests {
                 });
             }
         });
-        let endpoint =
-            ServerEndpoint { secure: false, host: address.ip().to_string(), port: address.port() };
-        let connector = Connector::new(endpoint, &CertificateVerification::PublicAuthorities)
+        let endpoint = HttpServerEndpoint {
+            secure: false,
+            host: address.ip().to_string(),
+            port: address.port(),
+        };
+        let connector = HttpConnector::new(endpoint, &CertificateVerification::PublicAuthorities)
             .expect("needs none");
         (PooledHttpClient::new(connector), made, closed)
     }

@@ -9,13 +9,13 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::socket::TimedSocket;
+use super::socket::ArrivalTimedSocket;
 use super::stream::ClientStream;
 use super::{CertificateVerification, TlsSetupError};
 
 /// Address of an HTTP server: host, port and whether it uses TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerEndpoint {
+pub struct HttpServerEndpoint {
     /// Whether the server uses TLS.
     pub secure: bool,
     /// Host name, as in certificates; IPv6 addresses without brackets.
@@ -24,7 +24,7 @@ pub struct ServerEndpoint {
     pub port: u16,
 }
 
-impl ServerEndpoint {
+impl HttpServerEndpoint {
     /// Returns the endpoint of a URL's authority (host and optional port); `None` without a host.
     pub fn new(secure: bool, authority: &http::uri::Authority) -> Option<Self> {
         let host = authority.host().trim_matches(['[', ']']);
@@ -39,18 +39,18 @@ impl ServerEndpoint {
 
 /// Opens TCP or TLS connections to one HTTP server.
 #[derive(Clone)]
-pub struct Connector {
-    endpoint: ServerEndpoint,
+pub struct HttpConnector {
+    endpoint: HttpServerEndpoint,
     tls: Option<TlsConnector>,
 }
 
-impl Connector {
+impl HttpConnector {
     /// Creates a connector for `endpoint`; `trust` selects how a TLS certificate is verified.
     ///
     /// # Errors
     /// [`TlsSetupError`] if the certificates of authorities cannot be read.
     pub fn new(
-        endpoint: ServerEndpoint,
+        endpoint: HttpServerEndpoint,
         trust: &CertificateVerification,
     ) -> Result<Self, TlsSetupError> {
         let tls = match endpoint.secure {
@@ -65,8 +65,8 @@ impl Connector {
     /// # Errors
     /// An I/O error of the network or of TLS.
     pub async fn connect(&self) -> io::Result<ClientStream> {
-        let ServerEndpoint { host, port, .. } = &self.endpoint;
-        let socket = TimedSocket::new(TcpStream::connect((host.as_str(), *port)).await?)?;
+        let HttpServerEndpoint { host, port, .. } = &self.endpoint;
+        let socket = ArrivalTimedSocket::new(TcpStream::connect((host.as_str(), *port)).await?)?;
         let Some(tls) = &self.tls else {
             return Ok(ClientStream::from_tcp(socket));
         };

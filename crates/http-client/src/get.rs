@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::CertificateVerification;
 use super::client::PooledHttpClient;
-use super::connect::{Connector, ServerEndpoint};
+use super::connect::{HttpConnector, HttpServerEndpoint};
 
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
@@ -24,12 +24,12 @@ pub async fn get_on_new_connection(
     limit: Duration,
 ) -> Result<Response<Bytes>, String> {
     let authority: Authority = address.parse().map_err(|_| format!("{address:?} is no address"))?;
-    let endpoint = ServerEndpoint::new(false, &authority).ok_or("no host")?;
-    let connector = Connector::new(endpoint, &CertificateVerification::Disabled);
+    let endpoint = HttpServerEndpoint::new(false, &authority).ok_or("no host")?;
+    let connector = HttpConnector::new(endpoint, &CertificateVerification::Disabled);
     let client = PooledHttpClient::new(connector.map_err(|error| error.to_string())?);
     let request = Request::get(path).header(header::HOST, address);
     let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
-    let answer = timeout(limit, client.fetch_body(request, MAX_RESPONSE_BYTES)).await;
+    let answer = timeout(limit, client.fetch_response_body(request, MAX_RESPONSE_BYTES)).await;
     let answer = answer.map_err(|_| format!("no answer within {limit:?}"))??;
     match answer.status().is_success() {
         true => Ok(answer),

@@ -8,10 +8,10 @@ mod stream;
 
 use std::path::PathBuf;
 
-pub use client::{PooledHttpClient, ResponseBody, SendError};
-pub use connect::{Connector, ServerEndpoint};
+pub use client::{HttpSendError, PooledHttpClient, ResponseBody};
+pub use connect::{HttpConnector, HttpServerEndpoint};
 pub use get::get_on_new_connection;
-pub use socket::ArrivalTime;
+pub use socket::LatestBytesArrivalTime;
 pub use stream::ClientStream;
 
 /// The way in which a client verifies server certificates.

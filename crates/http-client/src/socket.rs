@@ -10,12 +10,12 @@ use tokio::net::TcpStream;
 
 /// Arrival time of the latest bytes on a connection.
 #[derive(Debug, Clone)]
-pub struct ArrivalTime {
+pub struct LatestBytesArrivalTime {
     epoch: Instant,
     nanos: Arc<AtomicU64>,
 }
 
-impl ArrivalTime {
+impl LatestBytesArrivalTime {
     fn new() -> Self {
         Self { epoch: instant_now(), nanos: Arc::default() }
     }
@@ -32,23 +32,23 @@ impl ArrivalTime {
     }
 }
 
-pub(super) struct TimedSocket {
+pub(super) struct ArrivalTimedSocket {
     tcp: TcpStream,
-    arrival: ArrivalTime,
+    arrival: LatestBytesArrivalTime,
 }
 
-impl TimedSocket {
+impl ArrivalTimedSocket {
     pub(super) fn new(tcp: TcpStream) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
-        Ok(Self { arrival: ArrivalTime::new(), tcp })
+        Ok(Self { arrival: LatestBytesArrivalTime::new(), tcp })
     }
 
-    pub(super) fn arrival_time(&self) -> ArrivalTime {
+    pub(super) fn arrival_time(&self) -> LatestBytesArrivalTime {
         self.arrival.clone()
     }
 }
 
-impl AsyncRead for TimedSocket {
+impl AsyncRead for ArrivalTimedSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -63,7 +63,7 @@ impl AsyncRead for TimedSocket {
     }
 }
 
-impl AsyncWrite for TimedSocket {
+impl AsyncWrite for ArrivalTimedSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -97,7 +97,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
         let tcp = TcpStream::connect(address).await.expect("it listens");
-        let mut socket = TimedSocket::new(tcp).expect("is open");
+        let mut socket = ArrivalTimedSocket::new(tcp).expect("is open");
         let (mut peer, _) = listener.accept().await.expect("somebody came");
         let sent: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
         let copy = sent.clone();

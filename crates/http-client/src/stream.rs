@@ -5,25 +5,25 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 
-use super::socket::{ArrivalTime, TimedSocket};
+use super::socket::{ArrivalTimedSocket, LatestBytesArrivalTime};
 
 /// TCP connection with or without TLS, as a byte stream.
 pub struct ClientStream {
     through: Transport,
-    arrival: ArrivalTime,
+    arrival: LatestBytesArrivalTime,
 }
 
 enum Transport {
-    Plain(TimedSocket),
-    Tls(Box<TlsStream<TimedSocket>>),
+    Plain(ArrivalTimedSocket),
+    Tls(Box<TlsStream<ArrivalTimedSocket>>),
 }
 
 impl ClientStream {
-    pub(super) fn from_tcp(socket: TimedSocket) -> Self {
+    pub(super) fn from_tcp(socket: ArrivalTimedSocket) -> Self {
         Self { arrival: socket.arrival_time(), through: Transport::Plain(socket) }
     }
 
-    pub(super) fn from_tls(stream: TlsStream<TimedSocket>) -> Self {
+    pub(super) fn from_tls(stream: TlsStream<ArrivalTimedSocket>) -> Self {
         Self {
             arrival: stream.get_ref().0.arrival_time(),
             through: Transport::Tls(Box::new(stream)),
@@ -31,7 +31,7 @@ impl ClientStream {
     }
 
     /// Returns a handle to the arrival time of the latest bytes read.
-    pub fn arrival_time(&self) -> ArrivalTime {
+    pub fn arrival_time(&self) -> LatestBytesArrivalTime {
         self.arrival.clone()
     }
 }

@@ -15,7 +15,7 @@ use super::annotations::SettingValueVisibility;
 use super::app::App;
 use super::bearer::has_valid_bearer_token;
 use super::dialect::OperatorRouteStyle;
-use super::vllm::ok_json;
+use super::vllm::ok_json_response;
 use super::{body, error, query};
 use crate::error::HandlerResult;
 use vllm_sim_service::scenario::FaultScenario;
@@ -23,7 +23,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Handles `GET /admin/config`: returns all flags with secrets masked; `changed=true` limits them
 /// to flags changed since the start.
-pub(super) async fn get_config(
+pub(super) async fn get_admin_config(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     uri: Uri,
@@ -33,8 +33,10 @@ pub(super) async fn get_config(
     match query::query_values(&uri, "changed").last().map(String::as_str) {
         None | Some("false") => {}
         Some("true") => {
-            let changed = app.admin_state.changed_settings(&app.controls, rank);
-            return Ok(ok_json(&Value::Object(mask_secret_flags(changed.map_err(admin_fault)?))));
+            let changed = app.admin_state.settings_changed_since_start(&app.controls, rank);
+            return Ok(ok_json_response(&Value::Object(mask_secret_flags(
+                changed.map_err(admin_fault)?,
+            ))));
         }
         Some(text) => {
             let words = format!("'changed' must be true or false, not {text:?}");
@@ -42,7 +44,7 @@ pub(super) async fn get_config(
         }
     }
     let shown = app.admin_state.effective_settings(&app.controls, rank).map_err(admin_fault)?;
-    Ok(ok_json(&Value::Object(add_pod_names(&app, shown))))
+    Ok(ok_json_response(&Value::Object(add_pod_names(&app, shown))))
 }
 
 /// Handles `POST /admin/config`: applies an update of settings to all data-parallel ranks, or
@@ -69,7 +71,7 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
     if app.dialect.operator_route_style() != OperatorRouteStyle::Lenient {
         shown.shift_insert(0, "changed".to_owned(), differences(&before, &after));
     }
-    let mut answer = ok_json(&Value::Object(shown));
+    let mut answer = ok_json_response(&Value::Object(shown));
     for text in app.admin_state.ineffective_field_warnings(&update) {
         tracing::warn!("/admin/config: {text}");
         if let Ok(value) = HeaderValue::try_from(format!("199 vllm-sim {text:?}")) {
@@ -101,15 +103,21 @@ pub(super) async fn set_fake_metrics(
 }
 
 /// Handles `GET /admin/scenario`: returns the fault scenario and its current phase.
-pub(super) async fn get_scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
+pub(super) async fn get_fault_scenario(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> HandlerResult {
     check_admin_key(&app, &headers)?;
-    Ok(ok_json(&app.admin_state.scenario_status_json()))
+    Ok(ok_json_response(&app.admin_state.scenario_status_json()))
 }
 
 /// Handles `POST /admin/scenario`: starts a fault scenario (YAML or JSON) from its first phase.
 ///
 /// `?replica=N` selects the part of replica N of a fleet.
-pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
+pub(super) async fn run_fault_scenario(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> HandlerResult {
     check_admin_key(&app, request.headers())?;
     let number = query::query_values(request.uri(), "replica").pop();
     let number = number.map(|number| {
@@ -126,15 +134,18 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
     let scenario =
         FaultScenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
-    app.admin_state.run_scenario(scenario, number).map_err(admin_fault)?;
-    Ok(ok_json(&app.admin_state.scenario_status_json()))
+    app.admin_state.run_fault_scenario(scenario, number).map_err(admin_fault)?;
+    Ok(ok_json_response(&app.admin_state.scenario_status_json()))
 }
 
 /// Handles `DELETE /admin/scenario`: ends the fault scenario and restores the settings from before
 /// it.
-pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
+pub(super) async fn end_fault_scenario(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> HandlerResult {
     check_admin_key(&app, &headers)?;
-    Ok(ok_json(&json!({"ended": app.admin_state.end_scenario()})))
+    Ok(ok_json_response(&json!({"ended": app.admin_state.end_fault_scenario()})))
 }
 
 /// Checks that a request has the key of `--admin-api-key`, or of `--api-key` if only that is set.
@@ -153,7 +164,7 @@ pub(super) fn check_admin_key(app: &App, headers: &HeaderMap) -> Result<(), Faul
 }
 
 /// Returns whether a client may see the values of settings: if it may use `/admin/config`.
-pub(super) fn visible_setting_values(app: &App, headers: &HeaderMap) -> SettingValueVisibility {
+pub(super) fn setting_value_visibility(app: &App, headers: &HeaderMap) -> SettingValueVisibility {
     match check_admin_key(app, headers) {
         Ok(()) => SettingValueVisibility::Shown,
         Err(_) => SettingValueVisibility::Hidden,

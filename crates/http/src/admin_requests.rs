@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::admin::check_admin_key;
 use super::app::App;
 use super::request_history::{RecordedRequestFilter, RequestHistory};
-use super::vllm::ok_json;
+use super::vllm::ok_json_response;
 use super::{body, query};
 use crate::error::{self, HandlerResult};
 use vllm_sim_engine::duration;
@@ -26,7 +26,7 @@ const DEFAULT_AND_MAX_WAIT: (Duration, Duration) =
     (Duration::from_secs(5), Duration::from_secs(300));
 
 /// Handles `GET /admin/requests`: lists recorded requests; `wait=N` waits until N have ended.
-pub(super) async fn list_requests(
+pub(super) async fn list_recorded_requests(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     uri: Uri,
@@ -38,13 +38,13 @@ pub(super) async fn list_requests(
 
 /// Handles `GET /admin/usage`: lists the tokens of recorded requests, with the parameters of
 /// `GET /admin/requests`.
-pub(super) async fn list_usage(
+pub(super) async fn list_request_usage(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     uri: Uri,
 ) -> HandlerResult {
     let (history, query) = wait_for_listed_requests(&app, &headers, &uri).await?;
-    Ok(ok_json(&history.usage_json(&query.filter, query.limit)))
+    Ok(ok_json_response(&history.usage_json(&query.filter, query.limit)))
 }
 
 /// Reads the query of a list of recorded requests, and waits until `wait` requests have ended.
@@ -63,7 +63,7 @@ async fn wait_for_listed_requests<'a>(
                 "wait is {wanted}, but --request-history keeps {kept} requests"
             )));
         }
-        let waited = history.wait_for_ended(&query.filter, wanted, query.timeout).await;
+        let waited = history.wait_for_ended_requests(&query.filter, wanted, query.timeout).await;
         waited.map_err(|have| {
             let within = duration::format_go_duration(query.timeout);
             let words = format!("{have} of {wanted} requests have ended within {within}");
@@ -74,12 +74,12 @@ async fn wait_for_listed_requests<'a>(
 }
 
 /// Handles `DELETE /admin/requests`: clears the history of recorded requests.
-pub(super) async fn clear_requests(
+pub(super) async fn clear_recorded_requests(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
 ) -> HandlerResult {
     check_admin_key(&app, &headers)?;
-    Ok(ok_json(&json!({"removed": request_history(&app)?.clear()})))
+    Ok(ok_json_response(&json!({"removed": request_history(&app)?.clear_recorded_requests()})))
 }
 
 /// Handles `GET /admin/replies`: returns the scripted replies and how often each was used.
@@ -88,7 +88,7 @@ pub(super) async fn get_scripted_replies(
     headers: HeaderMap,
 ) -> HandlerResult {
     check_admin_key(&app, &headers)?;
-    Ok(ok_json(&scripted_replies_json(&app)))
+    Ok(ok_json_response(&scripted_replies_json(&app)))
 }
 
 /// Handles `POST /admin/replies`: replaces the scripted replies (YAML or JSON).
@@ -103,7 +103,7 @@ pub(super) async fn set_scripted_replies(
     let read = move || read_scripted_replies(&service, &bytes);
     let rules = run_blocking_if_large(size, read).await?;
     app.service.replies.replace_rules(Some(Arc::new(rules)));
-    Ok(ok_json(&scripted_replies_json(&app)))
+    Ok(ok_json_response(&scripted_replies_json(&app)))
 }
 
 /// Reads scripted replies and checks their output token counts against their texts, which are
@@ -125,7 +125,7 @@ pub(super) async fn remove_scripted_replies(
 ) -> HandlerResult {
     check_admin_key(&app, &headers)?;
     app.service.replies.replace_rules(None);
-    Ok(ok_json(&scripted_replies_json(&app)))
+    Ok(ok_json_response(&scripted_replies_json(&app)))
 }
 
 fn scripted_replies_json(app: &App) -> Value {

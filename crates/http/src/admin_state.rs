@@ -18,7 +18,7 @@ use vllm_sim_config::{
 };
 use vllm_sim_service::fault::FaultOrigin;
 use vllm_sim_service::scenario::{
-    FaultScenario, PhaseChange, ReplicaId, ScenarioError, ScenarioPosition, ScenarioRun,
+    FaultScenario, ReplicaId, ScenarioError, ScenarioPhaseChange, ScenarioPosition, ScenarioRun,
 };
 
 /// Longest interval between two checks for the next phase of a fault scenario.
@@ -138,7 +138,7 @@ impl AdminState {
 
     /// Returns the settings of a data-parallel rank that were changed since the start, without
     /// those of the scenario's phase.
-    pub(super) fn changed_settings(
+    pub(super) fn settings_changed_since_start(
         &self,
         controls: &Arc<ServerControls>,
         rank: RankSelector,
@@ -203,7 +203,7 @@ impl AdminState {
                     for server in servers.iter() {
                         if let Some(controls) = server.controls.upgrade() {
                             AppliedSettings::from_ranks(&server.ranks, FaultOrigin::default())
-                                .apply(&controls);
+                                .apply_to_server(&controls);
                         }
                     }
                 }
@@ -216,7 +216,7 @@ impl AdminState {
     ///
     /// `number` selects a replica of a larger fleet; without it, the server's own replica number
     /// counts.
-    pub(super) fn run_scenario(
+    pub(super) fn run_fault_scenario(
         &self,
         scenario: FaultScenario,
         number: Option<u32>,
@@ -227,7 +227,7 @@ impl AdminState {
         let (mut id, count) = server.replica.clone();
         match number {
             Some(number) => id.number = number,
-            None => scenario.check_replicas(count)?,
+            None => scenario.check_replica_numbers(count)?,
         }
         let scenario = Arc::new(scenario.for_replica(&id));
         let all: Vec<Vec<LoadedConfig>> = servers.iter().map(|s| s.ranks.clone()).collect();
@@ -268,11 +268,11 @@ impl AdminState {
     /// # Errors
     /// A message if the scenario is invalid.
     pub fn start_configured_scenario(&self, scenario: FaultScenario) -> Result<(), String> {
-        self.run_scenario(scenario, None).map_err(|error| error.to_string())
+        self.run_fault_scenario(scenario, None).map_err(|error| error.to_string())
     }
 
     /// Ends the fault scenario; returns whether one was running.
-    pub(super) fn end_scenario(&self) -> bool {
+    pub(super) fn end_fault_scenario(&self) -> bool {
         let Some(active) = self.scenario.lock().take() else {
             return false;
         };
@@ -285,7 +285,7 @@ impl AdminState {
     }
 
     /// Returns the name of the running fault scenario and of its phase; null if none is running.
-    pub(super) fn running_phase_json(&self) -> Value {
+    pub(super) fn running_scenario_phase_json(&self) -> Value {
         let active = self.scenario.lock();
         let position = active.as_ref().map(|active| active.run.current_position());
         let place = position.as_ref().and_then(ScenarioPosition::round_and_phase);
@@ -299,7 +299,7 @@ impl AdminState {
     /// Returns the settings of a server that were changed since the start, overridden by those of
     /// the scenario's phase.
     pub(super) fn overridden_settings(&self, controls: &Arc<ServerControls>) -> Map<String, Value> {
-        let changed = self.changed_settings(controls, RankSelector::All);
+        let changed = self.settings_changed_since_start(controls, RankSelector::All);
         let mut changed = changed.unwrap_or_default();
         changed.extend(self.current_phase_settings().unwrap_or_default());
         changed
@@ -428,7 +428,7 @@ fn settings_by_phase(
 impl ScenarioPhaseSettings {
     /// Applies a phase of the fault scenario to all servers; `None` restores the settings from
     /// before the scenario.
-    fn apply_phase(&self, place: Option<(u32, usize)>, change: PhaseChange) {
+    fn apply_phase(&self, place: Option<(u32, usize)>, change: ScenarioPhaseChange) {
         let phases = &self.scenario.phases;
         let index = place.map_or(phases.len(), |(_, phase)| phase);
         let phase = phases.get(index);
@@ -437,17 +437,17 @@ impl ScenarioPhaseSettings {
             let Some(server) = server.upgrade() else {
                 continue;
             };
-            settings[index].apply(&server);
+            settings[index].apply_to_server(&server);
             let name = phase.map(|phase| (self.scenario.name.as_str(), phase.name.as_str()));
-            server.metrics.on_phase(name);
-            if change == PhaseChange::Begin {
+            server.metrics.on_scenario_phase(name);
+            if change == ScenarioPhaseChange::Begin {
                 for action in phase.iter().flat_map(|phase| &phase.actions) {
                     server.run_phase_action(action);
                 }
             }
         }
         let scenario = &self.scenario.name;
-        if change == PhaseChange::Begin {
+        if change == ScenarioPhaseChange::Begin {
             self.drills.add_annotation(match (phase, place) {
                 (Some(phase), Some((round, _))) => ChartAnnotationKind::Phase {
                     scenario: scenario.clone(),

@@ -7,7 +7,7 @@ use axum::response::Response;
 use super::bearer::has_valid_bearer_token;
 use super::dialect::ApiDialect;
 use super::error;
-use super::layers::LayerSettings;
+use super::layers::MiddlewareSettings;
 use super::middleware::{Middleware, ResponseHook};
 
 /// Prefix of the gRPC calls that need an API key; [`UNGUARDED_HEALTH_CHECK`] needs none, like
@@ -24,8 +24,8 @@ pub(super) struct ApiKeyCheck {
 
 impl ApiKeyCheck {
     /// Creates the middleware that checks API keys of HTTP requests; `None` without `--api-key`.
-    pub(super) fn for_http(
-        settings: &LayerSettings,
+    pub(super) fn new_for_http(
+        settings: &MiddlewareSettings,
         dialect: &'static dyn ApiDialect,
     ) -> Option<Self> {
         let is_guarded = move |request: &Request| {
@@ -38,12 +38,12 @@ impl ApiKeyCheck {
     }
 
     /// Creates the middleware that checks API keys of gRPC calls; `None` without `--api-key`.
-    pub(super) fn for_grpc(settings: &LayerSettings) -> Option<Self> {
+    pub(super) fn new_for_grpc(settings: &MiddlewareSettings) -> Option<Self> {
         Self::new(settings, is_guarded_grpc_call, unauthenticated_grpc_response)
     }
 
     fn new(
-        settings: &LayerSettings,
+        settings: &MiddlewareSettings,
         is_guarded: impl Fn(&Request) -> bool + Send + Sync + 'static,
         refusal: fn() -> Response,
     ) -> Option<Self> {

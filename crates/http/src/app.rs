@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::admin_state::AdminState;
 use super::dialect::{self, ApiDialect};
-use super::live_trace::LiveTrace;
+use super::live_trace::LiveRequestTrace;
 use super::metric_history::MetricHistory;
 use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
@@ -18,13 +18,15 @@ use super::request_history::RequestHistory;
 use super::server_controls::ServerControls;
 use super::settings::{HttpSettings, ServerSettings};
 use super::sglang::disaggregation::Disaggregation;
-use super::sglang::session_store::Sessions;
-use super::transfer::TransferWarnings;
+use super::sglang::session_store::SglangSessions;
+use super::transfer::KvTransferWarnings;
 use super::transfer::params::engine_id_of_rank;
 use vllm_sim_config::LoadedConfig;
-use vllm_sim_observe::kv_events::EventLossSwitch;
+use vllm_sim_observe::kv_events::KvEventLossSwitch;
 use vllm_sim_observe::metrics::Metrics;
-use vllm_sim_service::{Availability, InferenceService, LoadGuard, RequestRules, ServerLoad};
+use vllm_sim_service::{
+    InferenceService, RequestRules, ServerAvailability, ServerLoad, ServerLoadGuard,
+};
 use vllm_sim_wire::VllmVersion;
 
 pub(crate) const CHAT_PATH: &str = "/v1/chat/completions";
@@ -45,7 +47,7 @@ pub struct AppParts {
     pub rules: RequestRules,
     /// The metrics that `GET /metrics` returns.
     pub metrics: Arc<Metrics>,
-    /// Index of the served routes ([`crate::routes`]).
+    /// Index of the served routes (`crate::routes`).
     pub routes: RouteIndex,
     /// Port of the server, which responses report in `x-inference-port`.
     pub port: u16,
@@ -54,7 +56,7 @@ pub struct AppParts {
     /// Run-time settings of all servers of the deployment that `/admin/config` can change.
     pub admin_state: Arc<AdminState>,
     /// Switch that makes the engines drop their KV events.
-    pub event_loss: EventLossSwitch,
+    pub event_loss: KvEventLossSwitch,
     /// Servers of `--dashboard-peers`, which the dashboard lists.
     pub peers: Vec<DashboardPeer>,
     /// Pair of prefill and decode servers of SGLang to which this server belongs.
@@ -87,10 +89,10 @@ pub struct App {
     /// Cached body of `GET /openapi.json`.
     pub(super) openapi: OnceLock<Arc<str>>,
     pub(super) engine_id: Arc<str>,
-    pub(super) transfer_warnings: TransferWarnings,
+    pub(super) transfer_warnings: KvTransferWarnings,
     pub(super) profiling: AtomicBool,
     /// Open sessions of `vllm-sim sglang`.
-    pub(super) sessions: Arc<Sessions>,
+    pub(super) sessions: Arc<SglangSessions>,
     stopping: AtomicBool,
 }
 
@@ -98,7 +100,7 @@ pub struct App {
 #[derive(Default)]
 pub(super) struct DashboardRecords {
     pub(super) metrics: MetricHistory,
-    pub(super) trace: LiveTrace,
+    pub(super) trace: LiveRequestTrace,
 }
 
 impl App {
@@ -133,7 +135,7 @@ impl App {
         Self {
             engine_id: kv_transfer_engine_id(&settings, dialect).into(),
             dialect,
-            transfer_warnings: TransferWarnings::default(),
+            transfer_warnings: KvTransferWarnings::default(),
             openapi: OnceLock::new(),
             history: create_request_history(&settings.server),
             peers: DashboardPeers::new(peers),
@@ -165,7 +167,7 @@ impl App {
     }
 
     /// Returns the sender of changes of the server's simulated availability.
-    pub fn availability_sender(&self) -> &watch::Sender<Availability> {
+    pub fn availability_sender(&self) -> &watch::Sender<ServerAvailability> {
         &self.controls.availability
     }
 
@@ -219,7 +221,7 @@ impl App {
 
     /// Counts a request in the load that `GET /load` reports, until the guard is dropped; `None`
     /// without `--enable-server-load-tracking`.
-    pub(super) fn count_load(&self) -> Option<LoadGuard> {
+    pub(super) fn count_request_in_load(&self) -> Option<ServerLoadGuard> {
         self.settings.server.load_tracking.then(|| self.load.count_request())
     }
 }

@@ -38,7 +38,7 @@ impl AppliedSettings {
                 retry_after_seconds: first.faults.retry_after_seconds,
                 origin,
             },
-            speed: engine.total_step_speedup(),
+            speed: engine.total_step_speedup_ratio(),
             bounds: (engine.max_num_seqs, engine.queue.max_waiting_queue_length),
             fake_metrics: first.metrics.fake.clone(),
             image_output: Arc::new(ImageOutputSettings::from_config(first)),
@@ -51,7 +51,7 @@ impl AppliedSettings {
         }
     }
 
-    pub(super) fn apply(&self, server: &ServerControls) {
+    pub(super) fn apply_to_server(&self, server: &ServerControls) {
         for (rank, engine) in server.service.rank_engines().iter().enumerate() {
             if let Some(delays) = self.live.delays.get(rank) {
                 engine.apply_command(EngineCommand::Delays(delays.clone()));

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use super::request_head::RequestHead;
 use super::{App, error};
 use vllm_sim_service::{LargeBodyMemory, LargeBodyReservation, RequestContext};
-use vllm_sim_wire::body::estimated_memory;
+use vllm_sim_wire::body::estimated_body_memory_bytes;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Reads a request body up to the server's size limit.
@@ -84,7 +84,7 @@ impl RawRequest {
     ///
     /// Returns `None` if the imitated server checks the body before the schema, or rejects its
     /// media type.
-    pub(super) fn body_if_schema_first(&self, app: &App) -> Option<&[u8]> {
+    pub(super) fn raw_body_for_schema_check(&self, app: &App) -> Option<&[u8]> {
         let schema_first = app.dialect.checks_schema_first();
         self.body_if_json(app).filter(|_| schema_first)
     }
@@ -92,7 +92,7 @@ impl RawRequest {
     /// Returns the raw request body unless its media type is rejected.
     pub(super) fn body_if_json(&self, app: &App) -> Option<&[u8]> {
         let media_type = app.dialect.media_type(self.media_type());
-        let taken = vllm_sim_wire::body::check_media_type(media_type).is_ok();
+        let taken = vllm_sim_wire::body::check_json_content_type(media_type).is_ok();
         taken.then_some(&self.bytes)
     }
 }
@@ -104,7 +104,8 @@ impl FromRequest<Arc<App>> for RawRequest {
         let (mut parts, body) = request.into_parts();
         let context: RequestContext = parts.extensions.remove().unwrap_or_default();
         let bytes = read_body(app, body).await?;
-        let memory = app.service.large_body_memory().reserve_bytes(estimated_memory(&bytes));
+        let memory =
+            app.service.large_body_memory().reserve_body_bytes(estimated_body_memory_bytes(&bytes));
         let memory = memory.map_err(|full| error::serve_error_fault(&full.into()))?;
         let path = parts.uri.path();
         let converses = ["/chat/", "/responses", "/messages"].map(|part| path.contains(part));
@@ -164,7 +165,7 @@ where
         let drains = request.version() != Version::HTTP_2
             && !request.body().is_end_stream()
             && !request.headers().contains_key(header::EXPECT)
-            && !is_longer_than(&request, limit);
+            && !announces_longer_body(&request, limit);
         if !drains {
             return request.map(Body::new);
         }
@@ -174,7 +175,7 @@ where
 }
 
 /// Returns whether a request announces a body of more than `limit` bytes, which is not drained.
-pub(super) fn is_longer_than<B: HttpBody>(request: &Request<B>, limit: usize) -> bool {
+pub(super) fn announces_longer_body<B: HttpBody>(request: &Request<B>, limit: usize) -> bool {
     request.body().size_hint().lower() > limit as u64
 }
 
@@ -314,7 +315,7 @@ struct LargeBody {
 /// responses would take too much memory.
 pub(super) fn send_large_body_in_parts(memory: &LargeBodyMemory, response: Response) -> Response {
     let bytes = response.body().size_hint().exact().unwrap_or(0);
-    match memory.reserve_bytes(bytes) {
+    match memory.reserve_body_bytes(bytes) {
         Ok(None) => response,
         Ok(Some(reservation)) => response.map(|body| {
             Body::new(LargeBody { body, rest: Bytes::new(), _reservation: reservation })

@@ -29,7 +29,7 @@ pub(super) struct BodyTap {
 
 impl BodyTap {
     /// Wraps the HTTP body `body`, records up to `limit` bytes, and calls `on_end` once with them.
-    pub(super) fn wrap_body(
+    pub(super) fn wrap_with_body_tap(
         body: Body,
         limit: usize,
         on_end: impl FnOnce(RecordedBodyStart) + Send + 'static,

@@ -19,12 +19,12 @@ pub static BLOCK_SIZE_HEADER: HeaderName = HeaderName::from_static("x-vllm-sim-b
 
 /// Registry of prefill engines by data-parallel rank, as Mooncake's bootstrap server keeps it.
 #[derive(Debug, Clone)]
-pub struct BootstrapRegistry {
+pub struct MooncakeBootstrapRegistry {
     ranks: Arc<Mutex<BTreeMap<u64, Value>>>,
     block_size: u32,
 }
 
-impl BootstrapRegistry {
+impl MooncakeBootstrapRegistry {
     /// Creates a bootstrap registry with this server's own ranks.
     pub fn new(app: &App) -> Self {
         let parallel = &app.settings.parallel;
@@ -58,10 +58,10 @@ impl BootstrapRegistry {
 
 /// Handles `GET /query` of the bootstrap server: returns the registered engines by data-parallel
 /// rank.
-pub async fn list_engines(State(registry): State<BootstrapRegistry>) -> Response<Body> {
+pub async fn list_engines(State(registry): State<MooncakeBootstrapRegistry>) -> Response<Body> {
     let ranks = registry.ranks.lock();
     let ranks = ranks.iter().map(|(rank, entry)| (rank.to_string(), entry.clone()));
-    let mut response = vllm::ok_json(&Value::Object(ranks.collect()));
+    let mut response = vllm::ok_json_response(&Value::Object(ranks.collect()));
     response.headers_mut().insert(&BLOCK_SIZE_HEADER, registry.block_size.into());
     response
 }
@@ -69,7 +69,7 @@ pub async fn list_engines(State(registry): State<BootstrapRegistry>) -> Response
 /// Handles `POST /register` of the bootstrap server: adds a worker of another engine of the
 /// deployment.
 pub async fn register_worker(
-    State(registry): State<BootstrapRegistry>,
+    State(registry): State<MooncakeBootstrapRegistry>,
     body: Bytes,
 ) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -99,7 +99,7 @@ pub async fn register_worker(
         return detail_response(StatusCode::BAD_REQUEST, &message);
     }
     *slot = addr.into();
-    vllm::ok_json(&json!({"status": "ok"}))
+    vllm::ok_json_response(&json!({"status": "ok"}))
 }
 
 fn detail_response(status: StatusCode, message: &str) -> Response<Body> {

@@ -10,7 +10,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 pub(super) type HandlerResult = Result<Response<Body>, Fault>;
 
 pub(super) fn fault_response(fault: &Fault) -> Response<Body> {
-    add_retry_after(fault, json_response(status_code(fault.status), fault.to_json()))
+    add_retry_after(fault, json_response(to_status_code(fault.status), fault.to_json()))
 }
 
 pub(super) fn add_retry_after(fault: &Fault, mut response: Response<Body>) -> Response<Body> {
@@ -36,7 +36,7 @@ pub(super) fn empty_response(status: StatusCode) -> Response<Body> {
 }
 
 /// Returns FastAPI's response with status 405 for a route that exists with other methods.
-pub(super) fn method_not_allowed(allow: &'static str) -> Response<Body> {
+pub(super) fn method_not_allowed_response(allow: &'static str) -> Response<Body> {
     let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
     let mut response = json_response(StatusCode::METHOD_NOT_ALLOWED, body);
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
@@ -49,7 +49,7 @@ pub(super) fn not_found_response() -> Response<Body> {
 }
 
 /// Converts the status code of an error; an invalid code, a bug of the simulator, becomes 500.
-pub(super) fn status_code(code: u16) -> StatusCode {
+pub(super) fn to_status_code(code: u16) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
@@ -61,7 +61,7 @@ pub(super) fn engine_failure_fault() -> Fault {
 }
 
 /// Returns the last events of a stream that fails after its headers were sent; `json` is the error.
-pub(super) fn error_events(json: &str) -> String {
+pub(super) fn stream_error_events(json: &str) -> String {
     format!("data: {json}\n\ndata: [DONE]\n\n")
 }
 

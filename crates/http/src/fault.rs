@@ -22,7 +22,7 @@ use super::error;
 use super::request_head::{RequestHead, names};
 use vllm_sim_service::fault::{FaultOrigin, FaultSpecError, StreamFault};
 use vllm_sim_service::{
-    CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, InjectorAction, RequestContext, RequestFaults,
+    CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, FaultInjectorAction, RequestContext, RequestFaults,
 };
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -156,7 +156,7 @@ pub(crate) fn fail_if_error_injected(
 /// The error that breaks off a response body, as an injected fault.
 #[derive(Debug, thiserror::Error)]
 #[error("the response was cut off by an injected fault")]
-pub(super) struct InjectedBodyBreak;
+pub(super) struct InjectedBodyError;
 
 /// Injects a fault in the middle of a response that is not a stream, where tokens cannot be
 /// counted.
@@ -189,12 +189,12 @@ struct HalvedBody {
 
 impl http_body::Body for HalvedBody {
     type Data = Bytes;
-    type Error = InjectedBodyBreak;
+    type Error = InjectedBodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, InjectedBodyBreak>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, InjectedBodyError>>> {
         let this = self.get_mut();
         if let Some(first) = this.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
@@ -202,12 +202,12 @@ impl http_body::Body for HalvedBody {
         loop {
             match this.faults.poll_action(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(InjectorAction::Break) => {
-                    return Poll::Ready(Some(Err(InjectedBodyBreak)));
+                Poll::Ready(FaultInjectorAction::Break) => {
+                    return Poll::Ready(Some(Err(InjectedBodyError)));
                 }
                 // The garbled half was removed above.
-                Poll::Ready(InjectorAction::Garble) => {}
-                Poll::Ready(InjectorAction::Proceed) => {
+                Poll::Ready(FaultInjectorAction::Garble) => {}
+                Poll::Ready(FaultInjectorAction::Proceed) => {
                     let rest = this.rest.take().filter(|rest| !rest.is_empty());
                     return Poll::Ready(rest.map(|rest| Ok(Frame::data(rest))));
                 }

@@ -9,12 +9,12 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::dialect::{ApiEndpoint, LateErrorReporting};
+use crate::dialect::{ApiEndpoint, StreamErrorReporting};
 use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GenerationRequest, Reply, ReplyFacts, RequestError, ResolvedModel,
+    self as service, GenerationRequest, Reply, RequestError, ResolvedModel, ValidatedRequestFacts,
     run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
@@ -27,16 +27,16 @@ pub(crate) enum RejectedGeneration {
     Early(Fault),
     /// The error occurred after the headers of a stream are sent, so the stream reports it as an
     /// event.
-    Late { fault: Fault, facts: Box<ReplyFacts> },
+    Late { fault: Fault, facts: Box<ValidatedRequestFacts> },
 }
 
 impl RejectedGeneration {
     /// Converts the error to the form in which the stream reports it: an event, or the HTTP status
     /// if the imitated server reports all errors by status.
-    pub(crate) fn into_stream_report(self, late: LateErrorReporting) -> Self {
+    pub(crate) fn apply_error_reporting(self, late: StreamErrorReporting) -> Self {
         match late {
-            LateErrorReporting::InStream => self,
-            LateErrorReporting::AsStatus => Self::Early(self.into()),
+            StreamErrorReporting::InStream => self,
+            StreamErrorReporting::AsStatus => Self::Early(self.into()),
         }
     }
 }
@@ -56,7 +56,7 @@ impl From<Fault> for RejectedGeneration {
 }
 
 /// A request body of an API that generates tokens.
-pub(crate) trait GenerationBody: Sized {
+pub(crate) trait GenerationRequestBody: Sized {
     /// The API endpoint to which the body is sent.
     const ENDPOINT: ApiEndpoint;
 
@@ -79,13 +79,13 @@ pub(crate) trait GenerationBody: Sized {
 
 /// A parsed request body, with its resolved model if the imitated server looks the model up before
 /// it checks the body (llm-d).
-pub(crate) struct ParsedBody<R> {
+pub(crate) struct ParsedRequestBody<R> {
     // Boxed: this large value moves with everything that is held while a request waits.
     pub(crate) request: Box<R>,
     resolved: Option<ResolvedModel>,
 }
 
-impl<R: GenerationBody> ParsedBody<R> {
+impl<R: GenerationRequestBody> ParsedRequestBody<R> {
     /// Parses a request body in the order of the imitated server: llm-d checks injected failures
     /// and the model before the schema.
     ///
@@ -108,14 +108,14 @@ impl<R: GenerationBody> ParsedBody<R> {
     }
 
     /// Wraps a parsed request body whose model is not resolved yet.
-    pub(crate) fn without_model_lookup(request: R) -> Self {
+    pub(crate) fn new_without_model_lookup(request: R) -> Self {
         Self { request: Box::new(request), resolved: None }
     }
 
     /// Returns the parsed request body, and its model after a lookup if it was not resolved yet.
     ///
     /// # Errors
-    /// An injected failure, [`GenerationBody::check_before_model_lookup`], an unknown model.
+    /// An injected failure, [`GenerationRequestBody::check_before_model_lookup`], an unknown model.
     pub(crate) fn into_body_and_model(
         self,
         app: &App,
@@ -172,7 +172,7 @@ pub(crate) fn new_generation_request(
             .traced
             .then(|| trace_context(head.special_headers()))
             .flatten(),
-        headers: app.service.replies.headers_in_rules(|name| {
+        headers: app.service.replies.request_headers_in_rules(|name| {
             let value = head.headers.get(name);
             value.and_then(|value| value.to_str().ok())
         }),
@@ -192,9 +192,9 @@ pub(crate) async fn start_generation(
     app: &App,
     resolved: ResolvedModel,
     request: GenerationRequest,
-) -> Result<(Reply, ReplyFacts), RejectedGeneration> {
-    let load = app.count_load();
-    let generated = app.service.generate(&app.rules, resolved, Box::new(request));
+) -> Result<(Reply, ValidatedRequestFacts), RejectedGeneration> {
+    let load = app.count_request_in_load();
+    let generated = app.service.generate_reply(&app.rules, resolved, Box::new(request));
     let (mut reply, facts) = generated.await.map_err(|refused| match refused {
         service::RejectedRequest::Early(refusal) => {
             RejectedGeneration::Early(request_error_fault(app, refusal))
@@ -210,7 +210,7 @@ pub(crate) async fn start_generation(
 pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
     match refusal {
         RequestError::UnknownModel(name) => {
-            let served = app.service.models.served_names();
+            let served = app.service.models.served_model_names();
             app.dialect.unknown_model_fault(&name, served)
         }
         RequestError::Invalid(fault) => fault,
@@ -279,11 +279,11 @@ pub(crate) fn min_tokens_per_event(asked: Option<i128>) -> u32 {
 ///
 /// # Errors
 /// vLLM's 500 if a choice ended with an error.
-pub(crate) async fn render_when_finished<T: Send + 'static>(
+pub(crate) async fn render_finished_reply<T: Send + 'static>(
     mut reply: Reply,
     render: impl FnOnce(&Reply) -> T + Send + 'static,
 ) -> Result<T, Fault> {
-    reply.wait_until_ended().await;
+    reply.wait_until_choices_ended().await;
     if reply.has_failed_choice() {
         return Err(error::engine_failure_fault());
     }
@@ -292,7 +292,7 @@ pub(crate) async fn render_when_finished<T: Send + 'static>(
 }
 
 /// Returns a response that is no stream, with the load header if the client requested it.
-pub(crate) fn json_response_with_load(
+pub(crate) fn json_response_with_load_header(
     app: &App,
     headers: &HeaderMap,
     body: String,

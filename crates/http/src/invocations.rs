@@ -10,7 +10,7 @@ use super::app::App;
 use super::openai::{chat, completion};
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
-use vllm_sim_python::{self as python, JsonError};
+use vllm_sim_python::{self as python, JsonLoadsError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
@@ -22,24 +22,24 @@ pub(super) async fn post_invocations(
 ) -> HandlerResult {
     // This route checks the media type before the JSON.
     vllm_sim_wire::body::read_json_body(received.media_type(), b"{}")?;
-    vllm_sim_wire::body::check_value_count(&received.bytes)?;
+    vllm_sim_wire::body::check_json_value_count(&received.bytes)?;
     let value = python::loads(&received.bytes)
         .map_err(|error| json_decode_fault(error, &received.bytes))?;
     match ChatRequest::parse(&value, &app.rules.defaults.bounds) {
         Err(fault) if fault.error_type == ErrorType::BadRequestPhrase => {
-            completion::answer_completion(&app, &received.head, &value).await
+            completion::answer_completion_request(&app, &received.head, &value).await
         }
-        _ => chat::answer_chat(&app, &received.head, &value).await,
+        _ => chat::answer_chat_request(&app, &received.head, &value).await,
     }
 }
 
-fn json_decode_fault(error: JsonError, bytes: &[u8]) -> Fault {
+fn json_decode_fault(error: JsonLoadsError, bytes: &[u8]) -> Fault {
     match error {
-        JsonError::Decode { .. } => {
+        JsonLoadsError::Decode { .. } => {
             let text = format!("JSON decode error: {}", error.message_with_position(bytes));
             Fault::new(400, ErrorType::BadRequestPhrase, text)
         }
-        JsonError::Unreadable => error.into(),
+        JsonLoadsError::Unreadable => error.into(),
     }
 }
 

@@ -21,18 +21,18 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::access_log::AccessLog;
 use super::api_key::ApiKeyCheck;
 use super::app::{self, App};
-use super::body::{DrainingBody, is_longer_than};
+use super::body::{DrainingBody, announces_longer_body};
 use super::middleware::{
     CorsRules, Middleware, MiddlewareStack, PathRewriter, ResponseHook, add_middleware,
 };
 use super::request_head::names::REQUEST_ID_HEADER;
-use super::request_history::HistoryLayer;
+use super::request_history::RequestHistoryLayer;
 use super::request_log::RequestLog;
 use super::{body, error, fault, request_log, routes};
 use vllm_sim_config::{CorsConfig, LogConfig};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::{InferenceService, RequestContext, run_blocking};
-use vllm_sim_tokenizer::EncodingTooExpensive;
+use vllm_sim_tokenizer::TextEncodingTooExpensive;
 use vllm_sim_wire::fault::Fault;
 
 /// The outermost service of a connection, for HTTP and gRPC.
@@ -50,7 +50,7 @@ impl HttpService {
     /// Builds the middleware around the HTTP routes of `app` and around the gRPC services.
     pub fn new(
         app: &Arc<App>,
-        settings: &LayerSettings,
+        settings: &MiddlewareSettings,
         routes: Router<Arc<App>>,
         grpc: Option<Router>,
     ) -> Self {
@@ -77,7 +77,7 @@ impl HttpService {
         };
         let stack = stack.clone();
         let closes =
-            request.version() != Version::HTTP_2 && is_longer_than(&request, self.max_body);
+            request.version() != Version::HTTP_2 && announces_longer_body(&request, self.max_body);
         let mut request = DrainingBody::wrap_request_body(request, self.max_body);
         let started = unix_now_secs();
         request.extensions_mut().insert(RequestContext { started, ..context });
@@ -106,7 +106,7 @@ fn is_grpc_call<B>(request: &Request<B>) -> bool {
 
 /// Settings of the middleware around all routes.
 #[derive(Debug, Clone)]
-pub struct LayerSettings {
+pub struct MiddlewareSettings {
     /// The prefix that request paths may have (`--root-path`).
     pub root_path: String,
     /// The accepted API keys, of which clients need one (`--api-key`); an empty list requires none.
@@ -128,7 +128,7 @@ pub struct LayerSettings {
 /// Builds the middleware around the HTTP routes, outermost first.
 fn http_stack(
     app: &Arc<App>,
-    settings: &LayerSettings,
+    settings: &MiddlewareSettings,
     log: Option<RequestLog>,
     routes: Router,
 ) -> MiddlewareStack {
@@ -136,13 +136,13 @@ fn http_stack(
     let message_memory = app.service().large_body_memory().clone();
     let before_log = enabled([
         Some(Box::new(paths)),
-        app.history.clone().map(HistoryLayer::for_http).map(boxed),
+        app.history.clone().map(RequestHistoryLayer::new_for_http).map(boxed),
         AccessLog::new(&settings.log).map(boxed),
     ]);
     let after_log = enabled([
         settings.request_id_headers.then(|| boxed(RequestIdHeader)),
         Some(Box::new(FixedHeaders::new(settings, Some(app)))),
-        ApiKeyCheck::for_http(settings, app.dialect).map(boxed),
+        ApiKeyCheck::new_for_http(settings, app.dialect).map(boxed),
         Some(Box::new(CorsRules(Arc::new(settings.cors.clone())))),
         Some(Box::new(HttpMetricsLayer(app.clone()))),
         Some(Box::new(HeadAndOptions(app.clone()))),
@@ -158,7 +158,7 @@ fn http_stack(
     match log {
         None => add_middleware(before_log.chain(after_log).collect(), routes),
         Some(log) => {
-            let log = from_fn_with_state(Arc::new(log), request_log::log_http);
+            let log = from_fn_with_state(Arc::new(log), request_log::log_http_request);
             let logged = log.layer(add_middleware(after_log.collect(), routes));
             add_middleware(before_log.collect(), logged)
         }
@@ -168,20 +168,20 @@ fn http_stack(
 /// Builds the middleware around the gRPC services, outermost first.
 fn grpc_stack(
     app: &Arc<App>,
-    settings: &LayerSettings,
+    settings: &MiddlewareSettings,
     log: Option<RequestLog>,
     services: Router,
 ) -> MiddlewareStack {
-    let history = app.history.clone().map(HistoryLayer::for_grpc).map(boxed);
+    let history = app.history.clone().map(RequestHistoryLayer::new_for_grpc).map(boxed);
     let after_log = enabled([
         settings.request_id_headers.then(|| boxed(RequestIdHeader)),
         Some(Box::new(FixedHeaders::new(settings, None))),
-        ApiKeyCheck::for_grpc(settings).map(boxed),
+        ApiKeyCheck::new_for_grpc(settings).map(boxed),
     ]);
     match log {
         None => add_middleware(history.into_iter().chain(after_log).collect(), services),
         Some(log) => {
-            let log = from_fn_with_state(Arc::new(log), request_log::log_grpc);
+            let log = from_fn_with_state(Arc::new(log), request_log::log_grpc_request);
             let logged = log.layer(add_middleware(after_log.collect(), services));
             add_middleware(Vec::from_iter(history), logged)
         }
@@ -208,7 +208,7 @@ struct FixedHeaders {
 }
 
 impl FixedHeaders {
-    fn new(settings: &LayerSettings, http: Option<&App>) -> Self {
+    fn new(settings: &MiddlewareSettings, http: Option<&App>) -> Self {
         let (pod, port) = settings.pod.clone().unzip();
         let port = port.map(|port| port.to_string());
         let headers = [
@@ -277,7 +277,7 @@ impl Middleware for HeadAndOptions {
     fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         let (app, path) = (&self.0, request.uri().path());
         if request.method() == Method::HEAD && !app::accepts_head_method(path) {
-            return Err(routes::head_not_supported(app, path));
+            return Err(routes::head_not_supported_response(app, path));
         }
         if request.method() == Method::OPTIONS
             && app.dialect.has_lenient_paths()
@@ -296,7 +296,7 @@ impl Middleware for HeadAndOptions {
 /// Returns an error if a handler panics, instead of closing the connection: a 400 if the tokenizer gave
 /// up on the text, else a 500.
 fn panic_response(payload: Box<dyn Any + Send>) -> Response {
-    match payload.downcast_ref::<EncodingTooExpensive>() {
+    match payload.downcast_ref::<TextEncodingTooExpensive>() {
         Some(given_up) => error::fault_response(&Fault::bad_request(given_up.to_string())),
         None => error::fault_response(&error::engine_failure_fault()),
     }
@@ -324,7 +324,7 @@ struct HttpMetricsLayer(Arc<App>);
 impl Middleware for HttpMetricsLayer {
     fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         let path = app::route_template(request.uri().path());
-        let Some(handler) = self.0.metrics.http().handler(path) else {
+        let Some(handler) = self.0.metrics.http_metrics().handler_id(path) else {
             return Ok(None);
         };
         let context = request.extensions().get::<RequestContext>();
@@ -338,7 +338,9 @@ impl Middleware for HttpMetricsLayer {
             if status != StatusCode::SWITCHING_PROTOCOLS {
                 let (bytes, seconds) = (bytes.unwrap_or(0), unix_now_secs() - started);
                 let (method, status) = (method.as_str(), status.as_u16());
-                metrics.http().observe(handler, method, status, read, bytes, seconds);
+                metrics
+                    .http_metrics()
+                    .observe_request(handler, method, status, read, bytes, seconds);
             }
             response
         })))

@@ -57,7 +57,7 @@ pub use admin_state::AdminState;
 pub use app::{App, AppParts, RouteIndex};
 pub use dashboard::history::sample_metrics_periodically;
 pub use dialect::{imitated_release, launch_command, service_dialect};
-pub use layers::{HttpService, LayerSettings, ResponseFuture};
+pub use layers::{HttpService, MiddlewareSettings, ResponseFuture};
 pub use peers::{DashboardPeer, SUMMARY_PATH};
 pub use routes::{build_routes, serves_admin_config};
 pub use server_controls::ServerControls;

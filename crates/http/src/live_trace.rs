@@ -31,16 +31,16 @@ const RECORDING_TIME: Duration = Duration::from_secs(600);
 
 /// Trace of the newest ended requests and steps of a server.
 #[derive(Default)]
-pub(crate) struct LiveTrace {
+pub(crate) struct LiveRequestTrace {
     /// Traces of the data-parallel ranks, from the start of the first recording on.
     ranks: OnceLock<Vec<Arc<Mutex<RankTrace>>>>,
     /// End of the recording, in nanoseconds of the engines' clock.
     ends: Arc<AtomicU64>,
 }
 
-impl LiveTrace {
+impl LiveRequestTrace {
     /// Starts the recording of requests and steps, or extends it; it ends after [`RECORDING_TIME`].
-    pub(crate) fn keep_recording(&self, engines: &[LiveEngine]) {
+    pub(crate) fn start_or_extend_recording(&self, engines: &[LiveEngine]) {
         let now = engines.first().map_or(SimTime::ZERO, LiveEngine::now);
         self.ends.store((now + RECORDING_TIME).as_nanos(), Ordering::Relaxed);
         self.ranks.get_or_init(|| {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::settings::RuntimeSettings;
 use vllm_sim_config::Config;
-use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
+use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng};
 use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem};
 use vllm_sim_wire::fault::Fault;
 
@@ -132,13 +132,13 @@ impl ImageOutputSettings {
 
 /// Selects the chat replies that contain an image.
 #[derive(Debug)]
-pub(crate) struct ImageOutput {
+pub(crate) struct ImageOutputSampler {
     settings: ArcSwap<ImageOutputSettings>,
     /// Number of chat replies considered so far; it seeds the random choice.
     replies: AtomicU64,
 }
 
-impl ImageOutput {
+impl ImageOutputSampler {
     /// Creates the selection of replies with images; `None` on a server that generates no images.
     pub(crate) fn new(settings: &RuntimeSettings) -> Option<Self> {
         settings.has_images.then(|| Self {
@@ -164,7 +164,7 @@ impl ImageOutput {
     ) -> Result<Option<Duration>, Fault> {
         let settings = self.settings.load();
         let number = self.replies.fetch_add(1, Ordering::Relaxed);
-        let mut rng = request_rng(seed, mix_u64_pair(number, 0x1a6e), StreamPurpose::Content);
+        let mut rng = request_rng(seed, mix_u64_pair(number, 0x1a6e), RandomStreamPurpose::Content);
         let wanted = match headers.get("x-send-image") {
             Some(value) => {
                 let text = String::from_utf8_lossy(value.as_bytes());

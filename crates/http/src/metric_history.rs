@@ -30,7 +30,7 @@ pub(crate) struct MetricHistory {
 impl MetricHistory {
     /// Adds a sample of the metrics from the text of `/metrics`, and drops the oldest one if there
     /// are too many.
-    pub(crate) fn push_sample(&self, unix_time: f64, page: &str) {
+    pub(crate) fn push_metrics_sample(&self, unix_time: f64, page: &str) {
         let kept = page.lines().filter(|line| {
             let name = line.split(['{', ' ']).next().unwrap_or_default();
             KEPT_METRICS.contains(&name)
@@ -44,7 +44,7 @@ impl MetricHistory {
     }
 
     /// Returns the notifier that a request for the metric history wakes.
-    pub(crate) fn view_notifier(&self) -> Arc<Notify> {
+    pub(crate) fn history_request_notifier(&self) -> Arc<Notify> {
         self.viewed.clone()
     }
 
@@ -66,7 +66,7 @@ mod tests {
                 "# HELP http_requests_total x\nhttp_requests_total{{status=\"2xx\"}} {second}\n\
                  vllm:e2e_request_latency_seconds_bucket{{le=\"1\"}} 4\n"
             );
-            history.push_sample(f64::from(second), &page);
+            history.push_metrics_sample(f64::from(second), &page);
         }
         let samples = history.samples();
         let line = |second: u32| format!("http_requests_total{{status=\"2xx\"}} {second}\n");

@@ -22,7 +22,7 @@ pub(super) async fn get_health(State(app): State<Arc<App>>) -> Response<Body> {
 fn health_status(app: &App) -> StatusCode {
     match app.service.faults.settings().health {
         0 => StatusCode::OK,
-        status => error::status_code(status),
+        status => error::to_status_code(status),
     }
 }
 
@@ -36,14 +36,17 @@ pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
 /// Handles `GET /version`: returns the imitated vLLM release.
 pub(super) async fn get_version(State(app): State<Arc<App>>) -> Response<Body> {
     let mut body = String::from("{\"version\":");
-    json::write_string(&mut body, app.settings.model.vllm_version.as_str());
+    json::write_json_string(&mut body, app.settings.model.vllm_version.as_str());
     body.push('}');
     error::json_response(StatusCode::OK, body)
 }
 
 /// Handles `GET /load`: returns the number of requests in flight, or 0 without load tracking.
 pub(super) async fn get_load(State(app): State<Arc<App>>) -> Response<Body> {
-    error::json_response(StatusCode::OK, format!("{{\"server_load\":{}}}", app.load.requests()))
+    error::json_response(
+        StatusCode::OK,
+        format!("{{\"server_load\":{}}}", app.load.request_count()),
+    )
 }
 
 /// Handles `GET /metrics`: returns the Prometheus metrics, also for other methods and for longer

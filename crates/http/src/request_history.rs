@@ -120,21 +120,21 @@ pub(crate) struct RecordedRequestFilter {
 }
 
 /// Record of a request in progress; dropping it before its end records the request as cut off.
-pub(super) struct RecordingGuard {
+pub(super) struct RequestRecordingGuard {
     history: Arc<RequestHistory>,
     id: u64,
     ended: bool,
 }
 
 #[derive(Clone)]
-pub(super) struct HistoryLayer {
+pub(super) struct RequestHistoryLayer {
     history: Arc<RequestHistory>,
     is_recorded: fn(&Request) -> bool,
 }
 
-impl HistoryLayer {
+impl RequestHistoryLayer {
     /// Creates a middleware that records HTTP POST requests, except those to operator routes.
-    pub(super) fn for_http(history: Arc<RequestHistory>) -> Self {
+    pub(super) fn new_for_http(history: Arc<RequestHistory>) -> Self {
         let is_recorded = |request: &Request| {
             let path = request.uri().path();
             let operates = path.starts_with("/admin/") || path == "/fake_metrics";
@@ -143,13 +143,13 @@ impl HistoryLayer {
         Self { history, is_recorded }
     }
 
-    pub(super) fn for_grpc(history: Arc<RequestHistory>) -> Self {
+    pub(super) fn new_for_grpc(history: Arc<RequestHistory>) -> Self {
         let is_recorded = |call: &Request| RECORDED_GRPC_CALLS.contains(&call.uri().path());
         Self { history, is_recorded }
     }
 }
 
-impl Middleware for HistoryLayer {
+impl Middleware for RequestHistoryLayer {
     fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         if !(self.is_recorded)(request) {
             return Ok(None);
@@ -170,7 +170,7 @@ impl RequestHistory {
         }
     }
 
-    fn begin_record(self: &Arc<Self>, request: &mut Request) -> RecordingGuard {
+    fn begin_record(self: &Arc<Self>, request: &mut Request) -> RequestRecordingGuard {
         let usage = Arc::new(TokenUsage::default());
         let time = match request.extensions_mut().get_mut::<RequestContext>() {
             Some(context) => {
@@ -190,9 +190,10 @@ impl RequestHistory {
         };
         let history = self.clone();
         let body = std::mem::take(request.body_mut());
-        *request.body_mut() =
-            BodyTap::wrap_body(body, self.max_body, move |tapped| history.record_body(id, &tapped));
-        RecordingGuard { history: self.clone(), id, ended: false }
+        *request.body_mut() = BodyTap::wrap_with_body_tap(body, self.max_body, move |tapped| {
+            history.record_body(id, &tapped)
+        });
+        RequestRecordingGuard { history: self.clone(), id, ended: false }
     }
 
     /// Records the body of a request, once it was read to its end or dropped.
@@ -238,7 +239,7 @@ impl RequestHistory {
     }
 
     /// Clears the request history; returns the number of removed requests.
-    pub(crate) fn clear(&self) -> usize {
+    pub(crate) fn clear_recorded_requests(&self) -> usize {
         let mut state = self.state.lock();
         let next_id = state.next_id;
         let former = std::mem::take(&mut *state);
@@ -250,7 +251,7 @@ impl RequestHistory {
     ///
     /// # Errors
     /// The number that had ended at the timeout.
-    pub(crate) async fn wait_for_ended(
+    pub(crate) async fn wait_for_ended_requests(
         &self,
         filter: &RecordedRequestFilter,
         wanted: usize,
@@ -451,7 +452,7 @@ impl RequestRecord {
             "model": self.model,
             "stream": self.stream,
             "status": self.status,
-            "outcome": self.outcome.as_word(),
+            "outcome": self.outcome.as_outcome_word(),
             "seconds_to_headers": seconds(self.to_headers),
             "seconds": seconds(self.ended.map(|ended| ended.duration_since(self.started))),
             "prompt_tokens": counts.prompt,
@@ -476,7 +477,7 @@ impl RecordedRequestFilter {
     }
 }
 
-impl RecordingGuard {
+impl RequestRecordingGuard {
     /// Records the start of the response to a recorded request, and wraps its body to record the
     /// end.
     fn record_response(self, response: Response) -> Response {
@@ -494,7 +495,7 @@ impl RecordingGuard {
     }
 }
 
-impl Drop for RecordingGuard {
+impl Drop for RequestRecordingGuard {
     fn drop(&mut self) {
         if !self.ended {
             self.history.record_cut_off(self.id);
@@ -505,7 +506,7 @@ impl Drop for RecordingGuard {
 struct RecordedBody {
     body: Option<Body>,
     whole: bool,
-    recording: RecordingGuard,
+    recording: RequestRecordingGuard,
 }
 
 impl http_body::Body for RecordedBody {
@@ -556,7 +557,7 @@ impl Drop for RecordedBody {
         // Drops the reply first, because that counts its tokens.
         self.body = None;
         self.recording.ended = true;
-        let RecordingGuard { history, id, .. } = &self.recording;
+        let RequestRecordingGuard { history, id, .. } = &self.recording;
         if self.whole {
             history.record_finish(*id);
         } else {

@@ -38,7 +38,7 @@ pub(super) struct RequestLog {
 }
 
 /// Middleware that logs each HTTP request and its response, as configured.
-pub(super) async fn log_http(
+pub(super) async fn log_http_request(
     State(log): State<Arc<RequestLog>>,
     request: Request,
     next: Next,
@@ -58,7 +58,7 @@ pub(super) async fn log_http(
 }
 
 /// Middleware that logs each gRPC call and its response, as configured.
-pub(super) async fn log_grpc(
+pub(super) async fn log_grpc_request(
     State(log): State<Arc<RequestLog>>,
     request: Request,
     next: Next,
@@ -135,7 +135,7 @@ impl RequestLog {
         let method = parts.method.clone();
         let path = parts.uri.path().to_owned();
         let headers = header_lines(&parts.headers);
-        let body = BodyTap::wrap_body(body, MAX_BODY_BYTES, move |tapped| {
+        let body = BodyTap::wrap_with_body_tap(body, MAX_BODY_BYTES, move |tapped| {
             let (bytes, body) = (tapped.length, logged_body_text(&tapped));
             tracing::info!(%method, path, headers, bytes, body = %body, "HTTP request");
         });
@@ -156,7 +156,7 @@ impl RequestLog {
         let (parts, body) = response.into_parts();
         let early = parts.headers.get("grpc-status");
         let early = early.and_then(|s| s.to_str().ok()).map(str::to_owned);
-        let body = BodyTap::wrap_body(body, 0, move |tapped| {
+        let body = BodyTap::wrap_with_body_tap(body, 0, move |tapped| {
             let status = tapped.grpc_status.or(early);
             let status = status.as_deref().unwrap_or("none: cut off");
             let (bytes, frames) = (tapped.length, tapped.frames);
@@ -170,7 +170,7 @@ impl RequestLog {
         let (parts, body) = response.into_parts();
         let (status, path) = (parts.status.as_u16(), path.to_owned());
         let request_log = Self { log: self.log.clone() };
-        let body = BodyTap::wrap_body(body, MAX_BODY_BYTES, move |tapped| {
+        let body = BodyTap::wrap_with_body_tap(body, MAX_BODY_BYTES, move |tapped| {
             let (bytes, whole, body) = (tapped.length, tapped.whole, logged_body_text(&tapped));
             if request_log.log.http {
                 tracing::info!(path, status, bytes, whole, body = %body, "HTTP response");

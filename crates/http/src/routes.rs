@@ -15,14 +15,14 @@ use super::app::{
 use super::openai::{batch, chat, completion, models, responses};
 use super::peers::SUMMARY_PATH;
 use super::pooling::{embeddings, score};
-use super::same_origin::TrustedPages;
+use super::same_origin::TrustedPageOrigins;
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
     admin, admin_requests, anthropic, audio, dashboard, error, invocations, ops, pooling,
     same_origin, sglang, tokenize, transfer, vllm,
 };
-use vllm_sim_config::{CliMode, Compat, Config, ModelTask};
-use vllm_sim_service::generate::TextMode;
+use vllm_sim_config::{CliMode, Config, MetricsCompat, ModelTask};
+use vllm_sim_service::generate::ReplyTextMode;
 use vllm_sim_wire::VllmVersion;
 
 /// Path of a route, its methods as in the `Allow` header, and its handler.
@@ -30,7 +30,7 @@ type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 
 /// Returns the HTTP routes of a configuration; disabled routes are absent and return 404.
 fn route_table(config: &Config) -> Vec<Route> {
-    if config.model.compat == Compat::Sglang {
+    if config.model.compat == MetricsCompat::Sglang {
         return sglang_route_table(config);
     }
     let mut routes = vec![
@@ -48,8 +48,8 @@ fn route_table(config: &Config) -> Vec<Route> {
         ("/dashboard/latencies", "GET", get(dashboard::get_latencies)),
         ("/kv_event_sources", "GET", get(vllm::info::kv_event_sources)),
         ("/invocations", "POST", post(invocations::post_invocations)),
-        ("/v1/systemone", "POST", post(vllm::info::decisions_unsupported)),
-        ("/v1/decisions", "POST", post(vllm::info::decisions_unsupported)),
+        ("/v1/systemone", "POST", post(vllm::info::decision_api_unsupported)),
+        ("/v1/decisions", "POST", post(vllm::info::decision_api_unsupported)),
     ];
     if config.api.scale_out.render_only {
         routes.extend(render_routes());
@@ -134,9 +134,9 @@ fn operator_routes(config: &Config) -> Vec<Route> {
 
 /// Makes routes reject requests from pages of other origins.
 fn guard_routes(config: &Config, routes: Vec<Route>) -> Vec<Route> {
-    let pages = Arc::new(TrustedPages::new(&config.server));
+    let pages = Arc::new(TrustedPageOrigins::new(&config.server));
     let guarded = routes.into_iter().map(|(path, allow, handler)| {
-        let guard = from_fn_with_state(pages.clone(), same_origin::reject_foreign_pages);
+        let guard = from_fn_with_state(pages.clone(), same_origin::reject_cross_origin_pages);
         (path, allow, handler.layer(guard))
     });
     guarded.collect()
@@ -151,8 +151,8 @@ fn generation_routes() -> Vec<Route> {
         (CHAT_PATH, "POST", post(chat::create_chat_completion)),
         ("/v1/completions", "POST", post(completion::create_completion)),
         ("/v1/chat/completions/batch", "POST", post(batch::create_batch_chat)),
-        ("/v1/messages", "POST", post(anthropic::create_message)),
-        ("/v1/messages/count_tokens", "POST", post(anthropic::count_tokens)),
+        ("/v1/messages", "POST", post(anthropic::create_anthropic_message)),
+        ("/v1/messages/count_tokens", "POST", post(anthropic::count_message_tokens)),
         ("/v1/responses", "POST", post(responses::create_response)),
         (RESPONSE_PATH, "GET", get(responses::retrieve_response)),
         (RESPONSE_CANCEL_PATH, "POST", post(responses::cancel_response)),
@@ -177,7 +177,7 @@ fn scale_out_routes(config: &Config) -> Vec<Route> {
         return routes;
     }
     let off = routes.into_iter();
-    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled))).collect()
+    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled_response))).collect()
 }
 
 fn render_routes() -> Vec<Route> {
@@ -195,7 +195,7 @@ fn pooling_routes(config: &Config) -> Vec<Route> {
     let task = config.api.task;
     let one = |tasks: &[ModelTask]| task == ModelTask::All || tasks.contains(&task);
     let mut routes = Vec::new();
-    if one(&[ModelTask::Embed]) && config.content.mode != TextMode::Encoder {
+    if one(&[ModelTask::Embed]) && config.content.mode != ReplyTextMode::Encoder {
         routes.push(("/v1/embeddings", "POST", post(embeddings::create_embeddings)));
         routes.push(("/v2/embed", "POST", post(pooling::cohere::create_cohere_embeddings)));
     }
@@ -230,9 +230,9 @@ fn speech_routes(config: &Config) -> Vec<Route> {
 fn documentation_routes() -> Vec<Route> {
     vec![
         ("/openapi.json", "GET, HEAD", get(docs::get_openapi)),
-        ("/docs", "GET, HEAD", get(docs::api_page)),
+        ("/docs", "GET, HEAD", get(docs::get_api_docs_page)),
         ("/docs/oauth2-redirect", "GET, HEAD", get(docs::oauth2_redirect_page)),
-        ("/redoc", "GET, HEAD", get(docs::api_page)),
+        ("/redoc", "GET, HEAD", get(docs::get_api_docs_page)),
     ]
 }
 
@@ -240,13 +240,13 @@ fn documentation_routes() -> Vec<Route> {
 fn dashboard_data_routes() -> Vec<Route> {
     vec![
         ("/dashboard/cache", "GET", get(dashboard::cache::get_kv_blocks)),
-        ("/dashboard/drills", "GET", get(dashboard::drills::list_annotations)),
+        ("/dashboard/drills", "GET", get(dashboard::drills::list_chart_annotations)),
         ("/dashboard/history", "GET", get(dashboard::history::get_metric_history)),
         ("/dashboard/replicas", "GET", get(dashboard::replicas::list_replicas)),
         ("/dashboard/requests", "GET", get(dashboard::requests::list_sequences)),
         ("/dashboard/scenarios", "GET", get(dashboard::scenarios::list_ready_scenarios)),
-        ("/dashboard/trace", "GET", get(dashboard::trace::download_trace)),
-        (SUMMARY_PATH, "GET", get(dashboard::replicas::get_summary)),
+        ("/dashboard/trace", "GET", get(dashboard::trace::download_request_trace)),
+        (SUMMARY_PATH, "GET", get(dashboard::replicas::get_dashboard_summary)),
     ]
 }
 
@@ -260,8 +260,10 @@ pub fn serves_admin_config(config: &Config) -> bool {
 }
 
 fn admin_routes() -> Vec<Route> {
-    let settings = get(admin::get_config).post(admin::update_config);
-    let scenario = get(admin::get_scenario).post(admin::run_scenario).delete(admin::end_scenario);
+    let settings = get(admin::get_admin_config).post(admin::update_config);
+    let scenario = get(admin::get_fault_scenario)
+        .post(admin::run_fault_scenario)
+        .delete(admin::end_fault_scenario);
     let replies = get(admin_requests::get_scripted_replies)
         .post(admin_requests::set_scripted_replies)
         .delete(admin_requests::remove_scripted_replies);
@@ -271,9 +273,10 @@ fn admin_routes() -> Vec<Route> {
         (
             "/admin/requests",
             "GET, DELETE",
-            get(admin_requests::list_requests).delete(admin_requests::clear_requests),
+            get(admin_requests::list_recorded_requests)
+                .delete(admin_requests::clear_recorded_requests),
         ),
-        ("/admin/usage", "GET", get(admin_requests::list_usage)),
+        ("/admin/usage", "GET", get(admin_requests::list_request_usage)),
         ("/admin/replies", "GET, POST, DELETE", replies),
         ("/fake_metrics", "POST", post(admin::set_fake_metrics)),
     ]
@@ -335,21 +338,21 @@ pub fn build_routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
         let handler = if path == METRICS_PATH {
             handler
         } else {
-            handler.fallback(move || async move { error::method_not_allowed(allow) })
+            handler.fallback(move || async move { error::method_not_allowed_response(allow) })
         };
         router = router.route(path, handler);
     }
     // A WebSocket route is not in the index; other requests to it get a 404.
     if config.api.speech.realtime && !config.api.scale_out.render_only {
-        router = router.route("/v1/realtime", any(audio::realtime::open_realtime));
+        router = router.route("/v1/realtime", any(audio::realtime::open_realtime_websocket));
     }
     (index, router.fallback(any(unknown_path)))
 }
 
 /// Returns the response to an unsupported HEAD request: 405 on a route, 404 elsewhere.
-pub(super) fn head_not_supported(app: &App, path: &str) -> Response<Body> {
+pub(super) fn head_not_supported_response(app: &App, path: &str) -> Response<Body> {
     match app.routes.allowed_methods(path) {
-        Some(allow) => error::method_not_allowed(allow),
+        Some(allow) => error::method_not_allowed_response(allow),
         None => error::not_found_response(),
     }
 }

@@ -27,14 +27,14 @@ const PRIVATE_TOP_LEVEL_DOMAINS: [&str; 4] = ["internal", "local", "localhost", 
 
 /// The web pages that may use the operator routes.
 #[derive(Debug, Clone)]
-pub(super) struct TrustedPages {
+pub(super) struct TrustedPageOrigins {
     /// Trusted origins of web pages (`--allowed-origins`).
     origins: Vec<String>,
     /// Known host names of this server; `None` accepts all, because operators need a key.
     hosts: Option<Vec<String>>,
 }
 
-impl TrustedPages {
+impl TrustedPageOrigins {
     pub(super) fn new(server: &HttpServerConfig) -> Self {
         let needs_key = server.admin_key.is_some() || !server.api_keys.is_empty();
         let named = [&server.host, &server.pod.name].into_iter().flatten();
@@ -65,8 +65,8 @@ impl TrustedPages {
 }
 
 /// Middleware that rejects a request to an operator route from a page of another origin.
-pub(super) async fn reject_foreign_pages(
-    State(pages): State<Arc<TrustedPages>>,
+pub(super) async fn reject_cross_origin_pages(
+    State(pages): State<Arc<TrustedPageOrigins>>,
     request: Request,
     next: Next,
 ) -> Response {

@@ -7,14 +7,14 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::media::ImageOutput;
+use super::media::ImageOutputSampler;
 use super::settings::RuntimeSettings;
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_engine::{EngineCommand, PrefixCacheReset};
-use vllm_sim_observe::kv_events::{EventGaps, EventLoss, EventLossSwitch};
+use vllm_sim_engine::{EngineCommand, PrefixCacheResetScope};
+use vllm_sim_observe::kv_events::{KvEventLoss, KvEventLossSchedule, KvEventLossSwitch};
 use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
-use vllm_sim_service::scenario::PhaseAction;
-use vllm_sim_service::{AdapterLoadMode, Availability, InferenceService};
+use vllm_sim_service::scenario::ScenarioPhaseAction;
+use vllm_sim_service::{AdapterLoadMode, InferenceService, ServerAvailability};
 
 /// Injected faults that hide the server's state from schedulers and monitoring: lost KV events and
 /// stale metrics.
@@ -23,7 +23,7 @@ pub(super) struct ObservabilityFaults {
     /// Whether KV events are dropped instead of published.
     pub(super) lose_kv_events: bool,
     /// Schedule of lost KV event messages, if any.
-    pub(super) kv_event_gaps: Option<EventGaps>,
+    pub(super) kv_event_gaps: Option<KvEventLossSchedule>,
     /// Whether `/metrics` returns an old page, as stored when the fault began.
     pub(super) stale_metrics: bool,
 }
@@ -33,13 +33,13 @@ pub struct ServerControls {
     pub(crate) service: Arc<InferenceService>,
     pub(crate) metrics: Arc<Metrics>,
     /// Simulated availability of the server to its clients.
-    pub(crate) availability: watch::Sender<Availability>,
-    pub(crate) image_output: Option<ImageOutput>,
+    pub(crate) availability: watch::Sender<ServerAvailability>,
+    pub(crate) image_output: Option<ImageOutputSampler>,
     /// Fake metrics as last configured, by name.
     fake_metrics: Mutex<Value>,
     /// The old page that `/metrics` returns while the fault of stale metrics is active.
     stale_page: Mutex<Option<String>>,
-    event_loss: EventLossSwitch,
+    event_loss: KvEventLossSwitch,
     caches: bool,
 }
 
@@ -49,13 +49,13 @@ impl ServerControls {
         settings: &RuntimeSettings,
         service: Arc<InferenceService>,
         metrics: Arc<Metrics>,
-        event_loss: EventLossSwitch,
+        event_loss: KvEventLossSwitch,
     ) -> Self {
         Self {
             service,
             metrics,
             availability: watch::Sender::default(),
-            image_output: ImageOutput::new(settings),
+            image_output: ImageOutputSampler::new(settings),
             fake_metrics: Mutex::new(settings.fake_metrics.clone()),
             stale_page: Mutex::default(),
             event_loss,
@@ -64,7 +64,7 @@ impl ServerControls {
     }
 
     /// Returns a receiver of changes of the server's simulated availability.
-    pub fn availability_receiver(&self) -> watch::Receiver<Availability> {
+    pub fn availability_receiver(&self) -> watch::Receiver<ServerAvailability> {
         self.availability.subscribe()
     }
 
@@ -78,7 +78,7 @@ impl ServerControls {
         // Locks the engines, so that counts made at the same time are not lost.
         let _locks = self.service.lock_engines();
         let Ok(fake) = serde_json::from_value::<FakeMetrics>(changed) else { return };
-        match self.metrics.update_fake(&fake) {
+        match self.metrics.update_fake_metrics(&fake) {
             Ok(()) => last.clone_from(new),
             Err(error) => tracing::warn!(%error, "fake metrics not changed"),
         }
@@ -86,9 +86,9 @@ impl ServerControls {
 
     pub(crate) fn set_observer_faults(&self, faults: ObservabilityFaults) {
         self.event_loss.set_loss(match (faults.lose_kv_events, faults.kv_event_gaps) {
-            (true, _) => EventLoss::All,
-            (false, Some(gaps)) => EventLoss::Gaps(gaps),
-            (false, None) => EventLoss::None,
+            (true, _) => KvEventLoss::All,
+            (false, Some(gaps)) => KvEventLoss::Gaps(gaps),
+            (false, None) => KvEventLoss::None,
         });
         let mut stale = self.stale_page.lock();
         match (faults.stale_metrics, &*stale) {
@@ -105,31 +105,32 @@ impl ServerControls {
 
     fn current_metrics_page(&self) -> String {
         let mut page = String::new();
-        self.metrics.encode(&mut page, unix_now_secs());
+        self.metrics.encode_page(&mut page, unix_now_secs());
         page
     }
 
     /// Runs an action at the start of a scenario phase, such as a reset of the prefix cache.
-    pub(crate) fn run_phase_action(self: &Arc<Self>, action: &PhaseAction) {
+    pub(crate) fn run_phase_action(self: &Arc<Self>, action: &ScenarioPhaseAction) {
         match action {
-            PhaseAction::ResetPrefixCache => {
+            ScenarioPhaseAction::ResetPrefixCache => {
                 self.service.command_all_engines(&EngineCommand::ResetPrefixCache(
-                    PrefixCacheReset::Forget,
+                    PrefixCacheResetScope::Forget,
                 ));
             }
-            PhaseAction::AbortRequests => {
+            ScenarioPhaseAction::AbortRequests => {
                 self.service.abort_requests(None);
             }
-            PhaseAction::LoadLora { name, path } => {
-                if let Err(error) = self.service.load_adapter(name, path, AdapterLoadMode::InPlace)
+            ScenarioPhaseAction::LoadLora { name, path } => {
+                if let Err(error) =
+                    self.service.load_lora_adapter(name, path, AdapterLoadMode::InPlace)
                 {
                     tracing::warn!(%error, "adapter not loaded");
                 }
             }
-            PhaseAction::UnloadLora(name) => {
-                self.service.models.unload_adapter(name);
+            ScenarioPhaseAction::UnloadLora(name) => {
+                self.service.models.unload_lora_adapter(name);
             }
-            PhaseAction::Restart(time) => self.simulate_restart(*time),
+            ScenarioPhaseAction::Restart(time) => self.simulate_restart(*time),
         }
     }
 
@@ -150,9 +151,9 @@ impl ServerControls {
         {
             // Locks the engines, so that no earlier count survives the reset.
             let _locks = self.service.lock_engines();
-            self.metrics.restart();
+            self.metrics.reset_for_restart();
             for rank in 0..self.service.rank_engines().len() {
-                self.metrics.engine(rank).set_sleep_state(SleepState::Awake);
+                self.metrics.engine_metrics(rank).set_sleep_state(SleepState::Awake);
             }
         }
         if down {

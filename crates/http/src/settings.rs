@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 pub use super::media::ImageOutputSettings;
 use vllm_sim_config::{
-    Compat, KvEventsConfig, KvTransferConfig, LoraConfig, ModelTask, ParallelConfig,
-    PerRequestDraftStats, PodIdentity, ReadyCheckTimeouts, SpeechConfig,
+    KubernetesPodIdentity, KvEventsConfig, KvTransferConfig, LoraConfig, MetricsCompat, ModelTask,
+    ParallelConfig, PerRequestDraftStats, ReadinessCheckTimeouts, SpeechConfig,
 };
 use vllm_sim_wire::VllmVersion;
 
@@ -41,7 +41,7 @@ pub struct HttpSettings {
     /// Settings of the HTTP server, apart from its API: TLS, limits, keys and operator routes.
     pub server: ServerSettings,
     /// The server to imitate where vLLM and llm-d-inference-sim differ.
-    pub compat: Compat,
+    pub compat: MetricsCompat,
     /// Whether any uploaded data is accepted as audio.
     pub takes_any_audio: bool,
     /// Whether LoRA adapters load without LoRA enabled and without files.
@@ -172,9 +172,9 @@ pub struct ServerSettings {
     /// Simulated start-up time, during which `/health/ready` returns 503.
     pub startup_duration: Duration,
     /// Times without output after which the readiness check fails; `None` disables this check.
-    pub ready_check: Option<ReadyCheckTimeouts>,
+    pub ready_check: Option<ReadinessCheckTimeouts>,
     /// Kubernetes pod in which the process runs.
-    pub pod: PodIdentity,
+    pub pod: KubernetesPodIdentity,
     /// Bearer key for operator routes (`--admin-api-key`); `None`: one of `api_keys`.
     pub admin_key: Option<String>,
     /// Bearer keys for operator routes without `admin_key` (`--api-key`); an empty list leaves them

@@ -16,17 +16,17 @@ use tokio::time::{Instant, Sleep};
 
 use super::app::App;
 use super::error;
-use super::fault::{self, InjectedBodyBreak};
+use super::fault::{self, InjectedBodyError};
 use super::request_head::RequestHead;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::StreamEnding;
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{FaultInjector, InjectorAction, Reply, ReplyChoice};
+use vllm_sim_service::{FaultInjector, FaultInjectorAction, Reply, ReplyChoice};
 use vllm_sim_wire::fault::Fault;
 
 /// Result of polling the body of a stream.
-type PolledFrame = Poll<Option<Result<Frame<Bytes>, InjectedBodyBreak>>>;
+type PolledFrame = Poll<Option<Result<Frame<Bytes>, InjectedBodyError>>>;
 
 /// Approximate maximum size of one body frame of a stream, in bytes.
 const MAX_FRAME_BYTES: usize = 16 * 1024;
@@ -62,7 +62,7 @@ pub(super) struct ChoiceStep {
 
 impl ChoiceStep {
     /// Splits a step of a choice into one with its tokens and one with its end.
-    pub(super) fn split_end(&self) -> (Self, Self) {
+    pub(super) fn split_tokens_and_end(&self) -> (Self, Self) {
         let said = Self { end: None, ..*self };
         let over = Self { tokens: 0, first: false, ..*self };
         (said, over)
@@ -125,7 +125,7 @@ pub(super) trait StreamRenderer: Send + 'static {
     /// afterwards.
     fn write_failure(&mut self, out: &mut String) -> bool {
         let fault = error::engine_failure_fault();
-        out.push_str(&error::error_events(&fault.to_spaced_json()));
+        out.push_str(&error::stream_error_events(&fault.to_spaced_json()));
         true
     }
     /// Returns the keep-alive comment, sent while no token is available.
@@ -383,7 +383,7 @@ impl<R: StreamRenderer> EventStream<R> {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            Some(DisconnectPoint::Now) => Poll::Ready(Some(Err(InjectedBodyBreak))),
+            Some(DisconnectPoint::Now) => Poll::Ready(Some(Err(InjectedBodyError))),
         }
     }
 
@@ -402,15 +402,15 @@ impl<R: StreamRenderer> EventStream<R> {
             Poll::Ready(action) => action,
         };
         match action {
-            InjectorAction::Proceed => None,
-            InjectorAction::Garble => {
+            FaultInjectorAction::Proceed => None,
+            FaultInjectorAction::Garble => {
                 let text = self.render.garbled_event();
                 let frame = Frame::data(Bytes::from_static(text.as_bytes()));
                 Some(Poll::Ready(Some(Ok(frame))))
             }
-            InjectorAction::Break => {
+            FaultInjectorAction::Break => {
                 self.closed = true;
-                Some(Poll::Ready(Some(Err(InjectedBodyBreak))))
+                Some(Poll::Ready(Some(Err(InjectedBodyError))))
             }
         }
     }
@@ -462,7 +462,7 @@ fn apply_end_fault(out: &mut String, start: usize, ending: StreamEnding) {
 
 impl<R: StreamRenderer + Unpin> HttpBody for EventStream<R> {
     type Data = Bytes;
-    type Error = InjectedBodyBreak;
+    type Error = InjectedBodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
@@ -547,5 +547,5 @@ pub(crate) fn event_stream_response(body: Body) -> Response {
 /// Returns the response of a stream that fails before its first token: status 200, then an error
 /// event.
 pub(crate) fn failed_stream_response(fault: &Fault) -> Response {
-    event_stream_response(Body::from(error::error_events(&fault.to_spaced_json())))
+    event_stream_response(Body::from(error::stream_error_events(&fault.to_spaced_json())))
 }

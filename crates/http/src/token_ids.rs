@@ -7,7 +7,7 @@ use vllm_sim_wire::fault::Fault;
 ///
 /// # Errors
 /// Returns a 400 with the message of the `OverflowError` of Python's `tokenizers`, as vLLM does.
-pub(crate) fn to_decodable_id<T: TryInto<u32>>(id: T) -> Result<u32, Fault> {
+pub(crate) fn to_decodable_token_id<T: TryInto<u32>>(id: T) -> Result<u32, Fault> {
     let overflow = "out of range integral type conversion attempted";
     id.try_into().map_err(|_| Fault::bad_request(overflow))
 }
@@ -16,7 +16,10 @@ pub(crate) fn to_decodable_id<T: TryInto<u32>>(id: T) -> Result<u32, Fault> {
 ///
 /// # Errors
 /// Returns a 400 with an id that is not in the vocabulary.
-pub(crate) fn check_prompt_ids(limits: &ServerLimits, ids: &[i64]) -> Result<Vec<u32>, Fault> {
+pub(crate) fn check_prompt_token_ids(
+    limits: &ServerLimits,
+    ids: &[i64],
+) -> Result<Vec<u32>, Fault> {
     if !ids.is_empty() {
         limits.check_prompt_ids(ids)?;
     }

@@ -16,7 +16,7 @@ use crate::body::JsonRequest;
 use crate::error::HandlerResult;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::shared::ChatTool;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChatRequest, TokenizeRequest};
@@ -34,14 +34,14 @@ pub(super) async fn detokenize(
 ) -> HandlerResult {
     let request = DetokenizeRequest::parse(&value)?;
     generation::resolve_model_target(&app, request.model.as_deref())?;
-    app.service.check_tokenizer()?;
+    app.service.check_tokenizer_available()?;
     // An id outside the vocabulary has no text.
     let ids = request.tokens.iter();
     let ids: Vec<u32> = ids.map(|id| u32::try_from(*id).unwrap_or(u32::MAX)).collect();
     let mut out = String::from("{\"prompt\":");
-    json::write_string(
+    json::write_json_string(
         &mut out,
-        &app.service.generator.tokenizer().decode(&ids, SpecialTokens::With),
+        &app.service.generator.tokenizer().decode(&ids, SpecialTokenHandling::With),
     );
     out.push('}');
     Ok(error::json_response(StatusCode::OK, out))
@@ -53,32 +53,34 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
     let request =
         TokenizeRequest::parse(&body).map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     app.dialect.pooling_model(generation::resolve_model_target(app, request.model_name()))?;
-    app.service.check_tokenizer()?;
+    app.service.check_tokenizer_available()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
         TokenizeRequest::Text(request) => {
             let strings = request.return_token_strs;
             let tokenizer = tokenizer.clone();
             let encode = move || {
-                tokenizer
-                    .encode(&request.prompt, SpecialTokens::from_bool(request.add_special_tokens))
+                tokenizer.encode(
+                    &request.prompt,
+                    SpecialTokenHandling::from_bool(request.add_special_tokens),
+                )
             };
             (run_blocking_if_large(json_text_bytes(value), encode).await, strings)
         }
         TokenizeRequest::Chat(request) => {
-            request.reject_untrusted(&app.rules.limits)?;
+            request.reject_untrusted_template(&app.rules.limits)?;
             let strings = request.return_token_strs;
             let conversation = tokenize_conversation(*request);
-            let tokens = app.service.conversation_tokens(&app.rules, conversation);
+            let tokens = app.service.tokenize_conversation(&app.rules, conversation);
             (tokens.await?.0, strings)
         }
     };
     let mut out = String::from("{\"count\":");
-    json::write_int(&mut out, tokens.len());
+    json::write_json_int(&mut out, tokens.len());
     out.push_str(",\"max_model_len\":");
-    json::write_int(&mut out, app.settings.model.max_model_len);
+    json::write_json_int(&mut out, app.settings.model.max_model_len);
     out.push_str(",\"tokens\":");
-    json::write_int_array(&mut out, tokens.iter().copied());
+    json::write_json_int_array(&mut out, tokens.iter().copied());
     out.push_str(",\"token_strs\":");
     if strings.unwrap_or(false) {
         out.push('[');
@@ -86,7 +88,7 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
             if index > 0 {
                 out.push(',');
             }
-            json::write_string(&mut out, &tokenizer.vocabulary_entry(*id).unwrap_or_default());
+            json::write_json_string(&mut out, &tokenizer.vocabulary_entry(*id).unwrap_or_default());
         }
         out.push(']');
     } else {

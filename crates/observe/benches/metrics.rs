@@ -5,9 +5,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use vllm_sim_engine::driver::{EngineObserver, PlannedFinish, RequestInfo, SequenceRecord};
+use vllm_sim_engine::driver::{EngineObserver, PlannedFinishReason, RequestInfo, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, Sequence, SimTime};
-use vllm_sim_observe::metrics::{EngineFeatures, Metrics, MetricsObserver, Settings};
+use vllm_sim_observe::metrics::{EngineFeatures, EngineMetricsObserver, Metrics, MetricsSettings};
 
 #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
 fn time_per_round(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
@@ -25,7 +25,7 @@ fn decoding_sequence(lora: Option<&str>) -> SequenceRecord {
         id: "request".into(),
         max_tokens: 1000,
         limited: true,
-        finish: PlannedFinish::Length,
+        finish: PlannedFinishReason::Length,
         lora: lora.map(Into::into),
         parent: None,
         kv_source: None,
@@ -41,7 +41,7 @@ fn decoding_sequence(lora: Option<&str>) -> SequenceRecord {
 fn main() {
     let full = std::env::args().any(|a| a == "--bench");
     let (scrapes, calls) = if full { (5_000, 50_000_000) } else { (10, 1_000) };
-    let settings = |ranks: usize| Settings {
+    let settings = |ranks: usize| MetricsSettings {
         model_name: "meta-llama/Llama-3.1-8B-Instruct".to_owned(),
         engines: (0..ranks).map(|r| r.to_string()).collect(),
         max_model_len: 131_072,
@@ -49,7 +49,7 @@ fn main() {
         legacy: true,
         tool_parser: true,
         routes: (0..60).map(|i| format!("/v1/route/{i}")).collect(),
-        ..Settings::default()
+        ..MetricsSettings::default()
     };
     let features = EngineFeatures { steps: true, loras: true, ..EngineFeatures::default() };
     let tokens = |n: u32| SchedulerEvent::Tokens { id: SeqId(1), n };
@@ -57,13 +57,13 @@ fn main() {
     for ranks in [1, 8] {
         let metrics = Metrics::new(settings(ranks));
         for i in 0..30 {
-            let route = metrics.http().handler(&format!("/v1/route/{i}"));
+            let route = metrics.http_metrics().handler_id(&format!("/v1/route/{i}"));
             let route = route.expect("the route is not excluded");
-            metrics.http().observe(route, "POST", 200, 1000, 0, 0.123);
-            metrics.http().observe(route, "POST", 400, 1000, 100, 0.001);
+            metrics.http_metrics().observe_request(route, "POST", 200, 1000, 0, 0.123);
+            metrics.http_metrics().observe_request(route, "POST", 400, 1000, 100, 0.001);
         }
         for rank in 0..ranks {
-            let mut engine = MetricsObserver::new(metrics.engine(rank), features);
+            let mut engine = EngineMetricsObserver::new(metrics.engine_metrics(rank), features);
             for i in 0..1000 {
                 let at = SimTime::ZERO + Duration::from_micros(100 * i);
                 engine.on_sequence_event(at, &tokens(1_000_003), &record, SimTime::ZERO);
@@ -72,12 +72,12 @@ fn main() {
         let mut out = String::new();
         time_per_round(&format!("scrape, {ranks} engine(s)"), scrapes, |i| {
             out.clear();
-            metrics.encode(black_box(&mut out), 1.79e9 + f64::from(i) * 0.05);
+            metrics.encode_page(black_box(&mut out), 1.79e9 + f64::from(i) * 0.05);
         });
         println!("{:<28} {:>9} bytes", "", out.len());
     }
     let metrics = Metrics::new(settings(1));
-    let mut engine = MetricsObserver::new(metrics.engine(0), features);
+    let mut engine = EngineMetricsObserver::new(metrics.engine_metrics(0), features);
     time_per_round("tokens", calls, |i| {
         let at = SimTime::ZERO + Duration::from_millis(u64::from(i & 63));
         engine.on_sequence_event(at, &tokens(1 + (i & 3)), black_box(&record), SimTime::ZERO);

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use vllm_sim_engine::LoadFailurePolicy;
+use vllm_sim_engine::KvLoadFailurePolicy;
 
 const LOAD_FAILURE_LINES: usize = 1024;
 
@@ -12,25 +12,25 @@ const LOAD_FAILURE_LINES: usize = 1024;
 /// A separate thread writes the line, because the calling thread holds the engine's lock.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py`, `_handle_invalid_blocks`.
-pub(crate) fn log_load_failure(id: &str, tokens: u32, policy: LoadFailurePolicy) {
-    static LOG: LazyLock<SyncSender<(LoadFailurePolicy, String)>> = LazyLock::new(|| {
-        let (send, lines) = sync_channel::<(LoadFailurePolicy, String)>(LOAD_FAILURE_LINES);
+pub(crate) fn log_kv_load_failure(id: &str, tokens: u32, policy: KvLoadFailurePolicy) {
+    static LOG: LazyLock<SyncSender<(KvLoadFailurePolicy, String)>> = LazyLock::new(|| {
+        let (send, lines) = sync_channel::<(KvLoadFailurePolicy, String)>(LOAD_FAILURE_LINES);
         std::thread::spawn(move || {
             for (policy, line) in lines {
                 match policy {
-                    LoadFailurePolicy::Fail => tracing::error!("{line}"),
-                    LoadFailurePolicy::Recompute => tracing::warn!("{line}"),
+                    KvLoadFailurePolicy::Fail => tracing::error!("{line}"),
+                    KvLoadFailurePolicy::Recompute => tracing::warn!("{line}"),
                 }
             }
         });
         send
     });
     let line = match policy {
-        LoadFailurePolicy::Fail => format!(
+        KvLoadFailurePolicy::Fail => format!(
             "Failing 1 request(s) due to KV load failure (failure_policy=fail, {tokens} tokens \
              affected). Request IDs: {{'{id}'}}"
         ),
-        LoadFailurePolicy::Recompute => format!(
+        KvLoadFailurePolicy::Recompute => format!(
             "Recovered from KV load failure: 1 request(s) rescheduled ({tokens} tokens affected)."
         ),
     };

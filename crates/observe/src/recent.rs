@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Percentiles of recent latencies, in seconds, by nearest rank: each is an observed value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Percentiles {
+pub struct LatencyPercentiles {
     /// Number of latencies that the percentiles cover.
     pub count: u64,
     /// Median latency, in seconds.
@@ -22,9 +22,9 @@ pub struct Percentiles {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RecentLatencies {
     /// Percentiles of the time to first token, of the newest 4,096 per engine.
-    pub ttft: Option<Percentiles>,
+    pub ttft: Option<LatencyPercentiles>,
     /// Percentiles of the inter-token latency, of the newest 16,384 per engine.
-    pub itl: Option<Percentiles>,
+    pub itl: Option<LatencyPercentiles>,
 }
 
 /// Newest latencies and cache lookups of one engine.
@@ -33,15 +33,15 @@ pub struct RecentLatencies {
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/metrics/stats.py`, `CachingMetrics`.
 #[derive(Default)]
-pub(crate) struct Recent {
-    pub(crate) ttft: Ring<4_096>,
-    pub(crate) itl: Ring<16_384>,
-    pub(crate) prefix: Ring<1_000>,
-    pub(crate) external: Ring<1_000>,
-    pub(crate) media: Ring<1_000>,
+pub(crate) struct RecentEngineSamples {
+    pub(crate) ttft: LatencyRingBuffer<4_096>,
+    pub(crate) itl: LatencyRingBuffer<16_384>,
+    pub(crate) prefix: LatencyRingBuffer<1_000>,
+    pub(crate) external: LatencyRingBuffer<1_000>,
+    pub(crate) media: LatencyRingBuffer<1_000>,
 }
 
-impl Recent {
+impl RecentEngineSamples {
     pub(crate) fn clear(&self) {
         self.ttft.clear();
         self.itl.clear();
@@ -56,21 +56,21 @@ impl Recent {
 /// An entry is one word, so readers never see half of one. Entries are allocated at the first one,
 /// because most engines in tests have none.
 #[derive(Default)]
-pub(crate) struct Ring<const N: usize> {
+pub(crate) struct LatencyRingBuffer<const N: usize> {
     next: AtomicUsize,
     entries: OnceLock<Box<[AtomicU64]>>,
 }
 
-impl<const N: usize> Ring<N> {
+impl<const N: usize> LatencyRingBuffer<N> {
     /// Adds a latency that was observed a number of times; one thread at a time may call this.
-    pub(crate) fn add_latency_exclusive(&self, seconds: f64, times: u32) {
+    pub(crate) fn add_latency_as_only_writer(&self, seconds: f64, times: u32) {
         let next = self.next.load(Ordering::Relaxed);
         self.next.store(next + 1, Ordering::Relaxed);
         self.put(next, (seconds as f32).to_bits(), times);
     }
 
     /// Adds the numbers of queries and hits of a cache lookup.
-    pub(crate) fn add_lookup(&self, queries: u32, hits: u32) {
+    pub(crate) fn add_cache_lookup(&self, queries: u32, hits: u32) {
         self.put(self.next.fetch_add(1, Ordering::Relaxed), queries, hits);
     }
 
@@ -92,16 +92,16 @@ impl<const N: usize> Ring<N> {
     }
 
     /// Returns the sums of hits and queries of the newest cache lookups.
-    pub(crate) fn lookups(&self) -> (u64, u64) {
+    pub(crate) fn cache_hits_and_queries(&self) -> (u64, u64) {
         let sum = |sums: (u64, u64), (queries, hits)| (sums.0 + hits, sums.1 + u64::from(queries));
         self.read().fold((0, 0), sum)
     }
 }
 
-pub(crate) fn percentiles<'a, const N: usize>(
-    rings: impl Iterator<Item = &'a Ring<N>>,
-) -> Option<Percentiles> {
-    let entries = rings.flat_map(Ring::read).filter(|(_, times)| *times > 0);
+pub(crate) fn latency_percentiles<'a, const N: usize>(
+    rings: impl Iterator<Item = &'a LatencyRingBuffer<N>>,
+) -> Option<LatencyPercentiles> {
+    let entries = rings.flat_map(LatencyRingBuffer::read).filter(|(_, times)| *times > 0);
     let mut entries: Vec<_> = entries.map(|(bits, times)| (f32::from_bits(bits), times)).collect();
     entries.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let count: u64 = entries.iter().map(|(_, times)| times).sum();
@@ -114,7 +114,7 @@ pub(crate) fn percentiles<'a, const N: usize>(
         });
         found.map(|(seconds, _)| f64::from(*seconds))
     };
-    Some(Percentiles {
+    Some(LatencyPercentiles {
         count,
         p50: nearest_rank(50)?,
         p95: nearest_rank(95)?,
@@ -126,17 +126,18 @@ pub(crate) fn percentiles<'a, const N: usize>(
 mod tests {
     use super::*;
 
-    fn of<const N: usize>(rings: &[&Ring<N>]) -> Option<Percentiles> {
-        percentiles(rings.iter().copied())
+    fn of<const N: usize>(rings: &[&LatencyRingBuffer<N>]) -> Option<LatencyPercentiles> {
+        latency_percentiles(rings.iter().copied())
     }
 
     #[test]
     fn percentiles_are_values_that_were_observed() {
-        let (first, second) = (Ring::<100>::default(), Ring::<100>::default());
+        let (first, second) =
+            (LatencyRingBuffer::<100>::default(), LatencyRingBuffer::<100>::default());
         assert_eq!(of(&[&first, &second]), None);
         for i in 0..50 {
-            first.add_latency_exclusive(f64::from(2 * i + 1), 1);
-            second.add_latency_exclusive(f64::from(2 * i + 2), 1);
+            first.add_latency_as_only_writer(f64::from(2 * i + 1), 1);
+            second.add_latency_as_only_writer(f64::from(2 * i + 2), 1);
         }
         let Some(found) = of(&[&first, &second]) else {
             panic!("no percentiles of 100 values");
@@ -146,20 +147,20 @@ mod tests {
 
     #[test]
     fn hits_are_those_of_the_newest_requests() {
-        let ring = Ring::<1_000>::default();
-        assert_eq!(ring.lookups(), (0, 0));
-        (0..1000).for_each(|_| ring.add_lookup(10, 0));
-        (0..400).for_each(|_| ring.add_lookup(10, 5));
-        assert_eq!(ring.lookups(), (2_000, 10_000));
+        let ring = LatencyRingBuffer::<1_000>::default();
+        assert_eq!(ring.cache_hits_and_queries(), (0, 0));
+        (0..1000).for_each(|_| ring.add_cache_lookup(10, 0));
+        (0..400).for_each(|_| ring.add_cache_lookup(10, 5));
+        assert_eq!(ring.cache_hits_and_queries(), (2_000, 10_000));
         ring.clear();
-        assert_eq!(ring.lookups(), (0, 0));
+        assert_eq!(ring.cache_hits_and_queries(), (0, 0));
     }
 
     #[test]
     fn repeated_values_are_weighted_and_old_ones_dropped() {
-        let ring = Ring::<3>::default();
+        let ring = LatencyRingBuffer::<3>::default();
         for (seconds, times) in [(9.0, 1), (1.0, 98), (2.0, 1), (3.0, 1)] {
-            ring.add_latency_exclusive(seconds, times);
+            ring.add_latency_as_only_writer(seconds, times);
         }
         let found = of(&[&ring]).map(|p| (p.count, p.p50, p.p95, p.p99));
         assert_eq!(found, Some((100, 1.0, 1.0, 2.0)));

@@ -7,7 +7,7 @@ use vllm_sim_wire::VllmVersion;
 pub(crate) const fn first_release(list: &[(&str, VllmVersion)], name: &str) -> VllmVersion {
     let mut i = 0;
     while i < list.len() {
-        if is_equal(list[i].0.as_bytes(), name.as_bytes()) {
+        if is_equal_text(list[i].0.as_bytes(), name.as_bytes()) {
             return list[i].1;
         }
         i += 1;
@@ -16,7 +16,7 @@ pub(crate) const fn first_release(list: &[(&str, VllmVersion)], name: &str) -> V
 }
 
 /// Returns whether two texts are equal, at compile time.
-pub(crate) const fn is_equal(a: &[u8], b: &[u8]) -> bool {
+pub(crate) const fn is_equal_text(a: &[u8], b: &[u8]) -> bool {
     let mut i = 0;
     while a.len() == b.len() && i < a.len() && a[i] == b[i] {
         i += 1;

@@ -11,7 +11,7 @@ use vllm_sim_replay_cli::{FlagSplitter, WeightsDoNotFitError, WorkerPools, split
 
 const MAX_GRID_POINTS: usize = 10_000;
 
-pub(super) struct GridAxis {
+pub(super) struct FlagGridAxis {
     /// Name of the varied flag, without the leading dashes.
     pub(super) name: String,
     pub(super) values: Vec<String>,
@@ -21,7 +21,7 @@ pub(super) struct GridAxis {
 ///
 /// # Errors
 /// Returns a usage error for a missing `=`, an empty value or too many combinations.
-pub(super) fn parse_grid_axes(flag: &str, given: &[String]) -> Result<Vec<GridAxis>> {
+pub(super) fn parse_grid_axes(flag: &str, given: &[String]) -> Result<Vec<FlagGridAxis>> {
     let axes = given.iter().map(|text| {
         let (name, values) = text
             .split_once('=')
@@ -31,9 +31,9 @@ pub(super) fn parse_grid_axes(flag: &str, given: &[String]) -> Result<Vec<GridAx
             refuse!("{flag} {text:?} has an empty value");
         }
         let name = name.trim().trim_start_matches("--").replace('_', "-");
-        Ok(GridAxis { name, values })
+        Ok(FlagGridAxis { name, values })
     });
-    let axes: Vec<GridAxis> = axes.collect::<Result<_>>()?;
+    let axes: Vec<FlagGridAxis> = axes.collect::<Result<_>>()?;
     let points = axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
     match points.filter(|&n| n <= MAX_GRID_POINTS) {
         Some(_) => Ok(axes),
@@ -56,7 +56,7 @@ fn split_values(text: &str) -> Vec<String> {
 }
 
 /// Returns all combinations of the values of `axes`; the last axis varies fastest.
-pub(super) fn axis_value_combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
+pub(super) fn axis_value_combinations(axes: &[FlagGridAxis]) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     for axis in axes {
         all = all
@@ -83,14 +83,14 @@ pub(super) fn parse_base_args<T: Parser>(
 ) -> Result<Result<T, String>> {
     let parsed = split_known_args::<T>(args)?;
     if parsed.wants_help() {
-        return parsed.parse_with_loose_words(&[]);
+        return parsed.parse_with_extra_words(&[]);
     }
     let (_, loose) = sort(&parsed.others)?;
-    parsed.parse_with_loose_words(&loose)
+    parsed.parse_with_extra_words(&loose)
 }
 
 /// Returns the flags of one combination of values, as a command line has them.
-pub(super) fn flags_of_combination(axes: &[GridAxis], values: &[String]) -> Vec<String> {
+pub(super) fn flags_of_grid_point(axes: &[FlagGridAxis], values: &[String]) -> Vec<String> {
     let set = axes.iter().zip(values);
     set.map(|(axis, value)| format!("--{}={value}", axis.name)).collect()
 }
@@ -108,9 +108,11 @@ pub(super) fn parse_grid_point<T: Parser>(
     pools: impl Fn(&T, &[String]) -> Result<WorkerPools>,
 ) -> Result<(T, Result<WorkerPools, WeightsDoNotFitError>)> {
     let parsed = split_known_args::<T>(&[args, flags].concat())?;
-    let (flags, loose) = sort(&parsed.others).map_err(|error| with_point_label(label, error))?;
-    let args =
-        parsed.parse_with_loose_words(&loose).map_err(|error| with_point_label(label, error))?;
+    let (flags, loose) =
+        sort(&parsed.others).map_err(|error| with_grid_point_label(label, error))?;
+    let args = parsed
+        .parse_with_extra_words(&loose)
+        .map_err(|error| with_grid_point_label(label, error))?;
     let Ok(args) = args else {
         refuse!("--help cannot be a flag of a grid");
     };
@@ -118,14 +120,14 @@ pub(super) fn parse_grid_point<T: Parser>(
         Ok(pools) => Ok(pools),
         Err(error) => match error.downcast::<WeightsDoNotFitError>() {
             Ok(misfit) => Err(misfit),
-            Err(error) => return Err(with_point_label(label, error)),
+            Err(error) => return Err(with_grid_point_label(label, error)),
         },
     };
     Ok((args, pools))
 }
 
 /// Adds the label of a flag combination to an error; an empty label adds nothing.
-pub(super) fn with_point_label(label: &str, error: anyhow::Error) -> anyhow::Error {
+pub(super) fn with_grid_point_label(label: &str, error: anyhow::Error) -> anyhow::Error {
     match label {
         "" => error,
         label => error.context(label.to_owned()),
@@ -133,7 +135,7 @@ pub(super) fn with_point_label(label: &str, error: anyhow::Error) -> anyhow::Err
 }
 
 /// Formats a flag combination as `name=value name=value`.
-pub(super) fn combination_label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
+pub(super) fn flag_combination_label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
     let flags = names.iter().zip(values);
     let flags: Vec<String> =
         flags.map(|(name, value)| format!("{}={value}", name.as_ref())).collect();

@@ -21,14 +21,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
-use crate::grid::{self, GridAxis, combination_label};
-use crate::shard::{self, GridTask, ShardArgs};
+use crate::grid::{self, FlagGridAxis, flag_combination_label};
+use crate::shard::{self, GridShardArgs, GridTask};
 use bound::LatencyPercentileBound;
-use layout::{LayoutSearch, ParallelLayout};
+use layout::{ParallelLayout, ParallelLayoutSearch};
 use manifests::DeploymentFiles;
 use prices::GpuPrices;
 use report::PlanReport;
-use search::{DeploymentCandidate, PlanRequirements, SearchResult};
+use search::{CandidateSearchResult, DeploymentCandidate, PlanRequirements};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::{MissedRequirementsError, format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
@@ -94,7 +94,7 @@ struct Args {
     #[arg(long, default_value_t = 1, help_heading = "Plan")]
     threads: usize,
     #[command(flatten)]
-    shard: ShardArgs,
+    shard: GridShardArgs,
     #[command(flatten)]
     workload: WorkloadArgs,
     #[command(flatten)]
@@ -104,7 +104,7 @@ struct Args {
 }
 
 /// Returns the clap command of `plan`.
-pub fn plan_command() -> clap::Command {
+pub fn plan_clap_command() -> clap::Command {
     Args::command()
 }
 
@@ -112,7 +112,7 @@ pub fn plan_command() -> clap::Command {
 ///
 /// # Errors
 /// Returns a message for the user, with the flags of the combination that failed.
-pub fn run_plan(
+pub fn run_plan_command(
     args: &[String],
     sort: FlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
@@ -148,7 +148,7 @@ pub fn run_plan(
         GridTask::All => search_candidates(&candidates, base.threads, &question)?,
         GridTask::Merge(files) => shard::merge_shard_files(&common, &files, candidates.len())?,
         GridTask::Shard(shard) => {
-            let mine: Vec<&DeploymentCandidate> = shard.points_of_shard(&candidates).collect();
+            let mine: Vec<&DeploymentCandidate> = shard.grid_points_of_shard(&candidates).collect();
             let answers = search_candidates(&mine, base.threads, &question)?;
             return shard.write_shard_results(
                 &common,
@@ -161,7 +161,7 @@ pub fn run_plan(
     let answers = candidates.iter().zip(answers);
     let plan = PlanReport::new(names, question, prices, answers, notes, typed)?;
     let printed = write_plan(&plan, &base)?;
-    match plan.has_answer() {
+    match plan.has_successful_deployment() {
         true => Ok(printed),
         // The exit code tells scripts whether a deployment was found.
         false => Err(MissedRequirementsError {
@@ -176,7 +176,7 @@ fn search_candidates<C>(
     candidates: &[C],
     threads: usize,
     question: &PlanRequirements,
-) -> Result<Vec<SearchResult>>
+) -> Result<Vec<CandidateSearchResult>>
 where
     C: Borrow<DeploymentCandidate> + Sync,
 {
@@ -184,10 +184,10 @@ where
         JobProgress::begin_job("plan", "combinations", Some(candidates.len() as u64));
     let answers = grid::map_in_parallel(candidates, threads, |candidate: &C| {
         let answer = search::search_candidate(candidate.borrow(), question);
-        progress_bar.add_finished_units(1);
+        progress_bar.add_finished_work_units(1);
         // The result of an interrupted search means nothing.
         match is_job_stop_requested() {
-            true => Ok(search::empty_result("stopped".to_owned())),
+            true => Ok(search::empty_search_result("stopped".to_owned())),
             false => answer,
         }
     });
@@ -199,7 +199,7 @@ fn check_args(args: &Args) -> Result<()> {
     if !(share > 0.0 && share <= 1.0) {
         refuse!("--attainment is {share}, must be above 0 and at most 1");
     }
-    if !args.report.latency_slo()?.has_any_bound() && args.bound.is_empty() {
+    if !args.report.latency_slo()?.has_any_latency_bound() && args.bound.is_empty() {
         refuse!("a plan needs a bound: --slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms, or --bound");
     }
     if args.max_cost.is_some_and(|cost| !cost.is_finite() || cost <= 0.0) {
@@ -248,9 +248,9 @@ fn deployment_outputs(args: &Args) -> impl Iterator<Item = &'static str> {
 
 /// Refuses to write deployment files for workers of different kinds, which the files cannot
 /// describe.
-fn check_worker_kinds(args: &Args, axes: &[GridAxis]) -> Result<()> {
+fn check_worker_kinds(args: &Args, axes: &[FlagGridAxis]) -> Result<()> {
     let is_varied = |flag: &str| axes.iter().any(|axis| flag.trim_start_matches("--") == axis.name);
-    let mut own = args.pools.own_engine_flags().into_iter();
+    let mut own = args.pools.worker_specific_engine_flags().into_iter();
     let Some((own, _)) = own.find(|(flag, given)| *given || is_varied(flag)) else {
         return Ok(());
     };
@@ -289,13 +289,13 @@ fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> 
     {
         refuse!("{output} needs --model, because its files name the model that vLLM serves");
     }
-    args.deploy_dir.as_deref().map_or(Ok(()), DeploymentFiles::check_folder)
+    args.deploy_dir.as_deref().map_or(Ok(()), DeploymentFiles::check_output_folder)
 }
 
 /// Builds the candidate deployments of a plan from its command line.
 struct CandidateBuilder<'a> {
     args: &'a [String],
-    axes: &'a [GridAxis],
+    axes: &'a [FlagGridAxis],
     prices: Option<&'a GpuPrices>,
     sort: FlagSplitter<'a>,
     deploy: DeploymentFactory<'a>,
@@ -310,8 +310,12 @@ impl CandidateBuilder<'_> {
     ) -> Result<(Vec<String>, Vec<DeploymentCandidate>, Vec<String>)> {
         let mut names: Vec<String> = self.axes.iter().map(|axis| axis.name.clone()).collect();
         let combinations = grid::axis_value_combinations(self.axes).into_iter();
-        let search =
-            LayoutSearch::new(&base.pools, base.max_gpus, self.axes, &self.explicit_flags()?);
+        let search = ParallelLayoutSearch::new(
+            &base.pools,
+            base.max_gpus,
+            self.axes,
+            &self.explicit_flags()?,
+        );
         let Some(search) = search.filter(|_| base.fixed_workers.is_none()) else {
             let all = combinations.map(|values| self.build_candidate(values, None, &[]));
             return Ok((names, all.collect::<Result<_>>()?, Vec::new()));
@@ -327,7 +331,7 @@ impl CandidateBuilder<'_> {
             let build = |layout, flags: &[String]| {
                 self.build_candidate(values.clone(), Some(layout), flags)
             };
-            let searched = search.build_candidates(&build)?;
+            let searched = search.build_layout_candidates(&build)?;
             candidates.extend(searched.candidates);
             notes.extend(searched.notes);
         }
@@ -362,7 +366,7 @@ impl CandidateBuilder<'_> {
     /// share.
     fn has_experts(&self, values: &[String]) -> bool {
         let ranks = format!("--{}=2", layout::LAYOUT_FLAG_NAMES[1]);
-        let all = [self.args, &grid::flags_of_combination(self.axes, values), &[ranks]].concat();
+        let all = [self.args, &grid::flags_of_grid_point(self.axes, values), &[ranks]].concat();
         let sorted = split_known_args::<Args>(&all).and_then(|parsed| (self.sort)(&parsed.others));
         let Ok((flags, _)) = sorted else {
             return false;
@@ -380,9 +384,9 @@ impl CandidateBuilder<'_> {
         searched: &[String],
     ) -> Result<DeploymentCandidate> {
         let names: Vec<&str> = self.axes.iter().map(|axis| axis.name.as_str()).collect();
-        let varied = grid::flags_of_combination(self.axes, &values);
+        let varied = grid::flags_of_grid_point(self.axes, &values);
         let chosen = searched.iter().map(|flag| flag.trim_start_matches("--"));
-        let place: Vec<String> = std::iter::once(combination_label(&names, &values))
+        let place: Vec<String> = std::iter::once(flag_combination_label(&names, &values))
             .chain(chosen.map(str::to_owned))
             .filter(|part| !part.is_empty())
             .collect();
@@ -397,11 +401,11 @@ impl CandidateBuilder<'_> {
             Err(_) => 16,
         };
         open_workload(&args.workload, block_size)
-            .map_err(|error| grid::with_point_label(place, error))?;
+            .map_err(|error| grid::with_grid_point_label(place, error))?;
         let price = match (&pools, self.prices) {
             (Ok(pools), Some(prices)) => {
                 let price = prices.hourly_price_of(gpu_name(pools));
-                price.map_err(|error| grid::with_point_label(place, error))?
+                price.map_err(|error| grid::with_grid_point_label(place, error))?
             }
             _ => 1.0,
         };
@@ -430,7 +434,7 @@ fn gpu_name(pools: &WorkerPools) -> Option<&str> {
 /// files are written only if the plan has an answer.
 fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
     if let Some(file) = &args.report.html {
-        outputs::write_atomically(file, page::html_page(plan))?;
+        outputs::write_atomically(file, page::plan_html_page(plan))?;
     }
     let mut json = None;
     if let Some(file) = &args.report.report_json {

@@ -19,7 +19,7 @@ const SHARD_FILE_SCHEMA: &str = "vllm-sim/shard/1";
 /// Distribution of a grid over several processes.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Shards")]
-pub(super) struct ShardArgs {
+pub(super) struct GridShardArgs {
     /// Run only part K of N and write it to --report-json: K/N with K from 1, or job/N for the
     /// index of a Kubernetes Indexed Job.
     #[arg(long, value_name = "K/N", conflicts_with_all = ["merge", "html"])]
@@ -54,7 +54,7 @@ struct ShardFile<R> {
     results: Vec<R>,
 }
 
-impl ShardArgs {
+impl GridShardArgs {
     /// Returns the task of this process: all grid points, one shard, or the merge of result files.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl ShardArgs {
 }
 
 impl GridShard {
-    pub(super) fn points_of_shard<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
+    pub(super) fn grid_points_of_shard<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
         all.iter().skip(self.at).step_by(self.of)
     }
 

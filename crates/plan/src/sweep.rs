@@ -9,8 +9,8 @@ use clap::{CommandFactory, Parser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::grid::{self, combination_label};
-use crate::shard::{self, GridTask, ShardArgs, deserialize_exact_f64, deserialize_exact_map};
+use crate::grid::{self, flag_combination_label};
+use crate::shard::{self, GridShardArgs, GridTask, deserialize_exact_f64, deserialize_exact_map};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::{format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
@@ -48,7 +48,7 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     threads: usize,
     #[command(flatten)]
-    shard: ShardArgs,
+    shard: GridShardArgs,
 }
 
 struct GridPoint {
@@ -116,7 +116,7 @@ impl PlayedSummary {
 }
 
 /// Returns the clap command of `sweep`.
-pub fn sweep_command() -> clap::Command {
+pub fn sweep_clap_command() -> clap::Command {
     Args::command()
 }
 
@@ -124,7 +124,7 @@ pub fn sweep_command() -> clap::Command {
 ///
 /// # Errors
 /// Returns a message for the user, with the flags of the point that failed.
-pub fn run_sweep(
+pub fn run_sweep_command(
     args: &[String],
     sort: FlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
@@ -156,11 +156,11 @@ pub fn run_sweep(
         .map(|values| {
             let build =
                 |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, deploy);
-            let flags = grid::flags_of_combination(&axes, &values);
+            let flags = grid::flags_of_grid_point(&axes, &values);
             let (args, pools) = grid::parse_grid_point(
                 args,
                 &flags,
-                &combination_label(&names, &values),
+                &flag_combination_label(&names, &values),
                 sort,
                 build,
             )?;
@@ -177,7 +177,7 @@ pub fn run_sweep(
         GridTask::All => simulate_points(&points, base.threads)?,
         GridTask::Merge(files) => shard::merge_shard_files(&common, &files, points.len())?,
         GridTask::Shard(shard) => {
-            let mine: Vec<&GridPoint> = shard.points_of_shard(&points).collect();
+            let mine: Vec<&GridPoint> = shard.grid_points_of_shard(&points).collect();
             let played = simulate_points(&mine, base.threads)?;
             return shard.write_shard_results(&common, &played, base.report.report_json.as_deref());
         }
@@ -199,7 +199,7 @@ pub fn run_sweep(
         outputs::write_atomically(file.as_ref(), text)?;
     }
     if let Some(file) = &base.report.html {
-        outputs::write_atomically(file, page::html_page(&names, &played, (&origin, &typed)))?;
+        outputs::write_atomically(file, page::sweep_html_page(&names, &played, (&origin, &typed)))?;
     }
     Ok(text_table(&names, &played))
 }
@@ -212,7 +212,7 @@ where
     let progress_bar = JobProgress::begin_job("sweep", "points", Some(points.len() as u64));
     let results = grid::map_in_parallel(points, threads, |point| {
         let played = simulate_point(point.borrow());
-        progress_bar.add_finished_units(1);
+        progress_bar.add_finished_work_units(1);
         // An interrupted run is not comparable with complete ones.
         match is_job_stop_requested() {
             true => Ok(Err("interrupted before its end".to_owned())),
@@ -317,7 +317,7 @@ fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
     }];
     for point in points {
         if let Err(why) = &point.played {
-            notes.push(format!("{}: {why}", combination_label(names, &point.values)));
+            notes.push(format!("{}: {why}", flag_combination_label(names, &point.values)));
         }
     }
     notes

@@ -19,7 +19,7 @@ pub(super) struct LatencyTrend {
 }
 
 impl LatencyTrend {
-    pub(super) fn add_outcome(&mut self, outcome: &RequestOutcome<'_>) {
+    pub(super) fn add_request_outcome(&mut self, outcome: &RequestOutcome<'_>) {
         if outcome.status == RequestStatus::Completed {
             let latency = outcome.ended.duration_since(outcome.arrival).as_secs_f64();
             self.seen.push((outcome.arrival.as_secs_f64(), latency));
@@ -30,7 +30,7 @@ impl LatencyTrend {
     /// seconds.
     ///
     /// Returns `None` if it did not grow, or there are too few requests.
-    pub(super) fn latency_growth_secs(mut self) -> Option<f64> {
+    pub(super) fn latency_growth_seconds(mut self) -> Option<f64> {
         self.seen.sort_by(|a, b| a.0.total_cmp(&b.0));
         let quarter = self.seen.len() / 4;
         if quarter < MIN_QUARTER_REQUESTS {
@@ -63,7 +63,7 @@ mod tests {
     fn growth(latency: impl Fn(f64) -> f64) -> Option<f64> {
         let arrivals = (0..400).map(|n| f64::from(n) * 0.1);
         let seen = arrivals.map(|at| (at, latency(at))).collect();
-        LatencyTrend { seen }.latency_growth_secs()
+        LatencyTrend { seen }.latency_growth_seconds()
     }
 
     #[test]

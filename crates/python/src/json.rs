@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use crate::repr::repr_float;
+use crate::repr::python_repr_of_float;
 
 /// Formats a JSON value like `json.dumps` with `ensure_ascii=True`, the default: a space after each
 /// comma and colon.
@@ -16,14 +16,14 @@ use crate::repr::repr_float;
 /// Numbers are formatted by serde_json.
 pub fn dumps(value: &Value) -> String {
     let mut out = String::with_capacity(128);
-    push_json(&mut out, value, push_escaped_ascii);
+    push_json(&mut out, value, push_json_escaped_ascii);
     out
 }
 
 /// Formats a JSON value like `json.dumps` with `ensure_ascii=False`.
 pub fn dumps_unicode(value: &Value) -> String {
     let mut out = String::new();
-    push_json(&mut out, value, push_escaped_unicode);
+    push_json(&mut out, value, push_json_escaped_unicode);
     out
 }
 
@@ -64,14 +64,14 @@ fn needs_escape(byte: u8) -> bool {
     (byte < 0x20) | (byte == b'"') | (byte == b'\\')
 }
 
-/// Returns whether [`push_escaped_unicode`] changes the text; most texts contain no special character.
+/// Returns whether [`push_json_escaped_unicode`] changes the text; most texts contain no special character.
 pub fn needs_json_escape(text: &str) -> bool {
     // Without an early exit the loop is vectorized.
     text.bytes().fold(false, |any, b| any | needs_escape(b))
 }
 
 /// Appends `text` as the content of a JSON string with `ensure_ascii=False`.
-pub fn push_escaped_unicode(out: &mut String, text: &str) {
+pub fn push_json_escaped_unicode(out: &mut String, text: &str) {
     if !needs_json_escape(text) {
         return out.push_str(text);
     }
@@ -94,16 +94,16 @@ pub fn push_escaped_unicode(out: &mut String, text: &str) {
 }
 
 /// Appends `text` as the content of a JSON string with `ensure_ascii=True`.
-pub fn push_escaped_ascii(out: &mut String, text: &str) {
+pub fn push_json_escaped_ascii(out: &mut String, text: &str) {
     let mut rest = text;
     while let Some((at, c)) = rest.char_indices().find(|(_, c)| *c >= '\x7f') {
-        push_escaped_unicode(out, &rest[..at]);
+        push_json_escaped_unicode(out, &rest[..at]);
         for unit in c.encode_utf16(&mut [0; 2]) {
             push_u_escape(out, *unit);
         }
         rest = &rest[at + c.len_utf8()..];
     }
-    push_escaped_unicode(out, rest);
+    push_json_escaped_unicode(out, rest);
 }
 
 fn push_u_escape(out: &mut String, unit: u16) {
@@ -114,7 +114,7 @@ fn push_u_escape(out: &mut String, unit: u16) {
 /// Formats a float like `json.dumps`, including NaN and infinities.
 pub fn format_json_float(value: f64) -> String {
     if value.is_finite() {
-        repr_float(value)
+        python_repr_of_float(value)
     } else if value.is_nan() {
         "NaN".to_owned()
     } else {
@@ -125,34 +125,34 @@ pub fn format_json_float(value: f64) -> String {
 
 /// Appends `text` as a JSON string with `ensure_ascii=False`.
 #[inline]
-pub fn write_string(out: &mut String, text: &str) {
+pub fn write_json_string(out: &mut String, text: &str) {
     out.push('"');
-    push_escaped_unicode(out, text);
+    push_json_escaped_unicode(out, text);
     out.push('"');
 }
 
 /// Appends `text` as a JSON string, or `null` for `None`.
 #[inline]
-pub fn write_optional_string(out: &mut String, text: Option<&str>) {
+pub fn write_optional_json_string(out: &mut String, text: Option<&str>) {
     match text {
-        Some(text) => write_string(out, text),
+        Some(text) => write_json_string(out, text),
         None => out.push_str("null"),
     }
 }
 
 /// Appends an integer in decimal to the JSON text `out`.
-pub fn write_int(out: &mut String, number: impl itoa::Integer) {
+pub fn write_json_int(out: &mut String, number: impl itoa::Integer) {
     out.push_str(itoa::Buffer::new().format(number));
 }
 
 /// Appends a compact JSON array of integers.
-pub fn write_int_array(out: &mut String, numbers: impl IntoIterator<Item = u32>) {
+pub fn write_json_int_array(out: &mut String, numbers: impl IntoIterator<Item = u32>) {
     out.push('[');
     for (index, number) in numbers.into_iter().enumerate() {
         if index > 0 {
             out.push(',');
         }
-        write_int(out, number);
+        write_json_int(out, number);
     }
     out.push(']');
 }
@@ -179,7 +179,7 @@ pub fn write_numpy_float32(out: &mut String, number: f32) {
 }
 
 /// Appends a JSON value as compact text.
-pub fn write_value(out: &mut String, value: &Value) {
+pub fn write_json_value(out: &mut String, value: &Value) {
     // Serializing a `Value` cannot fail.
     out.push_str(&serde_json::to_string(value).unwrap_or_default());
 }
@@ -252,7 +252,7 @@ impl<'a> PythonValue<'a> {
     }
 
     /// Returns Python's `type(value).__name__`.
-    pub fn type_name(self) -> &'static str {
+    pub fn python_type_name(self) -> &'static str {
         match self {
             Self::None => "NoneType",
             Self::Bool(_) => "bool",

@@ -11,9 +11,9 @@ mod orjson;
 mod repr;
 
 pub use json::{PythonValue, json_of_number_text, json_of_python_float, json_of_python_int};
-pub use loads::{JsonError, loads, loads_with_unpaired, parses_numbers_like_serde_json};
-pub use orjson::{OrjsonError, orjson_loads};
+pub use loads::{JsonLoadsError, loads, loads_with_unpaired, parses_numbers_like_serde_json};
+pub use orjson::{OrjsonLoadsError, orjson_loads};
 pub use repr::{
-    is_python_whitespace, python_repr, python_repr_within, python_str, repr_float, repr_str,
-    write_repr_str,
+    bounded_python_repr, is_python_whitespace, python_repr, python_repr_of_float,
+    python_repr_of_str, python_str, write_python_repr_of_str,
 };

@@ -26,7 +26,7 @@ const MIN_BIGINT_DIGITS: usize = 19;
 
 /// Error of Python's `json.loads`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JsonError {
+pub enum JsonLoadsError {
     /// A `json.JSONDecodeError`, with message and position.
     Decode {
         /// Message of Python's exception, without the position.
@@ -38,7 +38,7 @@ pub enum JsonError {
     Unreadable,
 }
 
-impl JsonError {
+impl JsonLoadsError {
     /// Returns `str()` of Python's exception, with line and column, for routes that quote it.
     pub fn message_with_position(&self, body: &[u8]) -> String {
         let Self::Decode { message, position } = self else {
@@ -58,16 +58,16 @@ impl JsonError {
 /// [`json_of_number_text`], an unpaired surrogate becomes U+FFFD.
 ///
 /// # Errors
-/// [`JsonError`] if Python rejects the body.
-pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
+/// [`JsonLoadsError`] if Python rejects the body.
+pub fn loads(body: &[u8]) -> Result<Value, JsonLoadsError> {
     loads_with_unpaired(body, char::REPLACEMENT_CHARACTER)
 }
 
 /// Parses a JSON body like [`loads`], with another character for unpaired surrogates.
 ///
 /// # Errors
-/// [`JsonError`] if Python rejects the body.
-pub fn loads_with_unpaired(body: &[u8], unpaired: char) -> Result<Value, JsonError> {
+/// [`JsonLoadsError`] if Python rejects the body.
+pub fn loads_with_unpaired(body: &[u8], unpaired: char) -> Result<Value, JsonLoadsError> {
     if parses_numbers_like_serde_json(body)
         && let Ok(value) = serde_json::from_slice(body)
     {
@@ -80,7 +80,7 @@ pub fn loads_with_unpaired(body: &[u8], unpaired: char) -> Result<Value, JsonErr
     let value = scanner.parse_value(0)?;
     scanner.skip_blanks();
     if scanner.at < chars.len() {
-        return Err(JsonError::Decode { message: "Extra data", position: scanner.at });
+        return Err(JsonLoadsError::Decode { message: "Extra data", position: scanner.at });
     }
     Ok(value)
 }
@@ -102,7 +102,7 @@ pub fn parses_numbers_like_serde_json(body: &[u8]) -> bool {
 
 /// Decodes the text of a JSON body: UTF-8, or UTF-16/32 detected by byte order marks and zeros at
 /// its start.
-fn decode_json_text(body: &[u8]) -> Result<Cow<'_, str>, JsonError> {
+fn decode_json_text(body: &[u8]) -> Result<Cow<'_, str>, JsonLoadsError> {
     match body {
         [0xef, 0xbb, 0xbf, rest @ ..] => decode_utf8(rest),
         [0, 0, 0xfe, 0xff, rest @ ..] => decode_utf32(rest, u32::from_be_bytes),
@@ -119,32 +119,32 @@ fn decode_json_text(body: &[u8]) -> Result<Cow<'_, str>, JsonError> {
     }
 }
 
-fn decode_utf8(bytes: &[u8]) -> Result<Cow<'_, str>, JsonError> {
-    std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| JsonError::Unreadable)
+fn decode_utf8(bytes: &[u8]) -> Result<Cow<'_, str>, JsonLoadsError> {
+    std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| JsonLoadsError::Unreadable)
 }
 
-fn decode_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Cow<'_, str>, JsonError> {
+fn decode_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Cow<'_, str>, JsonLoadsError> {
     let (units, rest) = bytes.as_chunks();
     if !rest.is_empty() {
-        return Err(JsonError::Unreadable);
+        return Err(JsonLoadsError::Unreadable);
     }
     char::decode_utf16(units.iter().map(|u| unit(*u)))
         .collect::<Result<String, _>>()
         .map(Cow::Owned)
-        .map_err(|_| JsonError::Unreadable)
+        .map_err(|_| JsonLoadsError::Unreadable)
 }
 
-fn decode_utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, JsonError> {
+fn decode_utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, JsonLoadsError> {
     let (units, rest) = bytes.as_chunks();
     if !rest.is_empty() {
-        return Err(JsonError::Unreadable);
+        return Err(JsonLoadsError::Unreadable);
     }
     units
         .iter()
         .map(|u| char::from_u32(unit(*u)))
         .collect::<Option<String>>()
         .map(Cow::Owned)
-        .ok_or(JsonError::Unreadable)
+        .ok_or(JsonLoadsError::Unreadable)
 }
 
 /// JSON scanner after CPython's `_json.c`; positions are in characters, as in Python.
@@ -166,8 +166,8 @@ impl JsonScanner<'_> {
         }
     }
 
-    fn error_here<T>(&self, message: &'static str) -> Result<T, JsonError> {
-        Err(JsonError::Decode { message, position: self.at })
+    fn error_here<T>(&self, message: &'static str) -> Result<T, JsonLoadsError> {
+        Err(JsonLoadsError::Decode { message, position: self.at })
     }
 
     fn take_literal(&mut self, word: &str) -> bool {
@@ -179,10 +179,10 @@ impl JsonScanner<'_> {
     }
 
     /// Parses one JSON value at the current position, like `scan_once`.
-    fn parse_value(&mut self, depth: usize) -> Result<Value, JsonError> {
+    fn parse_value(&mut self, depth: usize) -> Result<Value, JsonLoadsError> {
         match self.peek_char() {
             Some('"') => self.parse_string().map(Value::String),
-            Some('{' | '[') if depth >= MAX_DEPTH => Err(JsonError::Unreadable),
+            Some('{' | '[') if depth >= MAX_DEPTH => Err(JsonLoadsError::Unreadable),
             Some('{') => self.parse_object(depth + 1),
             Some('[') => self.parse_array(depth + 1),
             Some('n') if self.take_literal("null") => Ok(Value::Null),
@@ -195,7 +195,7 @@ impl JsonScanner<'_> {
         }
     }
 
-    fn parse_object(&mut self, depth: usize) -> Result<Value, JsonError> {
+    fn parse_object(&mut self, depth: usize) -> Result<Value, JsonLoadsError> {
         let mut map = Map::new();
         self.at += 1;
         self.skip_blanks();
@@ -228,7 +228,7 @@ impl JsonScanner<'_> {
         Ok(Value::Object(map))
     }
 
-    fn parse_array(&mut self, depth: usize) -> Result<Value, JsonError> {
+    fn parse_array(&mut self, depth: usize) -> Result<Value, JsonLoadsError> {
         let mut items = Vec::new();
         self.at += 1;
         self.skip_blanks();
@@ -251,10 +251,10 @@ impl JsonScanner<'_> {
     }
 
     /// Parses a JSON string after its opening quote, like `scanstring_unicode`.
-    fn parse_string(&mut self) -> Result<String, JsonError> {
+    fn parse_string(&mut self) -> Result<String, JsonLoadsError> {
         let begin = self.at;
         let unterminated =
-            JsonError::Decode { message: "Unterminated string starting at", position: begin };
+            JsonLoadsError::Decode { message: "Unterminated string starting at", position: begin };
         let mut out = String::new();
         self.at += 1;
         loop {
@@ -280,7 +280,7 @@ impl JsonScanner<'_> {
         }
     }
 
-    fn parse_escape(&mut self, letter: char) -> Result<char, JsonError> {
+    fn parse_escape(&mut self, letter: char) -> Result<char, JsonLoadsError> {
         let plain = match letter {
             '"' | '\\' | '/' => letter,
             'b' => '\u{8}',
@@ -298,13 +298,13 @@ impl JsonScanner<'_> {
         Ok(plain)
     }
 
-    fn unicode_escape(&mut self) -> Result<char, JsonError> {
+    fn unicode_escape(&mut self) -> Result<char, JsonLoadsError> {
         let digits = self.at + 1;
         let end = digits + 4;
         if end >= self.chars.len() {
             return self.error_here("Invalid \\uXXXX escape");
         }
-        let invalid = JsonError::Decode {
+        let invalid = JsonLoadsError::Decode {
             message: "Invalid \\uXXXX escape",
             position: end.saturating_sub(5),
         };
@@ -316,7 +316,7 @@ impl JsonScanner<'_> {
             && self.chars[end + 1] == 'u';
         if pair {
             let invalid =
-                JsonError::Decode { message: "Invalid \\uXXXX escape", position: end + 1 };
+                JsonLoadsError::Decode { message: "Invalid \\uXXXX escape", position: end + 1 };
             let second = self.parse_hex4(end + 2).ok_or(invalid)?;
             if (0xdc00..0xe000).contains(&second) {
                 self.at = end + 6;
@@ -336,7 +336,7 @@ impl JsonScanner<'_> {
 
     /// Parses a JSON integer, or a float if a fraction or an exponent follows, like
     /// `_match_number_unicode`.
-    fn parse_number(&mut self) -> Result<Value, JsonError> {
+    fn parse_number(&mut self) -> Result<Value, JsonLoadsError> {
         let start = self.at;
         let mut at = start;
         let digit = |i: usize| self.chars.get(i).is_some_and(char::is_ascii_digit);
@@ -378,7 +378,7 @@ impl JsonScanner<'_> {
             return Ok(json_of_python_float(text.parse().unwrap_or(f64::NAN)));
         }
         if text.trim_start_matches('-').len() > MAX_INT_DIGITS {
-            return Err(JsonError::Unreadable);
+            return Err(JsonLoadsError::Unreadable);
         }
         Ok(text.parse().map_or_else(|_| json_of_number_text(&text), json_of_python_int))
     }
@@ -393,7 +393,7 @@ mod tests {
 
     fn error_text_and_position(body: &str) -> (&'static str, usize) {
         match loads(body.as_bytes()) {
-            Err(JsonError::Decode { message, position }) => (message, position),
+            Err(JsonLoadsError::Decode { message, position }) => (message, position),
             other => panic!("{body}: {other:?}"),
         }
     }
@@ -444,9 +444,9 @@ mod tests {
 
     #[test]
     fn undecodable_input_is_unicode_error() {
-        assert_eq!(loads(b"\"\xff\""), Err(JsonError::Unreadable));
-        assert_eq!(loads("9".repeat(5000).as_bytes()), Err(JsonError::Unreadable));
-        assert_eq!(loads("[".repeat(100_000).as_bytes()), Err(JsonError::Unreadable));
+        assert_eq!(loads(b"\"\xff\""), Err(JsonLoadsError::Unreadable));
+        assert_eq!(loads("9".repeat(5000).as_bytes()), Err(JsonLoadsError::Unreadable));
+        assert_eq!(loads("[".repeat(100_000).as_bytes()), Err(JsonLoadsError::Unreadable));
         let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
         assert!(loads(deep.as_bytes()).is_ok());
     }

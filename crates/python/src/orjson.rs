@@ -16,7 +16,7 @@ const NO_VALUE: &str = "unexpected character, expected a JSON value";
 
 /// A `JSONDecodeError` of `orjson`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OrjsonError {
+pub struct OrjsonLoadsError {
     /// Message of Python's exception, without the position.
     pub message: &'static str,
     /// Position of the error in the text, in characters.
@@ -27,9 +27,9 @@ pub struct OrjsonError {
 /// value.
 ///
 /// # Errors
-/// [`OrjsonError`] if `orjson` rejects the text.
-pub fn orjson_loads(body: &[u8]) -> Result<Value, OrjsonError> {
-    let error = |message, position| Err(OrjsonError { message, position });
+/// [`OrjsonLoadsError`] if `orjson` rejects the text.
+pub fn orjson_loads(body: &[u8]) -> Result<Value, OrjsonLoadsError> {
+    let error = |message, position| Err(OrjsonLoadsError { message, position });
     let Ok(text) = str::from_utf8(body) else {
         return error("str is not valid UTF-8: surrogates not allowed", 0);
     };
@@ -46,7 +46,7 @@ pub fn orjson_loads(body: &[u8]) -> Result<Value, OrjsonError> {
     scanner.parse_document().map_err(|Refusal(message, at)| {
         let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
         let is_first_byte = |byte: &&u8| !(0x80..0xc0).contains(*byte);
-        OrjsonError { message, position: before.iter().filter(is_first_byte).count() }
+        OrjsonLoadsError { message, position: before.iter().filter(is_first_byte).count() }
     })
 }
 
@@ -316,11 +316,11 @@ mod tests {
             ("\u{feff}{}", "UTF-8 byte order mark (BOM) is not supported", 0),
             (&deep, "depth limit exceeded", MAX_DEPTH + 1),
         ] {
-            let expected = OrjsonError { message, position };
+            let expected = OrjsonLoadsError { message, position };
             assert_eq!(orjson_loads(text.as_bytes()), Err(expected), "{text}");
         }
         let message = "str is not valid UTF-8: surrogates not allowed";
-        assert_eq!(orjson_loads(b"\"\xff\""), Err(OrjsonError { message, position: 0 }));
+        assert_eq!(orjson_loads(b"\"\xff\""), Err(OrjsonLoadsError { message, position: 0 }));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub fn python_repr(value: &Value) -> String {
 }
 
 /// Formats a JSON value like [`python_repr`], cut after `limit` bytes and marked as truncated.
-pub fn python_repr_within(value: &Value, limit: usize) -> String {
+pub fn bounded_python_repr(value: &Value, limit: usize) -> String {
     let mut out = BoundedText { text: String::new(), limit };
     let complete = write_repr(&mut out, value).is_ok();
     if !complete {
@@ -60,8 +60,8 @@ fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
         PythonValue::Bool(false) => out.write_str("False"),
         PythonValue::Int(i) => write!(out, "{i}"),
         PythonValue::BigInt(text) => out.write_str(text),
-        PythonValue::Float(f) => out.write_str(&repr_float(f)),
-        PythonValue::Str(s) => write_repr_str(out, s),
+        PythonValue::Float(f) => out.write_str(&python_repr_of_float(f)),
+        PythonValue::Str(s) => write_python_repr_of_str(out, s),
         PythonValue::List(items) => {
             out.write_char('[')?;
             for (i, item) in items.iter().enumerate() {
@@ -74,7 +74,7 @@ fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
             out.write_char('{')?;
             for (i, (key, item)) in map.iter().enumerate() {
                 out.write_str(if i > 0 { ", " } else { "" })?;
-                write_repr_str(out, key)?;
+                write_python_repr_of_str(out, key)?;
                 out.write_str(": ")?;
                 write_repr(out, item)?;
             }
@@ -84,10 +84,10 @@ fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
 }
 
 /// Formats a string like Python's `repr`.
-pub fn repr_str(text: &str) -> String {
+pub fn python_repr_of_str(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     // Writing to a String cannot fail.
-    let _ = write_repr_str(&mut out, text);
+    let _ = write_python_repr_of_str(&mut out, text);
     out
 }
 
@@ -98,7 +98,7 @@ pub fn repr_str(text: &str) -> String {
 ///
 /// # Errors
 /// An error of writing to `out`.
-pub fn write_repr_str(out: &mut impl Write, text: &str) -> fmt::Result {
+pub fn write_python_repr_of_str(out: &mut impl Write, text: &str) -> fmt::Result {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.write_char(quote)?;
     for c in text.chars() {
@@ -134,7 +134,7 @@ fn write_unprintable_escaped(out: &mut impl Write, c: char) -> fmt::Result {
 ///
 /// Outside 1 e-4..1 e16 the text has an exponent, such as `1 e+16` and `1 e-05`. The text always has a
 /// point or an exponent.
-pub fn repr_float(value: f64) -> String {
+pub fn python_repr_of_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
     }
@@ -183,7 +183,7 @@ mod tests {
             (f64::NEG_INFINITY, "-inf"),
         ];
         for (value, text) in cases {
-            assert_eq!(repr_float(value), text);
+            assert_eq!(python_repr_of_float(value), text);
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
             ("é\u{a0}\u{200b}\u{1f600}\u{7f}", "'é\\xa0\\u200b\u{1f600}\\x7f'"),
         ];
         for (text, repr) in cases {
-            assert_eq!(repr_str(text), repr);
+            assert_eq!(python_repr_of_str(text), repr);
         }
     }
 

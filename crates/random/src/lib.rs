@@ -10,7 +10,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 /// Selects the use of a stream of random numbers. Streams for different purposes are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
-pub enum StreamPurpose {
+pub enum RandomStreamPurpose {
     /// Random text of replies.
     Content = 1,
     /// Random delays of the engine.
@@ -33,7 +33,7 @@ pub enum StreamPurpose {
 
 /// Creates the random number generator of (seed, request, purpose): ChaCha8, the same on every
 /// platform.
-pub fn request_rng(seed: u64, request: u64, purpose: StreamPurpose) -> ChaCha8Rng {
+pub fn request_rng(seed: u64, request: u64, purpose: RandomStreamPurpose) -> ChaCha8Rng {
     let mut key = [0u8; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     key[8..16].copy_from_slice(&request.to_le_bytes());

@@ -3,12 +3,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::exchange::{RecordedApi, ResponseDelivery};
+use super::exchange::{RecordedApi, RecordedResponseDelivery};
 
-pub(super) struct CapturedExchange {
+pub(super) struct CapturedHttpExchange {
     pub(super) api: RecordedApi,
     pub(super) request: Value,
-    pub(super) delivery: ResponseDelivery,
+    pub(super) delivery: RecordedResponseDelivery,
     /// Send time of the request, in microseconds since 1970.
     pub(super) started_us: u64,
     /// Session of the request, from its header `X-Session-ID` or its field `session_id`.

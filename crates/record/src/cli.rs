@@ -6,10 +6,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
 
-use super::{RecordConfig, Recorder, RecordingSummary, first_model_of_upstream};
+use super::{Recorder, RecorderConfig, RecordingSummary, first_model_of_upstream};
 use vllm_sim_command_line::parse_tool_args;
-use vllm_sim_dataset::DEFAULT_TABLE;
-use vllm_sim_tokenizer::{HuggingFaceHub, Tokenizer, TokenizerLocation};
+use vllm_sim_dataset::DEFAULT_TABLE_NAME;
+use vllm_sim_tokenizer::{HuggingFaceHubSettings, Tokenizer, TokenizerLocation};
 
 /// Record the responses of an endpoint with their timing, as a proxy in front of it.
 ///
@@ -31,7 +31,7 @@ struct RecordArgs {
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     /// Name of the table to write.
-    #[arg(long, default_value = DEFAULT_TABLE)]
+    #[arg(long, default_value = DEFAULT_TABLE_NAME)]
     table_name: String,
     /// Append to an existing file.
     #[arg(long)]
@@ -92,7 +92,7 @@ async fn start_recorder(
         None => first_model_of_upstream(&args.upstream, args.upstream_ca.as_deref()).await?,
     };
     let tokenizer = open_tokenizer(&args, &model, env)?;
-    let record = RecordConfig {
+    let record = RecorderConfig {
         upstream: args.upstream,
         out: args.out,
         table: args.table_name,
@@ -119,7 +119,7 @@ fn open_tokenizer(
             repo: model.to_owned(),
             revision: None,
             download: args.download_tokenizer,
-            hub: HuggingFaceHub::from_env(env),
+            hub: HuggingFaceHubSettings::from_env(env),
         }
     };
     match Tokenizer::open(&source) {

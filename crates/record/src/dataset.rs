@@ -15,10 +15,10 @@ use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Parser};
 
 use vllm_sim_command_line::{parse_tool_args, refuse};
-use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, DatasetFormat, RowStorage};
-use vllm_sim_tokenizer::{HuggingFaceHub, Tokenizer, TokenizerLocation};
+use vllm_sim_dataset::{DEFAULT_TABLE_NAME, Dataset, DatasetFormat, DatasetRowStorage};
+use vllm_sim_tokenizer::{HuggingFaceHubSettings, Tokenizer, TokenizerLocation};
 
-pub use build::{DatasetBuildOptions, DatasetSummary, build_dataset};
+pub use build::{BuiltDatasetSummary, DatasetBuildOptions, build_dataset};
 
 /// Build a dataset of conversations (`build`), or inspect one (`inspect FILE`).
 #[derive(Debug, Parser)]
@@ -41,7 +41,7 @@ struct BuildArgs {
     #[arg(long, default_value = ".")]
     output_path: PathBuf,
     /// Name of the table to create.
-    #[arg(long, default_value = DEFAULT_TABLE)]
+    #[arg(long, default_value = DEFAULT_TABLE_NAME)]
     table_name: String,
     /// Maximum number of conversations to read.
     #[arg(long, default_value_t = 10_000)]
@@ -76,7 +76,7 @@ struct InspectArgs {
     /// Dataset file.
     file: PathBuf,
     /// Name of its table.
-    #[arg(long, default_value = DEFAULT_TABLE)]
+    #[arg(long, default_value = DEFAULT_TABLE_NAME)]
     table_name: String,
 }
 
@@ -114,7 +114,7 @@ pub fn run_dataset_command(
 }
 
 fn build_from_args(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
-    let hub = HuggingFaceHub::from_env(env);
+    let hub = HuggingFaceHubSettings::from_env(env);
     let (input, origin) = match (&args.hf_repo, &args.local_path) {
         (Some(repo), _) => {
             let Some(file) = &args.input_file else {
@@ -165,7 +165,7 @@ fn build_from_args(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Res
     ))
 }
 
-fn open_tokenizer(args: &BuildArgs, hub: HuggingFaceHub) -> Result<Tokenizer> {
+fn open_tokenizer(args: &BuildArgs, hub: HuggingFaceHubSettings) -> Result<Tokenizer> {
     let path = Path::new(&args.model);
     let source = if args.force_dummy_tokenizer {
         TokenizerLocation::Simulated
@@ -182,7 +182,7 @@ fn open_tokenizer(args: &BuildArgs, hub: HuggingFaceHub) -> Result<Tokenizer> {
 }
 
 #[cfg(feature = "download")]
-fn fetch_from_hub(repo: &str, file: &str, hub: &HuggingFaceHub) -> Result<PathBuf> {
+fn fetch_from_hub(repo: &str, file: &str, hub: &HuggingFaceHubSettings) -> Result<PathBuf> {
     let cache = hf_hub::Cache::new(hub.cache.clone());
     let mut builder =
         hf_hub::api::sync::ApiBuilder::from_cache(cache).with_token(hub.token.clone());
@@ -194,7 +194,7 @@ fn fetch_from_hub(repo: &str, file: &str, hub: &HuggingFaceHub) -> Result<PathBu
 }
 
 #[cfg(not(feature = "download"))]
-fn fetch_from_hub(_: &str, _: &str, _: &HuggingFaceHub) -> Result<PathBuf> {
+fn fetch_from_hub(_: &str, _: &str, _: &HuggingFaceHubSettings) -> Result<PathBuf> {
     bail!("--hf-repo: this program was built without the feature `download`")
 }
 
@@ -203,13 +203,13 @@ fn fetch_from_hub(_: &str, _: &str, _: &HuggingFaceHub) -> Result<PathBuf> {
 /// # Errors
 /// Returns an error if the file cannot be opened, or a row is invalid.
 pub fn inspect_dataset(file: &Path, table: &str) -> Result<String> {
-    let dataset = Dataset::open(file, table, RowStorage::OnDisk)?;
+    let dataset = Dataset::open(file, table, DatasetRowStorage::OnDisk)?;
     let summary = dataset.reply_stats();
     let generation = match dataset.format_version() {
         DatasetFormat::Texts => "version 0.6 (prompts hashed as text, no token ids)",
         DatasetFormat::Tokens => "current (prompts hashed as token ids)",
     };
-    if let Some((row, why)) = dataset.first_invalid_row() {
+    if let Some((row, why)) = dataset.first_invalid_dataset_row() {
         bail!("table '{table}' of dataset {}, row {row}: {why}", file.display());
     }
     let [shortest, median, longest] = summary.lengths;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ResponseDelivery {
+pub(super) enum RecordedResponseDelivery {
     Whole,
     Streamed,
 }
@@ -45,7 +45,7 @@ impl RecordedApi {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TimedText {
+pub(super) struct TimedTextPiece {
     pub(super) text: String,
     /// Token ids of the piece of text, if the client requested them.
     pub(super) ids: Vec<u32>,
@@ -55,7 +55,7 @@ pub(super) struct TimedText {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RecordedChoice {
-    pub(super) pieces: Vec<TimedText>,
+    pub(super) pieces: Vec<TimedTextPiece>,
     pub(super) finish: Option<String>,
     /// Whether generation ended by a stop condition other than the end-of-sequence token.
     pub(super) stopped: bool,
@@ -83,11 +83,11 @@ impl RecordedResponse {
     /// # Errors
     /// Returns the reason why the response has no reply.
     pub(super) fn parse_response(
-        delivery: ResponseDelivery,
+        delivery: RecordedResponseDelivery,
         chunks: &[(Duration, Bytes)],
     ) -> Result<Self, String> {
         let mut answer = Self::default();
-        if delivery == ResponseDelivery::Streamed {
+        if delivery == RecordedResponseDelivery::Streamed {
             answer.read_events(chunks)?;
         } else {
             let at = chunks.last().map_or(Duration::ZERO, |(at, _)| *at);
@@ -170,7 +170,7 @@ impl RecordedChoice {
         for (text, reasoning) in [(thought, true), (content, false)].into_iter().chain(called) {
             if !text.is_empty() {
                 let ids = std::mem::take(&mut ids);
-                self.pieces.push(TimedText { text, ids, at, reasoning });
+                self.pieces.push(TimedTextPiece { text, ids, at, reasoning });
             }
         }
         if let Some(finish) = choice["finish_reason"].as_str() {
@@ -196,7 +196,7 @@ mod tests {
 
     fn shown(answer: &RecordedResponse) -> Vec<Vec<(String, u128, bool)>> {
         let pieces = |choice: &RecordedChoice| {
-            let shown = |p: &TimedText| (p.text.clone(), p.at.as_millis(), p.reasoning);
+            let shown = |p: &TimedTextPiece| (p.text.clone(), p.at.as_millis(), p.reasoning);
             choice.pieces.iter().map(shown).collect::<Vec<_>>()
         };
         answer.choices.iter().map(pieces).collect()
@@ -218,7 +218,7 @@ mod tests {
                 "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"A\"},\"finish_reason\":\"stop\",\"stop_reason\":null}]}\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
             ),
         ];
-        let answer = RecordedResponse::parse_response(ResponseDelivery::Streamed, &chunks)
+        let answer = RecordedResponse::parse_response(RecordedResponseDelivery::Streamed, &chunks)
             .expect("an answer");
         assert_eq!(
             shown(&answer),
@@ -238,8 +238,8 @@ mod tests {
             at(5, "{\"choices\":[{\"index\":0,\"text\":\"A"),
             at(7, "B\",\"finish_reason\":\"stop\",\"stop_reason\":\"x\",\"token_ids\":[4]}]}"),
         ];
-        let answer =
-            RecordedResponse::parse_response(ResponseDelivery::Whole, &chunks).expect("an answer");
+        let answer = RecordedResponse::parse_response(RecordedResponseDelivery::Whole, &chunks)
+            .expect("an answer");
         assert_eq!(shown(&answer), [[("AB".to_owned(), 7, false)]]);
         assert_eq!(answer.choices[0].pieces[0].ids, [4]);
         assert!(answer.choices[0].stopped);
@@ -248,11 +248,11 @@ mod tests {
     #[test]
     fn error_responses_are_not_recorded() {
         for (delivery, body) in [
-            (ResponseDelivery::Streamed, "data: {\"error\":{\"code\":500}}\n\n"),
-            (ResponseDelivery::Streamed, "data: nonsense\n\n"),
-            (ResponseDelivery::Streamed, "data: {\"choices\":[{\"index\":99999999}]}\n\n"),
-            (ResponseDelivery::Whole, "nonsense"),
-            (ResponseDelivery::Whole, "{\"error\":{}}"),
+            (RecordedResponseDelivery::Streamed, "data: {\"error\":{\"code\":500}}\n\n"),
+            (RecordedResponseDelivery::Streamed, "data: nonsense\n\n"),
+            (RecordedResponseDelivery::Streamed, "data: {\"choices\":[{\"index\":99999999}]}\n\n"),
+            (RecordedResponseDelivery::Whole, "nonsense"),
+            (RecordedResponseDelivery::Whole, "{\"error\":{}}"),
         ] {
             assert!(RecordedResponse::parse_response(delivery, &[at(1, body)]).is_err(), "{body}");
         }

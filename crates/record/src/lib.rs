@@ -35,7 +35,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use proxy::{RecordingProxy, WallClock};
 use store::RecordingStore;
 use vllm_sim_http_client::{
-    CertificateVerification, Connector, PooledHttpClient, ServerEndpoint, TlsSetupError,
+    CertificateVerification, HttpConnector, HttpServerEndpoint, PooledHttpClient, TlsSetupError,
 };
 use vllm_sim_tokenizer::Tokenizer;
 
@@ -50,7 +50,7 @@ const MODEL_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Configuration of a [`Recorder`]: upstream endpoint, dataset file and listen address.
 #[derive(Debug, Clone)]
-pub struct RecordConfig {
+pub struct RecorderConfig {
     /// URL of the recorded endpoint: scheme, host, port and an optional path (without `/v1`).
     pub upstream: String,
     /// Path of the dataset file to write.
@@ -81,7 +81,7 @@ impl Recorder {
     ///
     /// # Errors
     /// Returns [`RecordError`]; no task is left running.
-    pub async fn start(record: RecordConfig) -> Result<Self, RecordError> {
+    pub async fn start(record: RecorderConfig) -> Result<Self, RecordError> {
         let target = UpstreamEndpoint::parse_url(&record.upstream)?;
         let connector = target.tls_connector(record.authority.as_deref())?;
         let (host, port) = &record.listen;
@@ -164,7 +164,7 @@ async fn accept_connections(
 }
 
 struct UpstreamEndpoint {
-    endpoint: ServerEndpoint,
+    endpoint: HttpServerEndpoint,
     host: HeaderValue,
     prefix: String,
 }
@@ -182,7 +182,7 @@ impl UpstreamEndpoint {
         let path = path.unwrap_or_default();
         let path = path.trim_end_matches('/');
         let authority = parts.authority.ok_or_else(|| wrong("it has no host"))?;
-        let endpoint = ServerEndpoint::new(scheme == Scheme::HTTPS, &authority);
+        let endpoint = HttpServerEndpoint::new(scheme == Scheme::HTTPS, &authority);
         let (_, host) = authority.as_str().rsplit_once('@').unwrap_or(("", authority.as_str()));
         Ok(Self {
             endpoint: endpoint.ok_or_else(|| wrong("it has no host"))?,
@@ -192,12 +192,12 @@ impl UpstreamEndpoint {
         })
     }
 
-    fn tls_connector(&self, authority: Option<&Path>) -> Result<Connector, TlsSetupError> {
+    fn tls_connector(&self, authority: Option<&Path>) -> Result<HttpConnector, TlsSetupError> {
         let trust = match authority {
             Some(path) => CertificateVerification::Authorities(path.into()),
             None => CertificateVerification::PublicAuthorities,
         };
-        Connector::new(self.endpoint.clone(), &trust)
+        HttpConnector::new(self.endpoint.clone(), &trust)
     }
 }
 
@@ -221,7 +221,7 @@ pub async fn first_model_of_upstream(
     let request = request.body(Empty::new());
     let request = request.map_err(|_| failed("it is not a valid address".to_owned()))?;
     let ask = async {
-        let answer = client.fetch_body(request, 1 << 20).await?;
+        let answer = client.fetch_response_body(request, 1 << 20).await?;
         let status = answer.status();
         if !status.is_success() {
             return Err(format!("it returned {status}"));

@@ -12,10 +12,10 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::captured::CapturedExchange;
-use super::exchange::{RecordedApi, ResponseDelivery};
-use super::store::CaptureQueue;
-use super::tee::RecordingBody;
+use super::captured::CapturedHttpExchange;
+use super::exchange::{RecordedApi, RecordedResponseDelivery};
+use super::store::CapturedExchangeQueue;
+use super::tee::RecordingResponseBody;
 use vllm_sim_http_client::{PooledHttpClient, ResponseBody};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -40,7 +40,7 @@ pub(super) struct RecordingProxy {
     pub(super) host: HeaderValue,
     /// Path prefix of the upstream URL, without a trailing slash.
     pub(super) prefix: String,
-    pub(super) queue: CaptureQueue,
+    pub(super) queue: CapturedExchangeQueue,
     pub(super) clock: WallClock,
 }
 
@@ -134,23 +134,23 @@ impl RecordingProxy {
         let body = Full::new(body).map_err(|never| match never {});
         let response = self.send_upstream(parts, body.boxed_unsync()).await?;
         let Some(request) = asked.filter(|_| response.status() == StatusCode::OK) else {
-            self.queue.skip_response("the response is an HTTP error");
+            self.queue.count_skipped_response("the response is an HTTP error");
             return Ok(response.map(|body| body.map_err(Error::from).boxed_unsync()));
         };
         let kind = response.headers().get(header::CONTENT_TYPE);
         let delivery = match kind {
             Some(kind) if kind.as_bytes().starts_with(b"text/event-stream") => {
-                ResponseDelivery::Streamed
+                RecordedResponseDelivery::Streamed
             }
-            _ => ResponseDelivery::Whole,
+            _ => RecordedResponseDelivery::Whole,
         };
         let session = session.or_else(|| request["session_id"].as_str().map(str::to_owned));
         let started_us = self.clock.unix_micros(response.body().request_sent_at());
         let chunks = Vec::new();
-        let captured = CapturedExchange { api, request, delivery, started_us, session, chunks };
+        let captured = CapturedHttpExchange { api, request, delivery, started_us, session, chunks };
         let queue = self.queue.clone();
         Ok(response.map(|body| {
-            RecordingBody::new(body, captured, queue).map_err(Error::from).boxed_unsync()
+            RecordingResponseBody::new(body, captured, queue).map_err(Error::from).boxed_unsync()
         }))
     }
 }

@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 use serde_json::{Value, json};
 
-use super::captured::CapturedExchange;
+use super::captured::CapturedHttpExchange;
 use super::error::RecordError;
-use super::exchange::{RecordedChoice, RecordedResponse, ResponseDelivery};
-use super::tokens::{self, ReplyTokens};
-use vllm_sim_dataset::{Dataset, DatasetFormat, RowStorage, hash_prompt_tokens, schema};
+use super::exchange::{RecordedChoice, RecordedResponse, RecordedResponseDelivery};
+use super::tokens::{self, RecordedReplyTokens};
+use vllm_sim_dataset::{Dataset, DatasetFormat, DatasetRowStorage, hash_prompt_tokens, schema};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// Maximum number of responses that wait for the writer thread; further ones are not recorded.
@@ -44,22 +44,24 @@ struct RecordCounts {
 }
 
 #[derive(Clone)]
-pub(super) struct CaptureQueue {
-    to: SyncSender<CapturedExchange>,
+pub(super) struct CapturedExchangeQueue {
+    to: SyncSender<CapturedHttpExchange>,
     counts: Arc<Mutex<RecordCounts>>,
 }
 
-impl CaptureQueue {
+impl CapturedExchangeQueue {
     /// Queues a response for the writer thread, or skips it if the queue is full; never blocks.
-    pub(super) fn try_queue_exchange(&self, captured: CapturedExchange) {
+    pub(super) fn try_queue_exchange(&self, captured: CapturedHttpExchange) {
         match self.to.try_send(captured) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => self.skip_response("the writer is too slow"),
-            Err(TrySendError::Disconnected(_)) => self.skip_response("the file cannot be written"),
+            Err(TrySendError::Full(_)) => self.count_skipped_response("the writer is too slow"),
+            Err(TrySendError::Disconnected(_)) => {
+                self.count_skipped_response("the file cannot be written")
+            }
         }
     }
 
-    pub(super) fn skip_response(&self, why: &str) {
+    pub(super) fn count_skipped_response(&self, why: &str) {
         let mut counts = self.counts.lock();
         let count = counts.skipped.entry(why.to_owned()).or_default();
         *count += 1;
@@ -73,7 +75,7 @@ impl CaptureQueue {
 }
 
 pub(super) struct RecordingStore {
-    queue: CaptureQueue,
+    queue: CapturedExchangeQueue,
     writing: JoinHandle<rusqlite::Result<()>>,
     path: PathBuf,
 }
@@ -92,7 +94,7 @@ impl RecordingStore {
             if !append {
                 return Err(failed("it already exists; use --append to add to it".to_owned()));
             }
-            let dataset = Dataset::open(path, table, RowStorage::OnDisk)
+            let dataset = Dataset::open(path, table, DatasetRowStorage::OnDisk)
                 .map_err(|e| failed(e.to_string()))?;
             if dataset.format_version() == DatasetFormat::Texts {
                 return Err(failed("version 0.6 wrote it, without token ids".to_owned()));
@@ -101,7 +103,7 @@ impl RecordingStore {
         let database = RecordingDatabase::open(path, table).map_err(|e| failed(e.to_string()))?;
         let (to, from) = sync_channel(MAX_QUEUED_RESPONSES);
         let counts = Arc::new(Mutex::new(RecordCounts::default()));
-        let queue = CaptureQueue { to, counts };
+        let queue = CapturedExchangeQueue { to, counts };
         // The thread must not hold a sender, which would keep it running.
         let counts = queue.counts.clone();
         let writing = std::thread::Builder::new()
@@ -111,7 +113,7 @@ impl RecordingStore {
         Ok(Self { queue, writing, path: path.into() })
     }
 
-    pub(super) fn capture_queue(&self) -> CaptureQueue {
+    pub(super) fn capture_queue(&self) -> CapturedExchangeQueue {
         self.queue.clone()
     }
 
@@ -140,7 +142,7 @@ impl RecordingStore {
 /// handle is dropped.
 fn write_queued_responses(
     mut database: RecordingDatabase,
-    from: &Receiver<CapturedExchange>,
+    from: &Receiver<CapturedHttpExchange>,
     counts: &Mutex<RecordCounts>,
     tokenizer: &Tokenizer,
 ) -> rusqlite::Result<()> {
@@ -185,7 +187,7 @@ impl From<rusqlite::Error> for NotRecordedReason {
 
 fn insert_recorded_response(
     database: &mut RecordingDatabase,
-    captured: &CapturedExchange,
+    captured: &CapturedHttpExchange,
     tokenizer: &Tokenizer,
 ) -> Result<u64, NotRecordedReason> {
     let answer = RecordedResponse::parse_response(captured.delivery, &captured.chunks)?;
@@ -205,7 +207,8 @@ fn insert_recorded_response(
     let choices = answer.choices.len();
     let counted = answer.tokens.filter(|_| answer.choices.len() == 1);
     for (index, (choice, prompt)) in answer.choices.iter().zip(&prompts).enumerate() {
-        let tokens = ReplyTokens::from_choice(choice, captured.delivery, counted, tokenizer);
+        let tokens =
+            RecordedReplyTokens::from_choice(choice, captured.delivery, counted, tokenizer);
         if tokens.ids.is_empty() {
             return Err("the response is empty".to_owned().into());
         }
@@ -230,12 +233,12 @@ fn request_json_of_choice(request: &Value, choice: usize, choices: usize) -> Str
 }
 
 struct ReplyRow<'r> {
-    captured: &'r CapturedExchange,
+    captured: &'r CapturedHttpExchange,
     request: String,
     answer: &'r RecordedResponse,
     choice: &'r RecordedChoice,
     prompt: &'r [u32],
-    tokens: ReplyTokens,
+    tokens: RecordedReplyTokens,
 }
 
 fn recording_columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
@@ -256,16 +259,16 @@ impl RecordingDatabase {
     fn open(path: &Path, table: &str) -> rusqlite::Result<Self> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(5))?;
-        connection.execute_batch(&schema::create_tables_sql(table))?;
+        connection.execute_batch(&schema::create_dataset_tables_sql(table))?;
         // Opening the dataset then need not read the replies.
-        connection.execute_batch(&schema::create_index_sql(table))?;
+        connection.execute_batch(&schema::create_prompt_index_sql(table))?;
         let columns = recording_columns(&connection, table)?;
         for column in schema::ADDED_RECORDING_COLUMNS {
             if !columns.iter().any(|name| name == column.0) {
                 connection.execute_batch(&schema::add_recording_column_sql(table, column))?;
             }
         }
-        let least = schema::least_recording_id_sql(table);
+        let least = schema::smallest_recording_id_sql(table);
         let least_id = connection.query_row(&least, [], |row| row.get(0))?;
         Ok(Self { connection, table: table.to_owned(), waiting: 0, least_id })
     }
@@ -298,7 +301,7 @@ impl RecordingDatabase {
             tokens.texts.concat(),
             tokens.reasoning,
             &choice.finish,
-            captured.delivery == ResponseDelivery::Streamed,
+            captured.delivery == RecordedResponseDelivery::Streamed,
             json!(micros).to_string(),
             i64::try_from(captured.started_us).unwrap_or(i64::MAX),
             &captured.session,

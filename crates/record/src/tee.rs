@@ -6,26 +6,26 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 
-use super::captured::CapturedExchange;
+use super::captured::CapturedHttpExchange;
 use super::proxy::ProxyBody;
-use super::store::CaptureQueue;
+use super::store::CapturedExchangeQueue;
 use vllm_sim_http_client::ResponseBody;
 
 /// Maximum size of a recorded response body, in bytes; a larger one is only forwarded.
 const MAX_RECORDED_BODY_BYTES: usize = 64 << 20;
 
-pub(super) struct RecordingBody {
+pub(super) struct RecordingResponseBody {
     body: ResponseBody<ProxyBody>,
     bytes: usize,
-    captured: Option<CapturedExchange>,
-    queue: CaptureQueue,
+    captured: Option<CapturedHttpExchange>,
+    queue: CapturedExchangeQueue,
 }
 
-impl RecordingBody {
+impl RecordingResponseBody {
     pub(super) fn new(
         body: ResponseBody<ProxyBody>,
-        captured: CapturedExchange,
-        queue: CaptureQueue,
+        captured: CapturedHttpExchange,
+        queue: CapturedExchangeQueue,
     ) -> Self {
         Self { body, bytes: 0, captured: Some(captured), queue }
     }
@@ -34,7 +34,7 @@ impl RecordingBody {
         self.bytes += data.len();
         if self.bytes > MAX_RECORDED_BODY_BYTES {
             if self.captured.take().is_some() {
-                self.queue.skip_response("the response is too large");
+                self.queue.count_skipped_response("the response is too large");
             }
             return;
         }
@@ -54,7 +54,7 @@ impl RecordingBody {
     }
 }
 
-impl http_body::Body for RecordingBody {
+impl http_body::Body for RecordingResponseBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -74,7 +74,7 @@ impl http_body::Body for RecordingBody {
             }
             Poll::Ready(Some(Err(_))) => {
                 if this.captured.take().is_some() {
-                    this.queue.skip_response("the response was cut off");
+                    this.queue.count_skipped_response("the response was cut off");
                 }
             }
         }
@@ -90,13 +90,13 @@ impl http_body::Body for RecordingBody {
     }
 }
 
-impl Drop for RecordingBody {
+impl Drop for RecordingResponseBody {
     fn drop(&mut self) {
         // A body of known length is dropped without a poll for its end.
         if self.body.is_end_stream() {
             self.queue_captured_response();
         } else if self.captured.take().is_some() {
-            self.queue.skip_response("the client disconnected");
+            self.queue.count_skipped_response("the client disconnected");
         }
     }
 }

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::exchange::{RecordedApi, RecordedChoice, ResponseDelivery, TimedText};
+use super::exchange::{RecordedApi, RecordedChoice, RecordedResponseDelivery, TimedTextPiece};
 use vllm_sim_service::prompt::{to_template_messages, to_unvalidated_messages};
-use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer};
+use vllm_sim_tokenizer::{ChatTemplateInput, SpecialTokenHandling, Tokenizer};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionPrompt, CompletionRequest};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct ReplyTokens {
+pub(super) struct RecordedReplyTokens {
     pub(super) ids: Vec<u32>,
     pub(super) texts: Vec<String>,
     pub(super) times: Vec<Duration>,
@@ -20,7 +20,7 @@ pub(super) struct ReplyTokens {
     pub(super) reasoning: u32,
 }
 
-impl ReplyTokens {
+impl RecordedReplyTokens {
     /// Converts a recorded choice to tokens; `counted` is the number of its tokens in `usage`.
     ///
     /// - A streamed piece is one token if there are about as many pieces as tokens. Otherwise the
@@ -29,11 +29,11 @@ impl ReplyTokens {
     /// - Tokens without text are added for the end of reasoning and the end of the reply.
     pub(super) fn from_choice(
         choice: &RecordedChoice,
-        delivery: ResponseDelivery,
+        delivery: RecordedResponseDelivery,
         counted: Option<u64>,
         tokenizer: &Tokenizer,
     ) -> Self {
-        let streamed = delivery == ResponseDelivery::Streamed;
+        let streamed = delivery == RecordedResponseDelivery::Streamed;
         let has_ids = choice.pieces.iter().any(|piece| !piece.ids.is_empty());
         let thinks =
             !has_ids && choice.pieces.windows(2).any(|p| p[0].reasoning && !p[1].reasoning);
@@ -79,7 +79,7 @@ impl ReplyTokens {
     }
 
     /// Appends the tokens of a piece of text; with `each`, the piece is one token.
-    fn push_text(&mut self, piece: &TimedText, each: bool, tokenizer: &Tokenizer) {
+    fn push_text(&mut self, piece: &TimedTextPiece, each: bool, tokenizer: &Tokenizer) {
         let before = self.ids.len();
         if piece.ids.is_empty() {
             let fragments = tokenizer.tokenize_with_text(&piece.text);
@@ -110,7 +110,11 @@ impl ReplyTokens {
     /// The tokenizer does not always split a text as the model did.
     fn match_token_count(&mut self, counted: u64, tokenizer: &Tokenizer) {
         let id = |text: &str| {
-            tokenizer.encode(text, SpecialTokens::Without).first().copied().unwrap_or_default()
+            tokenizer
+                .encode(text, SpecialTokenHandling::Without)
+                .first()
+                .copied()
+                .unwrap_or_default()
         };
         let most = self.texts.iter().map(|text| text.len() as u64).sum::<u64>();
         let counted = counted.clamp(1, most.max(1)) as usize;
@@ -176,7 +180,7 @@ pub(crate) fn prompt_token_ids(
             let prompts = parsed.prompt.unwrap_or_default().0.into_iter();
             let tokens = prompts.map(|prompt| match prompt {
                 CompletionPrompt::Text(text) => {
-                    tokenizer.encode(&text, SpecialTokens::from_bool(special))
+                    tokenizer.encode(&text, SpecialTokenHandling::from_bool(special))
                 }
                 CompletionPrompt::Tokens(ids) => {
                     ids.into_iter().map(|id| u32::try_from(id).unwrap_or(u32::MAX)).collect()
@@ -207,7 +211,7 @@ fn chat_prompt_token_ids(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u
     if let Some(effort) = &request.reasoning_effort {
         kwargs.insert("reasoning_effort".to_owned(), effort.clone().into());
     }
-    let text = tokenizer.render_chat(&ChatInput {
+    let text = tokenizer.render_chat(&ChatTemplateInput {
         messages: &messages,
         tools: tools.as_deref(),
         documents: documents.as_ref(),
@@ -218,7 +222,7 @@ fn chat_prompt_token_ids(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u
         content_format: None,
     });
     let text = text.map_err(|error| error.to_string())?;
-    Ok(tokenizer.encode(&text, SpecialTokens::from_bool(request.add_special_tokens)))
+    Ok(tokenizer.encode(&text, SpecialTokenHandling::from_bool(request.add_special_tokens)))
 }
 
 #[cfg(test)]
@@ -226,7 +230,7 @@ mod tests {
     use super::*;
 
     fn choice(pieces: &[(&str, u64)]) -> RecordedChoice {
-        let piece = |(text, at): &(&str, u64)| TimedText {
+        let piece = |(text, at): &(&str, u64)| TimedTextPiece {
             text: (*text).to_owned(),
             ids: Vec::new(),
             at: Duration::from_millis(*at),
@@ -239,7 +243,7 @@ mod tests {
         }
     }
 
-    fn shown(tokens: &ReplyTokens) -> Vec<(&str, u128)> {
+    fn shown(tokens: &RecordedReplyTokens) -> Vec<(&str, u128)> {
         let times = tokens.times.iter().map(Duration::as_millis);
         tokens.texts.iter().map(String::as_str).zip(times).collect()
     }
@@ -248,24 +252,48 @@ mod tests {
     fn sse_pieces_are_tokens_if_usage_count_matches() {
         let tokenizer = Tokenizer::new_simulated();
         let choice = choice(&[("One two ", 5), ("three", 9)]);
-        let tokens =
-            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(2), &tokenizer);
+        let tokens = RecordedReplyTokens::from_choice(
+            &choice,
+            RecordedResponseDelivery::Streamed,
+            Some(2),
+            &tokenizer,
+        );
         assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9)]);
-        let tokens =
-            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(3), &tokenizer);
+        let tokens = RecordedReplyTokens::from_choice(
+            &choice,
+            RecordedResponseDelivery::Streamed,
+            Some(3),
+            &tokenizer,
+        );
         assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9), ("", 90)]);
-        let tokens =
-            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(5), &tokenizer);
+        let tokens = RecordedReplyTokens::from_choice(
+            &choice,
+            RecordedResponseDelivery::Streamed,
+            Some(5),
+            &tokenizer,
+        );
         let split = [("One", 5), (" ", 5), ("two", 5), (" ", 5), ("three", 9)];
         assert_eq!(shown(&tokens), split);
-        let tokens =
-            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(1), &tokenizer);
+        let tokens = RecordedReplyTokens::from_choice(
+            &choice,
+            RecordedResponseDelivery::Streamed,
+            Some(1),
+            &tokenizer,
+        );
         assert_eq!(shown(&tokens), [("One two three", 5)]);
-        let tokens =
-            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(99), &tokenizer);
+        let tokens = RecordedReplyTokens::from_choice(
+            &choice,
+            RecordedResponseDelivery::Streamed,
+            Some(99),
+            &tokenizer,
+        );
         assert_eq!(tokens.texts.concat(), "One two three");
-        let tokens =
-            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, None, &tokenizer);
+        let tokens = RecordedReplyTokens::from_choice(
+            &choice,
+            RecordedResponseDelivery::Streamed,
+            None,
+            &tokenizer,
+        );
         assert_eq!(shown(&tokens), [("One ", 5), ("two ", 5), ("three", 9)]);
     }
 
@@ -275,22 +303,30 @@ mod tests {
         let mut choice = choice(&[("Hm ", 5), ("Yes", 9)]);
         choice.pieces[0].reasoning = true;
         for counted in [None, Some(3)] {
-            let tokens =
-                ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, counted, &tokenizer);
+            let tokens = RecordedReplyTokens::from_choice(
+                &choice,
+                RecordedResponseDelivery::Streamed,
+                counted,
+                &tokenizer,
+            );
             assert_eq!(shown(&tokens), [("Hm ", 5), ("", 5), ("Yes", 9)]);
             assert_eq!(tokens.reasoning, 1);
         }
-        let tokens =
-            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(2), &tokenizer);
+        let tokens = RecordedReplyTokens::from_choice(
+            &choice,
+            RecordedResponseDelivery::Streamed,
+            Some(2),
+            &tokenizer,
+        );
         assert_eq!(shown(&tokens), [("Hm ", 5), ("Yes", 9)]);
     }
 
     #[test]
     fn the_tokens_of_a_unary_reply_are_spread_over_its_time() {
         let tokenizer = Tokenizer::new_simulated();
-        let tokens = ReplyTokens::from_choice(
+        let tokens = RecordedReplyTokens::from_choice(
             &choice(&[("One two three", 90)]),
-            ResponseDelivery::Whole,
+            RecordedResponseDelivery::Whole,
             None,
             &tokenizer,
         );

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use serde_json::{Value, json};
 
-use vllm_sim_explain::DeploymentEvidence;
+use vllm_sim_explain::DeploymentPredictionEvidence;
 
 use vllm_sim_engine::sched::SchedulerSpec;
 
@@ -20,7 +20,7 @@ pub struct EngineDeployment {
     /// Flags of the engine, including those added by this program.
     pub flags: Vec<String>,
     /// Measured errors of the latencies that the engine's latency model predicts, where known.
-    pub evidence: Option<DeploymentEvidence>,
+    pub evidence: Option<DeploymentPredictionEvidence>,
     /// Origin of the engine's step times.
     pub step_times: StepTimeOrigin,
     /// Seed of all random draws.
@@ -46,12 +46,12 @@ pub struct ResultProvenance {
 
 impl ResultProvenance {
     /// Creates the provenance of a result whose step times come from `step_times` alone.
-    pub fn of_step_times(step_times: &str) -> Self {
+    pub fn from_step_times(step_times: &str) -> Self {
         Self { step_times: step_times.to_owned(), ..Self::default() }
     }
 
     /// Returns the provenance of a deployment whose workers differ.
-    pub fn of_several_workers(self) -> Self {
+    pub fn for_several_workers(self) -> Self {
         Self { step_times: format!("several, by worker; {}", self.step_times), ..self }
     }
 
@@ -110,7 +110,7 @@ pub enum StepTimeOrigin {
 
 impl StepTimeOrigin {
     /// Logs once per process that step times belong to no GPU, if they are the default ones.
-    pub(super) fn warn_if_default(self) {
+    pub(super) fn warn_if_default_step_times(self) {
         static WARNED: Once = Once::new();
         if self == Self::Default {
             WARNED.call_once(|| {

@@ -36,7 +36,7 @@ pub use options::{
 use options::{ReplayArgs, ReplayMode};
 pub use pools::{WorkerPools, build_worker_pools};
 pub use sink::OutcomeWatcher;
-use sink::{create_report_sink, run_totals};
+use sink::{create_report_sink, replay_run_totals};
 use vllm_sim_command_line::outputs::{self, AtomicFile};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::requirement::{self, MetricRequirement};
@@ -64,7 +64,7 @@ pub fn run_replay_command(
         true => Default::default(),
         false => sort(&parsed.others)?,
     };
-    let args = match parsed.parse_with_loose_words(&loose)? {
+    let args = match parsed.parse_with_extra_words(&loose)? {
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
@@ -85,10 +85,10 @@ pub fn run_replay_command(
     if served {
         let report = online::run_online_replay(&args.online, &args.workload, &args.report)?;
         let targets = ("--target".to_owned(), args.online.target.join(", "));
-        let origin = ResultProvenance::of_step_times("measured on the servers of --target");
+        let origin = ResultProvenance::from_step_times("measured on the servers of --target");
         return write_report(report, &args.report, (&[targets], &origin), &typed);
     }
-    if args.foreign_run_flag().is_some() {
+    if args.dynamo_or_aisimulate_flag().is_some() {
         let (report, origin) = replay_run_of_others(&args)?;
         return write_report(report, &args.report, (&[], &origin), &typed);
     }
@@ -98,7 +98,7 @@ pub fn run_replay_command(
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
     let progress_bar = JobProgress::begin_job("replay", "requests", source.max_requests());
     let mut count_finished = |_: &RequestOutcome<'_>| {
-        progress_bar.add_finished_units(1);
+        progress_bar.add_finished_work_units(1);
         ControlFlow::Continue(())
     };
     let mut report = replay_with_watcher(
@@ -132,17 +132,19 @@ fn refuse_flags_without_effect(args: &ReplayArgs, flags: &[String]) -> Result<()
         ("--trace-out", args.report.trace_out.is_some()),
         ("--step-log", args.report.step_log.is_some()),
     ] {
-        if given && let Some(run) = args.foreign_run_flag() {
+        if given && let Some(run) = args.dynamo_or_aisimulate_flag() {
             refuse!("{flag}: no effect with {run}, which writes a report only");
         }
     }
     if served && args.report.step_log.is_some() {
         refuse!("--step-log: no effect with --target; real servers do not report their steps");
     }
-    if args.kernel_tables.is_some() && args.foreign_run_flag().is_none() {
+    if args.kernel_tables.is_some() && args.dynamo_or_aisimulate_flag().is_none() {
         refuse!("--kernel-tables: no effect without --dynamo-run or --aisimulate");
     }
-    if args.report.gpu_hour_price.is_some() && (served || args.foreign_run_flag().is_some()) {
+    if args.report.gpu_hour_price.is_some()
+        && (served || args.dynamo_or_aisimulate_flag().is_some())
+    {
         refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
     }
     Ok(())
@@ -151,7 +153,7 @@ fn refuse_flags_without_effect(args: &ReplayArgs, flags: &[String]) -> Result<()
 /// Replays a run that another program describes: a folder of Dynamo's or a file of AISimulate's.
 fn replay_run_of_others(args: &ReplayArgs) -> Result<(ReplayReport, ResultProvenance)> {
     let tables = args.kernel_tables.clone();
-    let tables = tables.or_else(dynamo_run::kernel_tables_of_environment);
+    let tables = tables.or_else(dynamo_run::kernel_table_folder_of_environment);
     let (report, origin) = match (&args.dynamo_run, &args.aisimulate) {
         (Some(dir), _) => (
             dynamo_run::replay_dynamo_run(dir, tables.as_deref())?,
@@ -164,7 +166,7 @@ fn replay_run_of_others(args: &ReplayArgs) -> Result<(ReplayReport, ResultProven
         }
         (None, None) => bail!("no run is given"),
     };
-    Ok((report, ResultProvenance::of_step_times(origin)))
+    Ok((report, ResultProvenance::from_step_times(origin)))
 }
 
 fn available_cpu_cores() -> usize {
@@ -216,7 +218,7 @@ pub fn replay_with_watcher(
         ..ReplaySettings::new(serving)
     };
     let mut sink = create_report_sink(args, args.report_json.is_some())?;
-    let mut watched = sink.with_watcher(watch);
+    let mut watched = sink.sink_with_watcher(watch);
     let totals = vllm_sim_replay::run_replay(&settings, source, &mut watched)?;
     if let Some(first) = totals.stuck.first()
         && !watched.ended
@@ -227,7 +229,7 @@ pub fn replay_with_watcher(
             totals.stuck.len()
         );
     }
-    let mut report = sink.finish_report(&run_totals(&settings, pools.gpus, &totals))?;
+    let mut report = sink.finish_report(&replay_run_totals(&settings, pools.gpus, &totals))?;
     if let Some(price) = args.gpu_hour_price {
         report.add_cost(price);
     }
@@ -263,10 +265,10 @@ fn write_report(
             report.write_json(&mut json)?;
         } else {
             let written = AtomicFile::create(file.as_ref()).and_then(|draft| {
-                let mut out = std::io::BufWriter::new(draft.clone_file_handle()?);
+                let mut out = std::io::BufWriter::new(draft.clone_temporary_file_handle()?);
                 report.write_json(&mut out)?;
                 out.flush()?;
-                draft.replace_target()
+                draft.rename_to_target()
             });
             written.with_context(|| format!("cannot write {file}"))?;
         }

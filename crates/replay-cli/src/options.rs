@@ -72,7 +72,7 @@ pub(super) struct ReplayArgs {
 
 impl ReplayArgs {
     /// Returns the flag that names a run of another program, if any.
-    pub(super) fn foreign_run_flag(&self) -> Option<&'static str> {
+    pub(super) fn dynamo_or_aisimulate_flag(&self) -> Option<&'static str> {
         let dynamo = self.dynamo_run.is_some().then_some("--dynamo-run");
         dynamo.or(self.aisimulate.is_some().then_some("--aisimulate"))
     }
@@ -216,7 +216,7 @@ impl TypedValueParser for FormatParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = WorkloadFormat::NAMED_FORMATS.iter();
+        let names = WorkloadFormat::NAMED_WORKLOAD_FORMATS.iter();
         Some(Box::new(names.map(|(name, _)| PossibleValue::new(*name))))
     }
 }
@@ -537,7 +537,7 @@ pub struct SplitArgs<T> {
 
 impl<T: Parser> SplitArgs<T> {
     /// Parses the known arguments followed by `loose` words; the inner `Err` is a help text.
-    pub fn parse_with_loose_words(&self, loose: &[String]) -> Result<Result<T, String>> {
+    pub fn parse_with_extra_words(&self, loose: &[String]) -> Result<Result<T, String>> {
         parse_tool_args(&[&self.known[..], loose].concat())
     }
 

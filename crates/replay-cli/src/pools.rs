@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_explain::DeploymentEvidence;
+use vllm_sim_explain::DeploymentPredictionEvidence;
 use vllm_sim_replay::{
     EndpointPickerConfig, EndpointScorer, KvAwareRouterConfig, KvTransferTime, PoolSpec,
-    QueuePolicy, RouterConfig, WorkerScaling,
+    RouterConfig, RouterQueuePolicy, WorkerScaling,
 };
 
 use super::deploy::{DeploymentFactory, ResultProvenance, StepTimeOrigin};
@@ -56,7 +56,7 @@ pub struct WorkerPools {
     /// engine.
     pub ranks: (u32, u32),
     /// Measured errors of the latencies that the engine's latency model predicts, where known.
-    pub evidence: Option<DeploymentEvidence>,
+    pub evidence: Option<DeploymentPredictionEvidence>,
     /// Name of the routing policy, and the router's settings from the command line.
     pub router: (String, Option<String>),
     /// Seed of all random draws of the simulation.
@@ -76,7 +76,7 @@ fn mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployme
         return Ok(None);
     };
     let value = read_json_or_file(flag, text)?;
-    let tables = dynamo_run::kernel_tables_of_environment();
+    let tables = dynamo_run::kernel_table_folder_of_environment();
     let worker = dynamo_run::parse_dynamo_worker(&value, dynamo_run_folders(tables.as_deref()));
     let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
     if worker.ranks > 1 {
@@ -91,8 +91,8 @@ fn mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployme
 }
 
 /// Returns the folders for a recorded Dynamo run, with paths relative to the working directory.
-fn dynamo_run_folders(kernel_tables: Option<&std::path::Path>) -> dynamo_run::RunFolders<'_> {
-    dynamo_run::RunFolders { run: std::path::Path::new("."), kernel_tables }
+fn dynamo_run_folders(kernel_tables: Option<&std::path::Path>) -> dynamo_run::DynamoRunFolders<'_> {
+    dynamo_run::DynamoRunFolders { run: std::path::Path::new("."), kernel_tables }
 }
 
 /// Builds the worker pools from the arguments of `replay`; `flags` describe the engine.
@@ -157,10 +157,10 @@ pub fn build_worker_pools(
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
     let has_one_worker_kind = args.has_one_worker_kind();
     let provenance = if has_one_worker_kind {
-        plain.step_times.warn_if_default();
+        plain.step_times.warn_if_default_step_times();
         plain.provenance
     } else {
-        plain.provenance.of_several_workers()
+        plain.provenance.for_several_workers()
     };
     Ok(WorkerPools {
         prefill,
@@ -185,7 +185,7 @@ fn router_name(args: &PoolArgs) -> String {
 impl PoolArgs {
     /// Returns the flags that replace the common flags of the engine for some workers, and whether
     /// each is on the command line.
-    pub fn own_engine_flags(&self) -> [(&'static str, bool); 5] {
+    pub fn worker_specific_engine_flags(&self) -> [(&'static str, bool); 5] {
         [
             ("--extra-engine-args", self.extra_engine_args.is_some()),
             ("--prefill-engine-args", self.prefill_engine_args.is_some()),
@@ -197,7 +197,7 @@ impl PoolArgs {
 
     /// Returns whether the common flags of the engine alone describe every worker.
     pub fn has_one_worker_kind(&self) -> bool {
-        self.own_engine_flags().iter().all(|(_, given)| !given)
+        self.worker_specific_engine_flags().iter().all(|(_, given)| !given)
     }
 }
 
@@ -323,7 +323,7 @@ fn read_workers_file(
     for group in &groups {
         let (engine, each) = match &group.engine_args {
             Some(value) => {
-                let tables = dynamo_run::kernel_tables_of_environment();
+                let tables = dynamo_run::kernel_table_folder_of_environment();
                 let worker =
                     dynamo_run::parse_dynamo_worker(value, dynamo_run_folders(tables.as_deref()))?;
                 if worker.ranks > 1 {
@@ -376,9 +376,9 @@ fn router_config(args: &PoolArgs) -> Result<RouterConfig> {
                 queue_threshold: args.router_queue_threshold.or(read.queue_threshold),
                 policy: match args.router_queue_policy {
                     None => read.policy,
-                    Some(QueuePolicyName::Fcfs) => QueuePolicy::Fcfs,
-                    Some(QueuePolicyName::Lcfs) => QueuePolicy::Lcfs,
-                    Some(QueuePolicyName::Wspt) => QueuePolicy::Wspt,
+                    Some(QueuePolicyName::Fcfs) => RouterQueuePolicy::Fcfs,
+                    Some(QueuePolicyName::Lcfs) => RouterQueuePolicy::Lcfs,
+                    Some(QueuePolicyName::Wspt) => RouterQueuePolicy::Wspt,
                 },
                 temperature: args.router_temperature.unwrap_or(read.temperature),
                 event_lag,

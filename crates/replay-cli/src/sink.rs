@@ -47,7 +47,7 @@ pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<Report
     })
 }
 
-pub(super) fn run_totals(
+pub(super) fn replay_run_totals(
     settings: &ReplaySettings,
     gpus: (u32, u32),
     totals: &ReplayTotals,
@@ -75,7 +75,7 @@ fn open_request_rows(path: &Path) -> Result<(RequestRowWriter, AtomicFile)> {
         .map_err(|problem| UsageError(format!("--per-request: {problem}")))?;
     let open = || {
         let draft = AtomicFile::create(path)?;
-        let out = BufWriter::new(draft.clone_file_handle()?);
+        let out = BufWriter::new(draft.clone_temporary_file_handle()?);
         Ok((RequestRowWriter::new(Box::new(out), form)?, draft))
     };
     let opened: io::Result<_> = open();
@@ -85,7 +85,7 @@ fn open_request_rows(path: &Path) -> Result<(RequestRowWriter, AtomicFile)> {
 fn open_trace(path: &Path) -> Result<(TraceEventWriter<BufWriter<File>>, AtomicFile)> {
     let open = || {
         let draft = AtomicFile::create(path)?;
-        let out = BufWriter::new(draft.clone_file_handle()?);
+        let out = BufWriter::new(draft.clone_temporary_file_handle()?);
         Ok((TraceEventWriter::new(out)?, draft))
     };
     let opened: io::Result<_> = open();
@@ -104,7 +104,7 @@ impl StepLogFile {
     fn create(path: &Path) -> Result<Self> {
         let open = || {
             let draft = AtomicFile::create(path)?;
-            let out = BufWriter::new(draft.clone_file_handle()?);
+            let out = BufWriter::new(draft.clone_temporary_file_handle()?);
             Ok(Self { out, draft, written: Ok(()) })
         };
         let opened: io::Result<_> = open();
@@ -126,7 +126,7 @@ impl StepLogFile {
     fn finish(mut self) -> io::Result<()> {
         self.written?;
         self.out.flush()?;
-        self.draft.replace_target()
+        self.draft.rename_to_target()
     }
 }
 
@@ -140,11 +140,11 @@ pub(super) struct ReportSink {
 impl ReportSink {
     pub(super) fn finish_report(self, facts: &ReplayRunTotals) -> Result<ReplayReport> {
         if let Some((rows, draft)) = self.rows {
-            let written = rows.finish().and_then(|()| draft.replace_target());
+            let written = rows.finish_row_file().and_then(|()| draft.rename_to_target());
             written.context("--per-request")?;
         }
         if let Some((trace, draft)) = self.trace {
-            let written = trace.finish().and_then(|_| draft.replace_target());
+            let written = trace.finish().and_then(|_| draft.rename_to_target());
             written.context("--trace-out")?;
         }
         self.step_log.map_or(Ok(()), StepLogFile::finish).context("--step-log")?;
@@ -163,7 +163,7 @@ pub(super) struct WatchedSink<'a> {
 }
 
 impl ReportSink {
-    pub(super) fn with_watcher<'a>(
+    pub(super) fn sink_with_watcher<'a>(
         &'a mut self,
         watch: &'a mut OutcomeWatcher<'a>,
     ) -> WatchedSink<'a> {

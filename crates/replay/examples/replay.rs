@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 use vllm_sim_replay::report::{ReplayRunTotals, ReportCollector, ReportOptions};
 use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
 use vllm_sim_replay::{KvAwareRouterConfig, PoolSpec, ReplaySettings, RouterConfig, run_replay};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let workers = 2;
-    let engine = VllmConfig {
+    let engine = VllmSchedulerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(40),
             decode: Duration::from_millis(10),
         },
         num_gpu_blocks: 4000,
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     };
     let settings = ReplaySettings::new(PoolSpec::new(
         SchedulerSpec::Vllm(Box::new(engine)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vllm_sim_engine::{BlockKey, BlockPlan};
+use vllm_sim_engine::{BlockKey, PlannedKvBlocks};
 use vllm_sim_random::mix_u64_pair;
 
 use super::workload::{PromptTokenRun, TurnPrompt};
@@ -25,10 +25,10 @@ impl SessionContent {
         &mut self,
         prompt: &TurnPrompt,
         lora: Option<&str>,
-        output: OutputTokensOfTurn,
+        output: TurnOutputTokens,
         block_size: u32,
         next: Option<&TurnPrompt>,
-    ) -> (u32, Arc<BlockPlan>) {
+    ) -> (u32, Arc<PlannedKvBlocks>) {
         let runs = match prompt {
             TurnPrompt::Whole(runs) => {
                 self.history.clear();
@@ -49,7 +49,7 @@ impl SessionContent {
         } else {
             self.history = Vec::new();
         }
-        let plan = BlockPlan { keys: keys.keys, block_size, ..BlockPlan::default() };
+        let plan = PlannedKvBlocks { keys: keys.keys, block_size, ..PlannedKvBlocks::default() };
         (u32::try_from(tokens).unwrap_or(u32::MAX), Arc::new(plan))
     }
 }
@@ -61,13 +61,13 @@ pub(super) fn lora_root_block_key(name: &str) -> u64 {
 
 /// Identifies the output tokens of one turn, which differ from all other tokens.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct OutputTokensOfTurn {
+pub(super) struct TurnOutputTokens {
     pub session: u64,
     pub turn: u32,
     pub len: u32,
 }
 
-impl OutputTokensOfTurn {
+impl TurnOutputTokens {
     fn to_token_run(self) -> PromptTokenRun {
         PromptTokenRun {
             id: mix_u64_pair(OUTPUT_HASH_DOMAIN, mix_u64_pair(self.session, self.turn.into())),
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn growing_turn_extends_previous_block_keys() {
         let mut content = SessionContent::default();
-        let said = |turn| OutputTokensOfTurn { session: 5, turn, len: 16 };
+        let said = |turn| TurnOutputTokens { session: 5, turn, len: 16 };
         let first = TurnPrompt::Whole(vec![run(1, 32, false)]);
         let more = TurnPrompt::Grown(vec![run(2, 8, false)]);
         let (tokens, plan) = content.next_turn_block_keys(&first, None, said(0), 8, Some(&more));
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn an_adapter_has_separate_blocks() {
         let prompt = TurnPrompt::Whole(vec![run(1, 32, false)]);
-        let said = OutputTokensOfTurn { session: 5, turn: 0, len: 0 };
+        let said = TurnOutputTokens { session: 5, turn: 0, len: 0 };
         let [base, one, again, other] = [None, Some("a"), Some("a"), Some("b")].map(|lora| {
             let (_, plan) =
                 SessionContent::default().next_turn_block_keys(&prompt, lora, said, 8, None);

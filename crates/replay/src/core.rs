@@ -190,13 +190,13 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
                 core.start_worker(pool, first_startup)?;
             }
             for &(at, _) in &spec.scaling.schedule {
-                core.timers.schedule(at, TimerEvent::Scale(pool));
+                core.timers.schedule_item(at, TimerEvent::Scale(pool));
             }
             for &(at, workers) in &spec.scaling.losses {
-                core.timers.schedule(at, TimerEvent::Lose(workers));
+                core.timers.schedule_item(at, TimerEvent::Lose(workers));
             }
             if let Some(rule) = &spec.scaling.rule {
-                core.timers.schedule(SimTime::ZERO + rule.interval, TimerEvent::Scale(pool));
+                core.timers.schedule_item(SimTime::ZERO + rule.interval, TimerEvent::Scale(pool));
             }
         }
         Ok(core)
@@ -218,12 +218,12 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
             self.round = if again { self.round + 1 } else { 0 };
             self.now = now;
             self.handle_ended_steps()?;
-            while let Some((_, timer)) = self.timers.pop_due(now) {
+            while let Some((_, timer)) = self.timers.pop_due_item(now) {
                 match timer {
                     TimerEvent::Ready(address) => self.handle_worker_ready(address)?,
                     TimerEvent::Scale(pool) => self.scale_to_target(pool)?,
                     TimerEvent::Lose(workers) => self.fail_oldest_decode_workers(workers)?,
-                    TimerEvent::Transferred(slot) => self.handoffs.finish_transfer(slot),
+                    TimerEvent::Transferred(slot) => self.handoffs.finish_kv_transfer(slot),
                 }
             }
             self.run_handoffs()?;
@@ -251,18 +251,18 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
             return Some(self.now);
         }
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
-        let arrival = self.sessions.next_due();
+        let arrival = self.sessions.next_turn_due_time();
         // Ranks run dummy steps for a while after the last request; they serve no request.
         let is_over = self.in_flight == 0 && arrival.is_none();
         let step =
             step.filter(|_| !is_over || self.pools.iter().all(|pool| pool.lock_steps.is_empty()));
         let work = step.into_iter().chain(arrival).min();
-        let coming = self.handoffs.has_transfers()
+        let coming = self.handoffs.has_running_kv_transfers()
             || self.pools.iter().any(WorkerPool::has_starting_workers);
         if work.is_none() && !coming {
             return None;
         }
-        work.into_iter().chain(self.timers.next_due()).min()
+        work.into_iter().chain(self.timers.next_due_time()).min()
     }
 
     fn handle_ended_steps(&mut self) -> Result<(), ReplayError> {
@@ -281,7 +281,8 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
         for &(pool, worker) in &due {
             let mut out = std::mem::take(&mut self.out);
             let place = self.first_worker + worker;
-            self.sink.set_position(EventLoopPosition::of_worker_step(self.now, self.round, place));
+            self.sink
+                .set_position(EventLoopPosition::worker_step_position(self.now, self.round, place));
             self.totals.events += 1;
             self.pools[pool].workers[worker as usize].engine.advance(self.now, &mut out);
             self.queue_deferred_actions((pool, worker), &out);
@@ -470,7 +471,7 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
             && end == SequenceEndReason::Finished
             && self.handoffs.order.is_some()
         {
-            self.record_prompt_held(slot, when);
+            self.record_prompt_computed(slot, when);
             return Ok(());
         }
         if pool == PREFILL_POOL && end == SequenceEndReason::Finished {

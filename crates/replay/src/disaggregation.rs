@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::outcome::PoolRole;
 use super::route::RouterConfig;
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::mocker::MockerRole;
+use vllm_sim_engine::sched::mocker::DynamoMockerRole;
 
 /// Order of prefill and of the KV block reservation on the decode worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) fn handoff_order(spec: &SchedulerSpec) -> Option<HandoffOrder> {
 
 pub(super) fn configure_decode_engine(spec: &mut SchedulerSpec) {
     match spec {
-        SchedulerSpec::Mocker(config) => config.role = MockerRole::Decode,
+        SchedulerSpec::Mocker(config) => config.role = DynamoMockerRole::Decode,
         SchedulerSpec::Sglang(config) => (config.handoff, config.free_prompts) = (true, true),
         SchedulerSpec::Vllm(_) | SchedulerSpec::Pool(_) => {}
     }
@@ -44,7 +44,7 @@ pub(super) fn derive_worker_seed(spec: &mut SchedulerSpec, index: usize) {
 
 /// Sets whether the engine emits KV events, as its router needs, and whether it holds prompts for
 /// decode workers, as those of a prefill pool do.
-pub(super) fn set_cache_event_options(
+pub(super) fn set_kv_cache_event_options(
     spec: &mut SchedulerSpec,
     router: &RouterConfig,
     role: PoolRole,
@@ -65,7 +65,7 @@ pub(super) fn set_cache_event_options(
         SchedulerSpec::Mocker(config) => {
             config.kv_events = events;
             if lends {
-                config.role = MockerRole::Prefill;
+                config.role = DynamoMockerRole::Prefill;
             }
         }
         SchedulerSpec::Sglang(config) => {

@@ -36,7 +36,7 @@ mod worker;
 pub use self::core::play::run_replay;
 pub use self::core::{ReplayError, ReplayTotals};
 pub use route::{
-    EndpointPickerConfig, EndpointScorer, KvAwareRouterConfig, QueuePolicy, RouterConfig,
+    EndpointPickerConfig, EndpointScorer, KvAwareRouterConfig, RouterConfig, RouterQueuePolicy,
 };
 pub use scale::{AutoscalerPolicy, AutoscalerRule, WorkerScaling};
 pub use sessions::ArrivalPacing;

@@ -206,7 +206,7 @@ pub struct LoggedStepRecord {
     pub pool: PoolRole,
     /// Index of the worker in its pool.
     pub worker: u32,
-    /// JSON object of the record ([`StepRecord::to_json`](vllm_sim_engine::step_log::StepRecord::to_json)),
+    /// JSON object of the record ([`StepLogRecord::to_json`](vllm_sim_engine::step_log::StepLogRecord::to_json)),
     /// in which requests have their [`RequestOutcome::number`].
     pub record: serde_json::Value,
 }

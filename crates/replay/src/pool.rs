@@ -4,10 +4,12 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::lock_step::RankLockStep;
 use vllm_sim_engine::sched::{SchedulerConfigError, SchedulerSpec};
 
-use super::disaggregation::{configure_decode_engine, derive_worker_seed, set_cache_event_options};
+use super::disaggregation::{
+    configure_decode_engine, derive_worker_seed, set_kv_cache_event_options,
+};
 use super::outcome::PoolRole;
 use super::route::{Router, RouterConfig};
-use super::scale::PoolLoad;
+use super::scale::WorkerPoolLoad;
 use super::settings::PoolSpec;
 use super::worker::{SimulatedWorker, WorkerPhase};
 
@@ -63,7 +65,7 @@ impl WorkerPool {
     ) -> Result<u32, SchedulerConfigError> {
         let pool = self.spec.as_ref().expect("only pools with engines start workers");
         let mut spec = pool.engines[self.started % pool.engines.len()].clone();
-        set_cache_event_options(&mut spec, &pool.router, self.role);
+        set_kv_cache_event_options(&mut spec, &pool.router, self.role);
         if self.fetches {
             configure_decode_engine(&mut spec);
         }
@@ -132,7 +134,7 @@ impl WorkerPool {
         Some(at)
     }
 
-    pub(super) fn present_workers(&self) -> u32 {
+    pub(super) fn present_worker_count(&self) -> u32 {
         let present = |worker: &&SimulatedWorker| {
             matches!(worker.phase, WorkerPhase::Starting | WorkerPhase::Ready)
         };
@@ -155,7 +157,7 @@ impl WorkerPool {
     pub(super) fn target_workers(&mut self, now: SimTime) -> Option<u32> {
         let scaling = &self.spec.as_ref()?.scaling;
         let planned = scaling.schedule.iter().find(|(at, _)| *at == now);
-        let present = self.present_workers();
+        let present = self.present_worker_count();
         let wanted = match (planned, &scaling.rule) {
             (Some((_, workers)), _) => (*workers).max(1),
             (None, Some(rule)) => {
@@ -185,7 +187,7 @@ impl WorkerPool {
         Some(wanted)
     }
 
-    fn current_load(&self) -> PoolLoad {
+    fn current_load(&self) -> WorkerPoolLoad {
         let serves = |worker: &&SimulatedWorker| worker.phase == WorkerPhase::Ready;
         let ready = self.workers.iter().filter(serves);
         let queued = self.router.queued_requests() as f64 / ready.clone().count().max(1) as f64;
@@ -195,7 +197,7 @@ impl WorkerPool {
             ((stats.waiting + stats.deferred) as f64 + queued, usage)
         });
         let ready: Vec<_> = ready.collect();
-        PoolLoad { starting: self.present_workers() - ready.len() as u32, ready }
+        WorkerPoolLoad { starting: self.present_worker_count() - ready.len() as u32, ready }
     }
 
     /// Marks a worker as lost and returns whether it was ready before.

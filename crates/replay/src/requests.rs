@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use vllm_sim_engine::BlockPlan;
+use vllm_sim_engine::PlannedKvBlocks;
 use vllm_sim_engine::SimTime;
 
 use super::outcome::{AdmissionOutcome, HandoffTimes, RequestStatus};
@@ -18,7 +18,7 @@ pub(super) struct ReplayRequest {
     pub queued_ns: u64,
     pub input: u32,
     pub output: u32,
-    pub plan: Option<Arc<BlockPlan>>,
+    pub plan: Option<Arc<PlannedKvBlocks>>,
     pub priority: i32,
     pub strict_priority: u32,
     pub adapter: Option<u64>,

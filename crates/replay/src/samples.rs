@@ -102,12 +102,12 @@ impl SampleDistribution {
     }
 
     /// Returns the smallest sample.
-    pub const fn min(&self) -> f64 {
+    pub const fn smallest_sample(&self) -> f64 {
         self.min
     }
 
     /// Returns the largest sample.
-    pub const fn max(&self) -> f64 {
+    pub const fn largest_sample(&self) -> f64 {
         self.max
     }
 
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(samples.count(), 7);
         assert!((samples.mean() - mean).abs() < 1e-12);
         assert!((samples.std_dev() - variance.sqrt()).abs() < 1e-12);
-        assert_eq!((samples.min(), samples.max()), (1.0, 9.0));
+        assert_eq!((samples.smallest_sample(), samples.largest_sample()), (1.0, 9.0));
         let found = samples.percentiles([0.0, 25.0, 50.0, 90.0, 100.0]);
         assert_eq!(found, [1.0, 2.0, 5.0, 5.0, 9.0]);
     }

@@ -90,7 +90,7 @@ impl Default for AutoscalerRule {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct PoolLoad {
+pub(super) struct WorkerPoolLoad {
     /// Number of waiting sequences and fraction of the KV cache in use, per ready worker.
     ///
     /// Requests in the router's queue are spread evenly over the workers.
@@ -98,7 +98,7 @@ pub(super) struct PoolLoad {
     pub starting: u32,
 }
 
-impl PoolLoad {
+impl WorkerPoolLoad {
     fn present_workers(&self) -> u32 {
         self.ready.len() as u32 + self.starting
     }
@@ -112,7 +112,7 @@ impl PoolLoad {
 }
 
 impl AutoscalerRule {
-    pub(super) fn target_workers(&self, seen: &PoolLoad) -> u32 {
+    pub(super) fn target_workers(&self, seen: &WorkerPoolLoad) -> u32 {
         let wanted = match self.policy {
             // No worker is ready, so there are no gauges.
             _ if seen.ready.is_empty() => seen.present_workers(),
@@ -127,7 +127,7 @@ impl AutoscalerRule {
     /// usage.
     fn largest_gauge_target(
         &self,
-        seen: &PoolLoad,
+        seen: &WorkerPoolLoad,
         waiting: impl Fn(f64) -> u32,
         kv: impl Fn(f64) -> u32,
     ) -> u32 {
@@ -136,14 +136,14 @@ impl AutoscalerRule {
         by_waiting.max(by_kv_usage).unwrap_or(seen.present_workers())
     }
 
-    fn hpa_pods_target(&self, seen: &PoolLoad) -> u32 {
+    fn hpa_pods_target(&self, seen: &WorkerPoolLoad) -> u32 {
         let (waiting, kv_usage) = seen.mean_queue_and_kv_usage();
         let by_gauge = |ratio| self.target_for_gauge_ratio(seen, ratio);
         self.largest_gauge_target(seen, |t| by_gauge(waiting / t), |t| by_gauge(kv_usage / t))
     }
 
     /// Returns the worker count wanted by one gauge, which is `ratio` times its target value.
-    fn target_for_gauge_ratio(&self, seen: &PoolLoad, ratio: f64) -> u32 {
+    fn target_for_gauge_ratio(&self, seen: &WorkerPoolLoad, ratio: f64) -> u32 {
         let present = seen.present_workers();
         let (ready, all) = (seen.ready.len() as f64, f64::from(present));
         let assumed = if ratio < 1.0 { 1.0 } else { 0.0 };
@@ -157,7 +157,7 @@ impl AutoscalerRule {
         round_up_workers(all * whole)
     }
 
-    fn keda_external_target(&self, seen: &PoolLoad) -> u32 {
+    fn keda_external_target(&self, seen: &WorkerPoolLoad) -> u32 {
         let (waiting, kv_usage) = seen.mean_queue_and_kv_usage();
         let (present, ready) = (seen.present_workers(), seen.ready.len() as f64);
         let unless_near = |ratio: f64, wanted: f64| match self.is_within_tolerance(ratio) {
@@ -189,7 +189,7 @@ fn round_up_workers(wanted: f64) -> u32 {
     wanted.ceil().min(1e6) as u32
 }
 
-fn wva_saturation_target(seen: &PoolLoad) -> u32 {
+fn wva_saturation_target(seen: &WorkerPoolLoad) -> u32 {
     let full = WVA_SATURATION;
     let present = seen.present_workers();
     if seen.starting > 0 {
@@ -197,7 +197,7 @@ fn wva_saturation_target(seen: &PoolLoad) -> u32 {
     }
     let others = seen.ready.iter();
     let others = others.filter(|(waiting, kv)| *kv < full.kv_usage && *waiting < full.waiting);
-    let others = PoolLoad { ready: others.copied().collect(), starting: 0 };
+    let others = WorkerPoolLoad { ready: others.copied().collect(), starting: 0 };
     let count = others.ready.len() as f64;
     let spares = |(waiting, kv_usage): (f64, f64)| {
         full.waiting - waiting >= full.spare_waiting
@@ -228,8 +228,8 @@ mod tests {
         }
     }
 
-    fn load(ready: usize, starting: u32, waiting: f64, kv_usage: f64) -> PoolLoad {
-        PoolLoad { ready: vec![(waiting, kv_usage); ready], starting }
+    fn load(ready: usize, starting: u32, waiting: f64, kv_usage: f64) -> WorkerPoolLoad {
+        WorkerPoolLoad { ready: vec![(waiting, kv_usage); ready], starting }
     }
 
     fn wanted(ready: usize, starting: u32, waiting: f64, kv_usage: f64) -> u32 {
@@ -253,9 +253,9 @@ mod tests {
     fn wva_scales_by_spare_capacity() {
         let wva = AutoscalerRule { policy: AutoscalerPolicy::Wva, ..rule() };
         // Example of WVA's own tests: spare cache of 0.045 is below 0.1.
-        let tight = PoolLoad { ready: vec![(2.0, 0.75), (2.0, 0.76)], starting: 0 };
+        let tight = WorkerPoolLoad { ready: vec![(2.0, 0.75), (2.0, 0.76)], starting: 0 };
         assert_eq!(wva.target_workers(&tight), 3);
-        assert_eq!(wva.target_workers(&PoolLoad { starting: 1, ..tight }), 3);
+        assert_eq!(wva.target_workers(&WorkerPoolLoad { starting: 1, ..tight }), 3);
         assert_eq!(wva.target_workers(&load(3, 0, 0.0, 0.5)), 3);
         assert_eq!(wva.target_workers(&load(3, 0, 0.0, 0.4)), 2);
         assert_eq!(wva.target_workers(&load(3, 0, 2.5, 0.1)), 4);

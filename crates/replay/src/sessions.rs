@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
 use vllm_sim_engine::SimTime;
 
-use super::content::{OutputTokensOfTurn, SessionContent};
+use super::content::{SessionContent, TurnOutputTokens};
 use super::workload::{
     AgentRun, ClientSession, SessionTurn, TurnLifecycleEvent, WorkloadError, WorkloadSource,
 };
@@ -105,11 +105,11 @@ impl OpenSession {
         &mut self,
         turn: u32,
         block_size: u32,
-    ) -> (u32, std::sync::Arc<vllm_sim_engine::BlockPlan>) {
+    ) -> (u32, std::sync::Arc<vllm_sim_engine::PlannedKvBlocks>) {
         let turns = &self.session.turns;
         let spec = &turns[turn as usize];
         let next = turns.get(turn as usize + 1);
-        let output = OutputTokensOfTurn { session: self.number, turn, len: spec.output };
+        let output = TurnOutputTokens { session: self.number, turn, len: spec.output };
         self.content.next_turn_block_keys(
             &spec.prompt,
             spec.lora.as_deref(),
@@ -208,7 +208,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         Ok(sessions)
     }
 
-    pub(super) fn next_due(&self) -> Option<SimTime> {
+    pub(super) fn next_turn_due_time(&self) -> Option<SimTime> {
         let ready = self.ready.peek().map(|Reverse((at, ..))| *at);
         let peeked = self.peeked.as_ref().map(|(_, session)| session.start);
         ready.into_iter().chain(peeked).min()
@@ -311,13 +311,13 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         Ok(())
     }
 
-    /// Returns the session source. Call [`Self::resume_reading`] after more sessions were added to it.
+    /// Returns the session source. Call [`Self::resume_reading_sessions`] after more sessions were added to it.
     pub(super) fn source_mut(&mut self) -> &mut N {
         &mut self.source
     }
 
     /// Reads the next session, unless one is already read ahead.
-    pub(super) fn resume_reading(&mut self) -> Result<(), WorkloadError> {
+    pub(super) fn resume_reading_sessions(&mut self) -> Result<(), WorkloadError> {
         match self.peeked {
             Some(_) => Ok(()),
             None => self.peek_next_session(),

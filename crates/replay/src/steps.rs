@@ -11,7 +11,7 @@ use vllm_sim_engine::SimTime;
 use super::outcome::ReplaySink;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TokenSpan {
+pub(super) enum OutputTokenSpan {
     /// Span of `n` consecutive engine steps, each with one output token at its end.
     Steps {
         first: u64,
@@ -107,7 +107,7 @@ impl EngineStepLog {
 
     /// Reports the token gaps before all steps below `upto`, and drops these steps; no request may
     /// refer to them.
-    pub(super) fn report_gaps_below(&mut self, upto: u64, sink: &mut dyn ReplaySink) {
+    pub(super) fn report_token_gaps_below_step(&mut self, upto: u64, sink: &mut dyn ReplaySink) {
         while self.base < upto {
             let Some(step) = self.steps.pop_front() else {
                 return;
@@ -125,7 +125,7 @@ impl EngineStepLog {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct OutputTokenTimes {
-    spans: Vec<TokenSpan>,
+    spans: Vec<OutputTokenSpan>,
     made: u32,
 }
 
@@ -141,8 +141,8 @@ impl OutputTokenTimes {
 
     pub(super) fn oldest_open_step(&self) -> Option<u64> {
         self.spans.iter().find_map(|span| match *span {
-            TokenSpan::Steps { first, .. } => Some(first),
-            TokenSpan::Burst { .. } => None,
+            OutputTokenSpan::Steps { first, .. } => Some(first),
+            OutputTokenSpan::Burst { .. } => None,
         })
     }
 
@@ -150,36 +150,36 @@ impl OutputTokenTimes {
     pub(super) fn add_step_tokens(&mut self, first: u64, n: u32) {
         self.made += n;
         match self.spans.last_mut() {
-            Some(TokenSpan::Steps { first: start, n: count })
+            Some(OutputTokenSpan::Steps { first: start, n: count })
                 if *start + u64::from(*count) == first =>
             {
                 *count += n
             }
-            _ => self.spans.push(TokenSpan::Steps { first, n }),
+            _ => self.spans.push(OutputTokenSpan::Steps { first, n }),
         }
     }
 
     pub(super) fn add_simultaneous_tokens(&mut self, at: SimTime, n: u32) {
         self.made += n;
-        self.spans.push(TokenSpan::Burst { at, n });
+        self.spans.push(OutputTokenSpan::Burst { at, n });
     }
 
     pub(super) fn token_times(&self, log: &EngineStepLog) -> impl Iterator<Item = SimTime> {
         self.spans.iter().flat_map(move |&span| {
             let n = match span {
-                TokenSpan::Steps { n, .. } | TokenSpan::Burst { n, .. } => n,
+                OutputTokenSpan::Steps { n, .. } | OutputTokenSpan::Burst { n, .. } => n,
             };
             (0..u64::from(n)).map(move |i| match span {
-                TokenSpan::Steps { first, .. } => log.step_end_time(first + i),
-                TokenSpan::Burst { at, .. } => at,
+                OutputTokenSpan::Steps { first, .. } => log.step_end_time(first + i),
+                OutputTokenSpan::Burst { at, .. } => at,
             })
         })
     }
 
     pub(super) fn last_token_time(&self, log: &EngineStepLog) -> Option<SimTime> {
         self.spans.last().map(|span| match *span {
-            TokenSpan::Steps { first, n } => log.step_end_time(first + u64::from(n) - 1),
-            TokenSpan::Burst { at, .. } => at,
+            OutputTokenSpan::Steps { first, n } => log.step_end_time(first + u64::from(n) - 1),
+            OutputTokenSpan::Burst { at, .. } => at,
         })
     }
 
@@ -189,12 +189,12 @@ impl OutputTokenTimes {
         let mut last: Option<SimTime> = None;
         for span in &self.spans {
             let (start, end, together) = match *span {
-                TokenSpan::Steps { first, n } => {
+                OutputTokenSpan::Steps { first, n } => {
                     log.count_token_gaps(first, n);
                     let end = log.step_end_time(first + u64::from(n) - 1);
                     (log.step_end_time(first), end, 0)
                 }
-                TokenSpan::Burst { at, n } => (at, at, n - 1),
+                OutputTokenSpan::Burst { at, n } => (at, at, n - 1),
             };
             if let Some(last) = last {
                 sink.on_token_gaps(start.as_nanos() - last.as_nanos(), 1);
@@ -263,9 +263,9 @@ mod tests {
             log.close_step(at);
             let oldest = living.iter().filter_map(|(tokens, _)| tokens.oldest_open_step());
             let oldest = oldest.min().unwrap_or(log.next_step_number());
-            log.report_gaps_below(oldest, &mut sink);
+            log.report_token_gaps_below_step(oldest, &mut sink);
         }
-        log.report_gaps_below(u64::MAX, &mut sink);
+        log.report_token_gaps_below_step(u64::MAX, &mut sink);
         sink.0.sort_unstable();
         expected.sort_unstable();
         assert_eq!(sink.0, expected);

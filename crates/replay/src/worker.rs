@@ -36,7 +36,7 @@ impl SimulatedWorker {
     ) -> Result<Self, SchedulerConfigError> {
         let (batched_tokens, has_steps) = (spec.max_batched_tokens(), spec.schedules_in_steps());
         Ok(Self {
-            engine: spec.for_virtual_time().build_scheduler()?,
+            engine: spec.configured_for_virtual_time().build_scheduler()?,
             has_steps,
             log: EngineStepLog::default(),
             phase: WorkerPhase::Starting,

@@ -96,7 +96,7 @@ impl CompiledConstraint {
         let work = &mut WorkBudget::default();
         match &self.0 {
             CompiledConstraintKind::Json(schema) => {
-                sample::sample_json_text(schema, limits, JsonTypes::NONE, rng, work)
+                sample::sample_json_text(schema, limits, JsonTypes::NO_TYPES, rng, work)
             }
             CompiledConstraintKind::Regex(regex) => regex
                 .sample_text(limits.max_chars, rng, work)

@@ -258,7 +258,7 @@ pub(crate) fn random_phrase(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_random::{StreamPurpose, request_rng};
+    use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
     fn values_of_field(name: &str) -> Vec<&'static str> {
         SemanticType::from_field_name(name).map_or(Vec::new(), |c| c.texts.clone())
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn fields_of_unknown_meaning_use_llm_d_words() {
-        let mut rng = request_rng(1, 1, StreamPurpose::Structured);
+        let mut rng = request_rng(1, 1, RandomStreamPurpose::Structured);
         assert!(LLM_D_WORDS.contains(&random_phrase(None, &mut rng)));
     }
 }

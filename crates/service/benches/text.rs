@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::generate::request::{
-    GeneratorInput, StopConditions, StopString, TokenSteering, TokenizedPrompt,
+    OutputTokenConstraints, ReplyGeneratorInput, StopConditions, StopString, TokenizedPrompt,
 };
-use vllm_sim_service::generate::{ReplyGenerator, TextMode};
-use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer, TokenizerLocation};
+use vllm_sim_service::generate::{ReplyGenerator, ReplyTextMode};
+use vllm_sim_tokenizer::{ChatTemplateInput, SpecialTokenHandling, Tokenizer, TokenizerLocation};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tiny-llama");
 
@@ -29,10 +29,10 @@ fn generate_request<'a>(
     key: u64,
     limit: u32,
     stops: &'a StopConditions,
-    bias: &'a TokenSteering,
+    bias: &'a OutputTokenConstraints,
     prompt: &'a TokenizedPrompt,
-) -> GeneratorInput<'a> {
-    GeneratorInput {
+) -> ReplyGeneratorInput<'a> {
+    ReplyGeneratorInput {
         key,
         limit,
         limited: true,
@@ -42,7 +42,7 @@ fn generate_request<'a>(
         form: Default::default(),
         reasoning: None,
         thinking_budget: None,
-        special_tokens: SpecialTokens::Without,
+        special_tokens: SpecialTokenHandling::Without,
         arrived: SimTime::default(),
     }
 }
@@ -59,7 +59,7 @@ fn main() {
         let texts: Vec<String> = (0..64).map(|i| format!("{i} {}", words(size))).collect();
         for (kind, tokenizer) in [("model", &tokenizer), ("simulated", &simulated)] {
             time(&format!("encode {size} words, {kind}"), rounds, |i| {
-                black_box(tokenizer.encode(&texts[i as usize % 64], SpecialTokens::With));
+                black_box(tokenizer.encode(&texts[i as usize % 64], SpecialTokenHandling::With));
             });
         }
     }
@@ -68,7 +68,7 @@ fn main() {
         serde_json::json!({"role": "user", "content": words(90)}).into(),
     ];
     time("render a conversation", rounds, |_| {
-        let chat = ChatInput {
+        let chat = ChatTemplateInput {
             messages: &messages,
             tools: None,
             documents: None,
@@ -80,7 +80,7 @@ fn main() {
         };
         black_box(tokenizer.render_chat(&chat).expect("the fixture's template"));
     });
-    let generator = ReplyGenerator::new(TextMode::Random, 7, tokenizer);
+    let generator = ReplyGenerator::new(ReplyTextMode::Random, 7, tokenizer);
     let endless = |strings: &[&str]| {
         let strings = strings.iter().map(|text| (*text).to_owned());
         StopConditions {
@@ -89,7 +89,7 @@ fn main() {
             ..StopConditions::default()
         }
     };
-    let bias = TokenSteering::default();
+    let bias = OutputTokenConstraints::default();
     let prompt = TokenizedPrompt::default();
     for limit in [100, 2_000] {
         let stops = endless(&[]);

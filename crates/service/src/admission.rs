@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use vllm_sim_engine::driver::{SequenceState, SharedProgress};
+use vllm_sim_engine::driver::{SequenceState, SharedSequenceProgress};
 
 /// Limits on the requests in flight, from arrival to end; `None` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,12 +43,12 @@ impl OpenPrefills {
 
 /// Guard of the prompt tokens of a generation job, which count until its sequences are submitted
 /// and counted themselves.
-pub(super) struct ReservedTokens<'b> {
+pub(super) struct PrefillTokenReservation<'b> {
     backlog: &'b PrefillBacklog,
     tokens: u64,
 }
 
-impl Drop for ReservedTokens<'_> {
+impl Drop for PrefillTokenReservation<'_> {
     fn drop(&mut self) {
         let mut prefills = self.backlog.lock();
         prefills.reserved = prefills.reserved.saturating_sub(self.tokens);
@@ -56,7 +56,7 @@ impl Drop for ReservedTokens<'_> {
 }
 
 struct OpenPrefill {
-    progress: Weak<SharedProgress>,
+    progress: Weak<SharedSequenceProgress>,
     tokens: u32,
 }
 
@@ -75,16 +75,20 @@ impl PrefillBacklog {
 
     /// Counts `tokens` prompt tokens until the guard is dropped; returns `None` if `max` tokens are
     /// already counted.
-    pub(super) fn reserve_tokens(&self, tokens: u64, max: u64) -> Option<ReservedTokens<'_>> {
+    pub(super) fn reserve_tokens(
+        &self,
+        tokens: u64,
+        max: u64,
+    ) -> Option<PrefillTokenReservation<'_>> {
         let mut prefills = self.lock();
         if prefills.total_tokens() >= max {
             return None;
         }
         prefills.reserved = prefills.reserved.saturating_add(tokens);
-        Some(ReservedTokens { backlog: self, tokens })
+        Some(PrefillTokenReservation { backlog: self, tokens })
     }
 
-    pub(super) fn add_prefill(&self, progress: &Arc<SharedProgress>, tokens: u32) {
+    pub(super) fn add_prefill(&self, progress: &Arc<SharedSequenceProgress>, tokens: u32) {
         let progress = Arc::downgrade(progress);
         self.lock().open.push(OpenPrefill { progress, tokens });
     }
@@ -100,22 +104,22 @@ pub struct ServerLoad(Arc<AtomicI64>);
 
 /// Guard of a request, which counts in the server's load until the guard is dropped.
 #[derive(Debug)]
-pub struct LoadGuard(ServerLoad);
+pub struct ServerLoadGuard(ServerLoad);
 
 impl ServerLoad {
     /// Counts a request in the server's load until the guard is dropped.
-    pub fn count_request(&self) -> LoadGuard {
+    pub fn count_request(&self) -> ServerLoadGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
-        LoadGuard(self.clone())
+        ServerLoadGuard(self.clone())
     }
 
     /// Returns the number of requests in progress.
-    pub fn requests(&self) -> i64 {
+    pub fn request_count(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for LoadGuard {
+impl Drop for ServerLoadGuard {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -158,7 +162,7 @@ impl LargeBodyMemory {
     ///
     /// # Errors
     /// [`LargeBodyMemoryFull`] if all large messages would exceed their limit.
-    pub fn reserve_bytes(
+    pub fn reserve_body_bytes(
         &self,
         bytes: u64,
     ) -> Result<Option<LargeBodyReservation>, LargeBodyMemoryFull> {
@@ -182,12 +186,12 @@ mod tests {
     #[test]
     fn large_messages_have_a_common_limit() {
         let memory = LargeBodyMemory::default();
-        let large = || memory.reserve_bytes(256 << 20);
+        let large = || memory.reserve_body_bytes(256 << 20);
         let mut held: Vec<_> = (0..8).map(|_| large().unwrap()).collect();
         assert!(large().is_err());
-        assert!(memory.reserve_bytes(LARGE_MESSAGE_BYTES - 1).unwrap().is_none());
+        assert!(memory.reserve_body_bytes(LARGE_MESSAGE_BYTES - 1).unwrap().is_none());
         held.pop();
         assert!(large().is_ok());
-        assert!(memory.reserve_bytes(u64::MAX).is_err());
+        assert!(memory.reserve_body_bytes(u64::MAX).is_err());
     }
 }

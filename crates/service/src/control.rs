@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{EngineCommand, InferenceService, PrefixCacheReset};
-use vllm_sim_engine::driver::{EngineLocks, LiveEngine};
+use super::{EngineCommand, InferenceService, PrefixCacheResetScope};
+use vllm_sim_engine::driver::{EngineLockGuards, LiveEngine};
 
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -132,7 +132,7 @@ impl InferenceService {
     }
 
     /// Locks every engine until the returned guard is dropped.
-    pub fn lock_engines(&self) -> EngineLocks<'_> {
+    pub fn lock_engines(&self) -> EngineLockGuards<'_> {
         LiveEngine::lock_engines(self.rank_engines())
     }
 
@@ -140,21 +140,23 @@ impl InferenceService {
     ///
     /// Returns when running requests have ended, or when a later command resumes generation; false
     /// in the second case.
-    pub async fn pause(&self, halt: PauseMode) -> bool {
+    pub async fn pause_generation(&self, halt: PauseMode) -> bool {
         let paused = |state: &mut PauseState| state.paused = Some(halt);
         self.stop_running_requests(halt, paused).await
     }
 
     /// Pauses generation, then clears the caches unless a later command resumed generation.
     pub async fn pause_and_clear_caches(&self, halt: PauseMode) {
-        if self.pause(halt).await {
-            self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt));
+        if self.pause_generation(halt).await {
+            self.command_all_engines(&EngineCommand::ResetPrefixCache(
+                PrefixCacheResetScope::Preempt,
+            ));
             self.reset_encoder_cache();
         }
     }
 
     /// Resumes generation in all engines after [`Self::pause`].
-    pub fn resume(&self) {
+    pub fn resume_generation(&self) {
         self.control.update_state(self, |state| {
             state.paused = None;
             state.stopping = None;
@@ -181,22 +183,24 @@ impl InferenceService {
             }
         };
         if self.stop_running_requests(halt, asleep).await && level > 0 {
-            self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt));
+            self.command_all_engines(&EngineCommand::ResetPrefixCache(
+                PrefixCacheResetScope::Preempt,
+            ));
         }
     }
 
     /// Starts llm-d's sleep: empties and disables the prefix cache, while requests are still
     /// served.
-    pub fn sleep_llmd(&self) {
+    pub fn start_llmd_sleep(&self) {
         self.control.update_state(self, |state| {
             state.missing.insert(SleepTag::KvCache);
         });
         self.command_all_engines(&EngineCommand::Caching(false));
-        self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget));
+        self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Forget));
     }
 
     /// Ends llm-d's sleep; with `cache` the prefix cache is enabled again.
-    pub fn wake_llmd(&self, cache: bool) {
+    pub fn end_llmd_sleep(&self, cache: bool) {
         self.control.update_state(self, |state| state.missing.clear());
         if cache {
             self.command_all_engines(&EngineCommand::Caching(true));
@@ -251,7 +255,7 @@ impl InferenceService {
     /// blocks are in use.
     ///
     /// As in vLLM, idle ranks clear their cache even if another rank fails.
-    pub fn reset_prefix_cache(&self, reset: PrefixCacheReset) -> bool {
+    pub fn reset_prefix_cache(&self, reset: PrefixCacheResetScope) -> bool {
         self.command_all_engines(&EngineCommand::ResetPrefixCache(reset))
     }
 

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::admission::AdmissionLimits;
 use crate::fault::{
-    DrawnFault, ExceededAdmissionLimit, FaultObserver, FaultOrigin, FaultRates, KV_LOAD_FAILURE,
+    DrawnFaults, ExceededAdmissionLimit, FaultObserver, FaultOrigin, FaultRates, KV_LOAD_FAILURE,
 };
 use crate::scenario::{ScenarioArrival, ScenarioRun};
 use vllm_sim_engine::{SimTime, TokenDelays};
@@ -52,7 +52,7 @@ pub(crate) struct KvLoadFailureReport {
 }
 
 impl KvLoadFailureReport {
-    pub(crate) fn report_failure(&self) {
+    pub(crate) fn report_kv_load_failure(&self) {
         self.observer.on_fault(KV_LOAD_FAILURE, &self.origin);
     }
 }
@@ -74,7 +74,7 @@ impl FaultControl {
     /// Settings without fault rates apply to every request anyway, so they do not require a
     /// decision per request.
     pub fn set_initial_settings(&self, settings: LiveFaultSettings) {
-        if settings.rates.injects_nothing() {
+        if settings.rates.injects_no_faults() {
             self.settings.store(Arc::new(settings));
         } else {
             self.replace_settings(settings);
@@ -105,10 +105,10 @@ impl FaultControl {
         seed: u64,
         now: SimTime,
         id: Option<&str>,
-    ) -> (Arc<LiveFaultSettings>, DrawnFault) {
+    ) -> (Arc<LiveFaultSettings>, DrawnFaults) {
         let scenario = self.scenario.load_full();
         let arrival = scenario.and_then(|scenario| {
-            scenario.count_arrival(now, id, |scenario, arrival: ScenarioArrival| {
+            scenario.count_request_arrival(now, id, |scenario, arrival: ScenarioArrival| {
                 let seed = scenario.seed.unwrap_or(seed);
                 self.draw_faults(seed, arrival.key)
             })
@@ -119,14 +119,14 @@ impl FaultControl {
         })
     }
 
-    fn draw_faults(&self, seed: u64, key: u64) -> (Arc<LiveFaultSettings>, DrawnFault) {
+    fn draw_faults(&self, seed: u64, key: u64) -> (Arc<LiveFaultSettings>, DrawnFaults) {
         let settings = self.settings();
         let drawn = settings.rates.draw_faults(seed, key);
         (settings, drawn)
     }
 
     /// Reports to the observer that an admission limit rejected a request.
-    pub fn report_rejected(&self, bound: ExceededAdmissionLimit) {
+    pub fn report_rejected_request(&self, bound: ExceededAdmissionLimit) {
         if let Some(observer) = self.observer.get() {
             observer.on_rejected(bound);
         }
@@ -153,7 +153,7 @@ impl FaultControl {
 
 /// A handle by which an injected fault breaks a client connection.
 ///
-/// The task that serves the connection awaits [`Self::wait_until_broken`] in parallel with its work, then
+/// The task that serves the connection awaits [`Self::wait_until_connection_broken`] in parallel with its work, then
 /// drops the socket. [`Self::is_reset`] selects a TCP reset instead of a regular close.
 #[derive(Debug, Default)]
 pub struct ConnectionHandle {
@@ -174,14 +174,14 @@ impl ConnectionHandle {
     }
 
     /// Resolves when an injected fault breaks the connection.
-    pub async fn wait_until_broken(&self) {
+    pub async fn wait_until_connection_broken(&self) {
         self.broken.notified().await;
     }
 }
 
 /// Simulated availability of a server to its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Availability {
+pub struct ServerAvailability {
     /// Number of simulated restarts of the server; connections from before a restart are reset.
     pub lives: u32,
     /// Whether the server also resets new connections.

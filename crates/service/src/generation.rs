@@ -12,10 +12,11 @@ use crate::fault::FaultOrigin;
 use crate::generate::request::ModelTarget;
 use crate::prompt::PromptSource;
 use crate::request::{
-    GenerationRequest, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
+    GenerationRequest, OutputTokenBudget, RequestSubmissionChecks, ResolvedModel,
+    ValidatedRequestFacts,
 };
 use crate::scripted::{ConversationFacts, MatchedRequest, ReservedReply};
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::sampling::output_budget_tokens;
 use vllm_sim_wire::{Fault, SamplingParams};
 
@@ -48,14 +49,14 @@ impl InferenceService {
     ///
     /// # Errors
     /// [`RejectedRequest`] if a check fails; the request then leaves no state behind.
-    pub async fn generate(
+    pub async fn generate_reply(
         self: &Arc<Self>,
         rules: &RequestRules,
         resolved: ResolvedModel,
         // Boxed, because a future stores its argument twice and moves with it.
         mut request: Box<GenerationRequest>,
-    ) -> Result<(Reply, ReplyFacts), RejectedRequest> {
-        let conversations = match self.replies.reads_conversations() {
+    ) -> Result<(Reply, ValidatedRequestFacts), RejectedRequest> {
+        let conversations = match self.replies.has_conversation_conditions() {
             true => conversations(&request),
             false => Vec::new(),
         };
@@ -77,7 +78,7 @@ impl InferenceService {
                 }
             }
         }
-        if self.has_lost_source(&request.transfer).await {
+        if self.has_lost_kv_source(&request.transfer).await {
             request.transfer = KvTransfer::FromLostRemote;
         }
         let tail = std::mem::take(&mut request.tail).into_result()?;
@@ -102,7 +103,7 @@ impl InferenceService {
                     faults.and_then(|f| self.faults.kv_load_failure_report(&f.settings.origin));
                 Ok((reply, facts))
             }
-            Err(error) if error.is_reported_late() => {
+            Err(error) if error.is_reported_after_headers() => {
                 Err(RejectedRequest::Late(error.into(), Box::new(facts)))
             }
             Err(error) => Err(error.into()),
@@ -116,7 +117,7 @@ impl InferenceService {
         rules: &RequestRules,
         resolved: &ResolvedModel,
         request: &mut GenerationRequest,
-    ) -> Result<ReplyFacts, RequestError> {
+    ) -> Result<ValidatedRequestFacts, RequestError> {
         let RequestRules { limits, defaults, dialect, .. } = rules;
         let source = std::mem::take(&mut request.prompts);
         if dialect.admits_on_arrival() {
@@ -129,7 +130,7 @@ impl InferenceService {
         }
         let prompts = self.create_prompts(rules, source).await?;
         let lengths = || prompts.iter().map(|prompt| prompt.tokens.len());
-        if request.checks == SubmissionChecks::All {
+        if request.checks == RequestSubmissionChecks::All {
             let asked = request.max_tokens;
             let whole = lengths()
                 .try_for_each(|prompt| dialect.check_prompt_and_output(limits, prompt, asked));
@@ -142,12 +143,14 @@ impl InferenceService {
         }
         validation.into_result()?;
         let longest = match request.room {
-            OutputBudget::Shared | OutputBudget::PerPrompt => lengths().max().unwrap_or(0),
-            OutputBudget::Context => 0,
+            OutputTokenBudget::Shared | OutputTokenBudget::PerPrompt => {
+                lengths().max().unwrap_or(0)
+            }
+            OutputTokenBudget::Context => 0,
         };
         let budget = output_budget_tokens(limits, request.max_tokens, longest, defaults);
         let sampling = std::mem::take(&mut request.sampling).into_result()?;
-        Ok(ReplyFacts {
+        Ok(ValidatedRequestFacts {
             id: request.id.clone(),
             target: resolved.target.clone(),
             prompts,
@@ -166,7 +169,7 @@ impl InferenceService {
         &self,
         resolved: &ResolvedModel,
         request: &GenerationRequest,
-        facts: &ReplyFacts,
+        facts: &ValidatedRequestFacts,
         conversations: Vec<ConversationFacts>,
     ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
         let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
@@ -190,9 +193,9 @@ impl InferenceService {
         &self,
         rules: &RequestRules,
         request: &GenerationRequest,
-        facts: &ReplyFacts,
+        facts: &ValidatedRequestFacts,
     ) -> Result<(), RequestError> {
-        if request.checks == SubmissionChecks::None {
+        if request.checks == RequestSubmissionChecks::None {
             return Ok(());
         }
         let limits = &rules.limits;
@@ -218,8 +221,8 @@ impl InferenceService {
         let mut count = 0;
         for word in words {
             let word = word.trim_start();
-            let plain = tokenizer.encode(word, SpecialTokens::Without);
-            let spaced = tokenizer.encode(&format!(" {word}"), SpecialTokens::Without);
+            let plain = tokenizer.encode(word, SpecialTokenHandling::Without);
+            let spaced = tokenizer.encode(&format!(" {word}"), SpecialTokenHandling::Without);
             count += 1;
             if plain.len() == spaced.len() && plain.first() != spaced.first() {
                 count += 1;
@@ -293,7 +296,7 @@ impl InferenceService {
     /// whether the prompt cannot be loaded from there.
     ///
     /// In vLLM the request then waits in the engine, with the reason `deferred`.
-    pub(crate) async fn has_lost_source(&self, transfer: &KvTransfer) -> bool {
+    pub(crate) async fn has_lost_kv_source(&self, transfer: &KvTransfer) -> bool {
         let (Some(handshake), KvTransfer::FromRemote(source)) = (&self.handshake, transfer) else {
             return false;
         };

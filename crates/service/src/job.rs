@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::dialect::{AllowedToolSchemas, RequestRules};
-use super::request::{GenerationRequest, OutputBudget, ReplyFacts};
+use super::request::{GenerationRequest, OutputTokenBudget, ValidatedRequestFacts};
 use super::{PrefillHandoff, RequestError, ServeError, run_blocking};
-use crate::generate::request::{StopConditions, StopString, TokenSteering};
-use crate::generate::tools::{ToolChoice, ToolDefinition, validate_llmd_whitelist};
+use crate::generate::request::{OutputTokenConstraints, StopConditions, StopString};
+use crate::generate::tools::{ToolChoice, ToolDefinition, validate_llmd_tool_parameters};
 use crate::scripted::ReservedReply;
 use vllm_sim_engine::driver::KvSourceServer;
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 use vllm_sim_schema_sampler::{
     CompiledConstraint, Constraint, ConstraintError, SampleLimits, compile_constraint,
 };
@@ -27,7 +27,7 @@ use vllm_sim_wire::{Fault, SamplingParams};
 pub(crate) struct GenerationJob {
     /// Request without prompts and sampling parameters, which are in `facts`.
     pub(crate) request: Box<GenerationRequest>,
-    pub(crate) facts: ReplyFacts,
+    pub(crate) facts: ValidatedRequestFacts,
     /// Number of choices per prompt, at least 1.
     pub(crate) n: u32,
     /// Maximum number of output tokens per choice; the context limits it further.
@@ -39,7 +39,7 @@ pub(crate) struct GenerationJob {
     /// seed.
     pub(crate) greedy: bool,
     pub(crate) stops: Cow<'static, StopConditions>,
-    pub(crate) bias: Cow<'static, TokenSteering>,
+    pub(crate) bias: Cow<'static, OutputTokenConstraints>,
     pub(crate) thinking_budget: Option<u32>,
     pub(crate) content: ReplyContent,
     /// Scripted reply for each prompt, in place of generated text; may be empty.
@@ -63,7 +63,8 @@ pub(crate) struct ResponseSizeOptions {
     pub(crate) prompt_logprobs: Option<i64>,
 }
 
-static NO_STEERING: LazyLock<TokenSteering> = LazyLock::new(TokenSteering::default);
+static NO_STEERING: LazyLock<OutputTokenConstraints> =
+    LazyLock::new(OutputTokenConstraints::default);
 /// Stop conditions of requests without stop strings and stop tokens, indexed by `ignore_eos`.
 static NO_STOP_CONDITIONS: LazyLock<[StopConditions; 2]> = LazyLock::new(|| {
     [false, true].map(|ignore_eos| StopConditions { ignore_eos, ..StopConditions::default() })
@@ -100,7 +101,7 @@ fn stop_conditions(params: &SamplingParams) -> Cow<'static, StopConditions> {
     })
 }
 
-fn token_steering(params: &SamplingParams) -> Cow<'static, TokenSteering> {
+fn token_steering(params: &SamplingParams) -> Cow<'static, OutputTokenConstraints> {
     let bad_words = params.bad_words.as_deref().unwrap_or_default();
     let allowed = params.allowed_token_ids.as_deref();
     if params.logit_bias.is_none() && allowed.is_none() && bad_words.is_empty() {
@@ -108,14 +109,14 @@ fn token_steering(params: &SamplingParams) -> Cow<'static, TokenSteering> {
     }
     let logits = params.logit_bias.iter().flat_map(|bias| &bias.0);
     let logits = logits.filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, *bias)));
-    Cow::Owned(TokenSteering::new(logits, allowed.map(to_token_ids), bad_words))
+    Cow::Owned(OutputTokenConstraints::new(logits, allowed.map(to_token_ids), bad_words))
 }
 
 impl GenerationJob {
     pub(crate) fn new(
         rules: &RequestRules,
         request: Box<GenerationRequest>,
-        facts: ReplyFacts,
+        facts: ValidatedRequestFacts,
         content: ReplyContent,
     ) -> Self {
         let params = &facts.params;
@@ -124,13 +125,15 @@ impl GenerationJob {
         Self {
             n: clamp_to_u32(params.n).max(1),
             max_tokens: match request.room {
-                OutputBudget::Shared | OutputBudget::Context => params.max_tokens.map(clamp_to_u32),
+                OutputTokenBudget::Shared | OutputTokenBudget::Context => {
+                    params.max_tokens.map(clamp_to_u32)
+                }
                 // The script also applies the limit of the context.
-                OutputBudget::PerPrompt => asked.map(|n| clamp_to_u32(n).max(1)),
+                OutputTokenBudget::PerPrompt => asked.map(|n| clamp_to_u32(n).max(1)),
             },
             limited: match request.room {
-                OutputBudget::Shared => asked.or(rules.defaults.max_tokens).is_some(),
-                OutputBudget::PerPrompt | OutputBudget::Context => asked.is_some(),
+                OutputTokenBudget::Shared => asked.or(rules.defaults.max_tokens).is_some(),
+                OutputTokenBudget::PerPrompt | OutputTokenBudget::Context => asked.is_some(),
             },
             seed: params.seed.map(|seed| seed as i64),
             greedy: params.temperature < GREEDY_TEMPERATURE || params.top_k == 1,
@@ -224,7 +227,7 @@ impl KvTransferNegotiation {
 /// whitelist.
 pub(super) async fn reply_content(
     request: &GenerationRequest,
-    facts: &ReplyFacts,
+    facts: &ValidatedRequestFacts,
     schemas: AllowedToolSchemas,
 ) -> Result<ReplyContent, RequestError> {
     let outputs = facts.params.structured_outputs.as_ref();
@@ -255,7 +258,7 @@ pub(super) async fn reply_content(
     if schemas == AllowedToolSchemas::Whitelisted {
         for tool in &offered.tools {
             let parameters = tool.parameters.clone().unwrap_or_default();
-            validate_llmd_whitelist(&parameters)
+            validate_llmd_tool_parameters(&parameters)
                 .map_err(|e| Fault::bad_request(format!("Tool validation failed: {e}")))?;
         }
     }
@@ -267,13 +270,13 @@ pub(super) async fn reply_content(
 }
 
 /// Compiles the JSON Schema that the prompt describes; `None` if no value satisfies it.
-async fn compile_prompt_schema(facts: &ReplyFacts) -> Option<CompiledConstraint> {
+async fn compile_prompt_schema(facts: &ValidatedRequestFacts) -> Option<CompiledConstraint> {
     let schema = facts.prompts.first()?.schema.as_ref()?;
     let constraint = Constraint::Json(schema.as_ref().clone());
     let read = run_blocking(async move {
         let compiled = compile_constraint(&constraint)?;
         compiled.sample_text(
-            &mut request_rng(0, 0, StreamPurpose::Structured),
+            &mut request_rng(0, 0, RandomStreamPurpose::Structured),
             &SampleLimits::default(),
         )?;
         Ok::<_, ConstraintError>(compiled)
@@ -395,7 +398,7 @@ impl ReplySize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::logprobs::LogprobPosition;
+    use crate::logprobs::LogprobInputs;
     use proptest::prelude::*;
 
     fn edges() -> impl Strategy<Value = i64> {
@@ -442,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_row_has_no_more_entries_than_the_vocabulary() {
-        let position = LogprobPosition { vocabulary: 50, context: 3, temperature: 1.0 };
+        let position = LogprobInputs { vocabulary: 50, context: 3, temperature: 1.0 };
         assert_eq!(position.chosen_and_top_tokens(7, usize::MAX).len(), 51);
         assert_eq!(position.chosen_and_other_top_tokens(7, usize::MAX).len(), 50);
     }

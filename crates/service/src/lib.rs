@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::fault::ExceededAdmissionLimit;
 use crate::generate::ReplyGenerator;
-use crate::generate::tools::ToolPlanError;
+use crate::generate::tools::ToolCallPlanError;
 use scripted::ScriptedReplies;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::LiveEngine;
@@ -35,27 +35,27 @@ use vllm_sim_engine::kv::BlockHasher;
 use vllm_sim_schema_sampler::{ConstraintError, SchemaCache};
 
 pub use admission::{
-    AdmissionLimits, LargeBodyMemory, LargeBodyMemoryFull, LargeBodyReservation, LoadGuard,
-    ServerLoad,
+    AdmissionLimits, LargeBodyMemory, LargeBodyMemoryFull, LargeBodyReservation, ServerLoad,
+    ServerLoadGuard,
 };
 pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
 pub use control::{PauseControl, PauseMode, SleepTag};
-pub use dialect::{AllowedToolSchemas, Dialect, RequestRules};
-pub use fault_control::{Availability, ConnectionHandle, FaultControl, LiveFaultSettings};
+pub use dialect::{AllowedToolSchemas, RequestRules, ServerDialect};
+pub use fault_control::{ConnectionHandle, FaultControl, LiveFaultSettings, ServerAvailability};
 pub use job::{KvTransfer, KvTransferAgreement, KvTransferNegotiation};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
-pub use ngram::NgramLookup;
+pub use ngram::NgramLookupSettings;
 pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
 pub use request::{
-    DeferredCheck, GenerationRequest, KvBlockLabels, OutputBudget, RejectedRequest, Reply,
-    ReplyChoice, ReplyFacts, RequestContext, RequestError, ResolvedModel, SubmissionChecks,
-    TokenUsage, ToolRequest, UsageCounts,
+    DeferredCheck, GenerationRequest, KvBlockLabels, OutputTokenBudget, RejectedRequest, Reply,
+    ReplyChoice, RequestContext, RequestError, RequestSubmissionChecks, RequestedTools,
+    ResolvedModel, TokenUsage, TokenUsageCounts, ValidatedRequestFacts,
 };
 pub use request_faults::{
-    CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, InjectorAction, RequestFaults,
+    CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, FaultInjectorAction, RequestFaults,
 };
 pub use settings::{ServiceSettings, ServingRole};
-pub use vllm_sim_engine::{CachedBlock, EngineCommand, PrefixCacheReset};
+pub use vllm_sim_engine::{CachedBlock, EngineCommand, PrefixCacheResetScope};
 
 /// Maximum number of sequences in one request, prompts times choices.
 ///
@@ -139,12 +139,12 @@ pub enum ServeError {
     Constraint(#[from] ConstraintError),
     /// The tool calls cannot be generated.
     #[error(transparent)]
-    Tools(#[from] ToolPlanError),
+    Tools(#[from] ToolCallPlanError),
 }
 
 impl ServeError {
     /// Returns whether vLLM reports the error only after it has sent the headers of a stream.
-    pub(crate) fn is_reported_late(&self) -> bool {
+    pub(crate) fn is_reported_after_headers(&self) -> bool {
         match self {
             Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens => false,
             Self::Draining | Self::Abandoned => false,
@@ -198,12 +198,12 @@ fn report_adapters(ranks: &[LiveEngine], adapters: &[LoraAdapter]) {
 
 /// Guard of a job's sequences, which count as in flight until the guard is dropped.
 #[derive(Debug)]
-pub struct InFlightGuard {
+pub struct InFlightSequencesGuard {
     sequences: u32,
     in_flight: Arc<AtomicU32>,
 }
 
-impl Drop for InFlightGuard {
+impl Drop for InFlightSequencesGuard {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(self.sequences, Ordering::Relaxed);
     }
@@ -268,7 +268,7 @@ impl InferenceService {
             draining: _,
         } = self;
         self.command_all_engines(&EngineCommand::CancelAll);
-        self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget));
+        self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Forget));
         self.command_all_engines(&EngineCommand::ResetHostTier);
         self.command_all_engines(&EngineCommand::ResetEncoderCache);
         models.restore_adapters(adapters);
@@ -285,13 +285,13 @@ impl InferenceService {
     ///
     /// # Errors
     /// [`AdapterLoadError`] if the name is taken, or if name or path is too long.
-    pub fn load_adapter(
+    pub fn load_lora_adapter(
         &self,
         name: &str,
         path: &str,
         mode: AdapterLoadMode,
     ) -> Result<(), AdapterLoadError> {
-        let adapter = self.models.load_adapter(name, path, None, mode)?;
+        let adapter = self.models.load_lora_adapter(name, path, None, mode)?;
         report_adapters(&self.ranks, &[adapter]);
         Ok(())
     }
@@ -355,7 +355,7 @@ impl InferenceService {
     }
 
     fn count_rejection(&self, bound: ExceededAdmissionLimit) -> ServeError {
-        self.faults.report_rejected(bound);
+        self.faults.report_rejected_request(bound);
         match bound {
             ExceededAdmissionLimit::Requests => ServeError::TooManyRequests,
             ExceededAdmissionLimit::Tokens => ServeError::TooManyTokens,
@@ -366,7 +366,7 @@ impl InferenceService {
     ///
     /// The check and the reservation are one atomic step, so concurrent requests cannot exceed the
     /// limit together.
-    pub fn admit_sequences(&self, sequences: u32) -> Result<InFlightGuard, ServeError> {
+    pub fn admit_sequences(&self, sequences: u32) -> Result<InFlightSequencesGuard, ServeError> {
         if self.is_draining() {
             return Err(ServeError::Draining);
         }
@@ -379,7 +379,7 @@ impl InferenceService {
         if (count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)).is_err() {
             return Err(self.count_rejection(ExceededAdmissionLimit::Requests));
         }
-        let guard = InFlightGuard { sequences, in_flight: self.in_flight.clone() };
+        let guard = InFlightSequencesGuard { sequences, in_flight: self.in_flight.clone() };
         if tokens.is_some_and(|max| self.backlog.total_tokens() >= max) {
             return Err(self.count_rejection(ExceededAdmissionLimit::Tokens));
         }
@@ -394,7 +394,7 @@ impl InferenceService {
     fn reserve_prefill_tokens(
         &self,
         tokens: u64,
-    ) -> Result<Option<admission::ReservedTokens<'_>>, ServeError> {
+    ) -> Result<Option<admission::PrefillTokenReservation<'_>>, ServeError> {
         let Some(max) = self.admission_limits().tokens else {
             return Ok(None);
         };

@@ -82,13 +82,13 @@ impl ServedModels {
 
     /// Sets the folder from which adapters are loaded at their first request.
     #[must_use]
-    pub fn with_resolver_folder(mut self, folder: Option<PathBuf>) -> Self {
+    pub fn with_lora_resolver_folder(mut self, folder: Option<PathBuf>) -> Self {
         self.resolver_folder = folder;
         self
     }
 
     /// Returns the served names of the base model; responses show the first one.
-    pub fn served_names(&self) -> &[Arc<str>] {
+    pub fn served_model_names(&self) -> &[Arc<str>] {
         &self.served
     }
 
@@ -151,14 +151,14 @@ impl ServedModels {
         let base = config["base_model_name_or_path"].as_str()?;
         let is_ours = config["peft_type"] == "LORA" && *base == **self.displayed_model_name();
         is_ours.then_some(())?;
-        self.load_adapter(name, path.to_str()?, None, AdapterLoadMode::InPlace).ok()
+        self.load_lora_adapter(name, path.to_str()?, None, AdapterLoadMode::InPlace).ok()
     }
 
     /// Loads a LoRA adapter.
     ///
     /// # Errors
     /// [`AdapterLoadError`] if the name is taken, or if name or path is too long.
-    pub fn load_adapter(
+    pub fn load_lora_adapter(
         &self,
         name: &str,
         path: &str,
@@ -199,7 +199,7 @@ impl ServedModels {
     }
 
     /// Unloads a LoRA adapter; returns `false` if none has that name.
-    pub fn unload_adapter(&self, name: &str) -> bool {
+    pub fn unload_lora_adapter(&self, name: &str) -> bool {
         let mut adapters = self.adapters.write();
         let removed = adapters.by_name.shift_remove(name).is_some();
         if removed {
@@ -229,11 +229,11 @@ mod tests {
         for id in 0..20_000 {
             let name = format!("a{id}");
             assert_eq!(
-                models.load_adapter(&name, "/p", None, AdapterLoadMode::New).unwrap().id,
+                models.load_lora_adapter(&name, "/p", None, AdapterLoadMode::New).unwrap().id,
                 id + 1
             );
         }
-        assert!(models.unload_adapter("a1") && !models.unload_adapter("a1"));
+        assert!(models.unload_lora_adapter("a1") && !models.unload_lora_adapter("a1"));
         let all = models.loaded_adapters();
         assert_eq!(all.len(), 19_999);
         assert_eq!((&*all[0].name, &*all[1].name), ("a0", "a2"));
@@ -243,11 +243,11 @@ mod tests {
         );
         let long = "x".repeat(MAX_NAME_BYTES + 1);
         assert_eq!(
-            models.load_adapter(&long, "/p", None, AdapterLoadMode::New),
+            models.load_lora_adapter(&long, "/p", None, AdapterLoadMode::New),
             Err(AdapterLoadError::TooLong)
         );
         assert_eq!(
-            models.load_adapter("b", &long, None, AdapterLoadMode::New),
+            models.load_lora_adapter("b", &long, None, AdapterLoadMode::New),
             Err(AdapterLoadError::TooLong)
         );
     }

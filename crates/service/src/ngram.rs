@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::generate::ReplyScript;
-use vllm_sim_engine::StepDrafts;
+use vllm_sim_engine::StepDraftCounts;
 
 const HASH_BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -17,7 +17,7 @@ const HASH_BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 /// **Source:** vLLM 0.33 `vllm/v1/spec_decode/ngram_proposer.py`,
 /// `_find_longest_matched_ngram_and_propose_tokens`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NgramLookup {
+pub struct NgramLookupSettings {
     /// Minimum n-gram length in tokens, at least 1.
     pub min: u32,
     /// Maximum n-gram length in tokens, at least `min`; the longest match wins.
@@ -26,12 +26,12 @@ pub struct NgramLookup {
     pub tokens: u32,
 }
 
-impl NgramLookup {
+impl NgramLookupSettings {
     pub(super) fn draft_lengths_of_script(
         &self,
         prompt: &[u32],
         script: &ReplyScript,
-    ) -> Arc<[StepDrafts]> {
+    ) -> Arc<[StepDraftCounts]> {
         let output: Vec<u32> = script.output_tokens().map(|token| token.id).collect();
         self.draft_lengths(prompt, &output)
     }
@@ -40,7 +40,7 @@ impl NgramLookup {
     /// the last.
     ///
     /// The longest matching n-gram wins; among equal lengths, the earliest.
-    fn draft_lengths(&self, prompt: &[u32], output: &[u32]) -> Arc<[StepDrafts]> {
+    fn draft_lengths(&self, prompt: &[u32], output: &[u32]) -> Arc<[StepDraftCounts]> {
         let text = [prompt, output].concat();
         let hashes = NgramHashes::new(&text, self.max as usize);
         let lengths: Vec<usize> = (self.min as usize..=self.max as usize).rev().collect();
@@ -64,14 +64,14 @@ impl NgramLookup {
     }
 
     /// Returns the lengths of the draft copied from position `from` and of its accepted prefix.
-    fn draft_at(&self, text: &[u32], end: usize, from: Option<usize>) -> StepDrafts {
+    fn draft_at(&self, text: &[u32], end: usize, from: Option<usize>) -> StepDraftCounts {
         let Some(from) = from else {
-            return StepDrafts::default();
+            return StepDraftCounts::default();
         };
         let most = (end - from).min(self.tokens as usize).min(u8::MAX.into());
         let proposed = &text[from..from + most];
         let right = proposed.iter().zip(&text[end..]);
-        StepDrafts {
+        StepDraftCounts {
             proposed: most as u8,
             accepted: right.take_while(|(draft, token)| draft == token).count() as u8,
         }
@@ -112,7 +112,7 @@ mod tests {
 
     fn drafts(lookup: (u32, u32, u32), prompt: &[u32], output: &[u32]) -> Vec<(u8, u8)> {
         let (min, max, tokens) = lookup;
-        let lookup = NgramLookup { min, max, tokens };
+        let lookup = NgramLookupSettings { min, max, tokens };
         let drafts = lookup.draft_lengths(prompt, output);
         drafts.iter().map(|d| (d.proposed, d.accepted)).collect()
     }

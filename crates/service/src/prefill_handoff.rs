@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::InferenceService;
-use vllm_sim_engine::driver::{KvSourceServer, SequenceState, SharedProgress};
+use vllm_sim_engine::driver::{KvSourceServer, SequenceState, SharedSequenceProgress};
 use vllm_sim_engine::{EngineCommand, SeqId, SequenceEndReason, SimTime};
 
 /// Callback for the end of a hand-off; its argument is whether the prompt was prefilled.
@@ -20,7 +20,7 @@ type EndReport = Box<dyn Fn(bool) + Send + Sync>;
 pub struct PrefillHandoff {
     /// Request id by which the decode server names the KV cache (`remote_request_id`).
     pub request: String,
-    placed: OnceLock<(u32, Arc<SharedProgress>)>,
+    placed: OnceLock<(u32, Arc<SharedSequenceProgress>)>,
     on_end: Option<EndReport>,
 }
 
@@ -65,7 +65,11 @@ impl PrefillHandoff {
             .then(|| (progress.leased_block_ids().unwrap_or_default(), progress.released_tokens()))
     }
 
-    pub(super) fn set_placement(&self, rank: usize, progress: &Arc<SharedProgress>) {
+    pub(super) fn set_rank_and_progress(
+        &self,
+        rank: usize,
+        progress: &Arc<SharedSequenceProgress>,
+    ) {
         // Runs once per request.
         let _ = self.placed.set((rank as u32, Arc::clone(progress)));
     }

@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 
 use super::prompt::PromptSource;
 use super::{
-    ConnectionHandle, InFlightGuard, KvTransfer, LargeBodyReservation, LoadGuard, PrefillHandoff,
-    RequestFaults, ServeError,
+    ConnectionHandle, InFlightSequencesGuard, KvTransfer, LargeBodyReservation, PrefillHandoff,
+    RequestFaults, ServeError, ServerLoadGuard,
 };
 use crate::fault_control::KvLoadFailureReport;
 use crate::generate::request::{ModelTarget, TokenizedPrompt};
 use crate::generate::tools::{ToolChoice, ToolDefinition};
-use crate::generate::{ReplyScript, ScriptCursor};
+use crate::generate::{ReplyScript, ReplyScriptCursor};
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 use vllm_sim_engine::{SequenceEndReason, SimTime};
 use vllm_sim_schema_sampler::Constraint;
@@ -37,9 +37,9 @@ pub struct GenerationRequest {
     /// Maximum number of output tokens per choice, if the client or the protocol sets it.
     pub max_tokens: Option<i128>,
     /// Upper bound of `max_tokens`, derived from the context length and the prompts.
-    pub room: OutputBudget,
+    pub room: OutputTokenBudget,
     /// Checks to run before the request is submitted to an engine.
-    pub checks: SubmissionChecks,
+    pub checks: RequestSubmissionChecks,
     /// Result of the request checks that do not need the prompt.
     pub validation: DeferredCheck<()>,
     /// Sampling parameters, without the output limit that the context sets.
@@ -47,7 +47,7 @@ pub struct GenerationRequest {
     /// Structured-output constraint, if the sampling parameters do not contain it.
     pub constraint: Option<Constraint>,
     /// Tools offered to the model, with the rules for calling them.
-    pub tools: Option<ToolRequest>,
+    pub tools: Option<RequestedTools>,
     /// Whether constrained text is parsed for tool calls.
     pub parses_calls: bool,
     /// Whether every choice repeats its prompt (`echo`).
@@ -89,7 +89,7 @@ pub struct KvBlockLabels {
 
 /// The tools that a request offers, and the rules for calling them.
 #[derive(Debug, Clone)]
-pub struct ToolRequest {
+pub struct RequestedTools {
     /// Tools offered to the model.
     pub tools: Vec<ToolDefinition>,
     /// Rule for tool calls: forbidden, optional, required, or one named tool.
@@ -100,7 +100,7 @@ pub struct ToolRequest {
 
 /// The length against which the output limit of a request is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OutputBudget {
+pub enum OutputTokenBudget {
     /// The context length less the longest prompt, the same for all prompts.
     #[default]
     Shared,
@@ -112,7 +112,7 @@ pub enum OutputBudget {
 
 /// The checks to run before a request is submitted to an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SubmissionChecks {
+pub enum RequestSubmissionChecks {
     /// vLLM's checks of the prompt length, token ids and sampling parameters.
     #[default]
     All,
@@ -145,7 +145,7 @@ impl ResolvedModel {
 
 /// The properties of a validated request that the renderer of its reply needs.
 #[derive(Debug)]
-pub struct ReplyFacts {
+pub struct ValidatedRequestFacts {
     /// Request id shown to the client.
     pub id: Arc<str>,
     /// Served model or LoRA adapter of the request.
@@ -208,7 +208,7 @@ pub enum RejectedRequest {
     /// A rejection before the headers of a stream are sent.
     Early(RequestError),
     /// A rejection after the headers of a stream are sent: the error is in the body.
-    Late(RequestError, Box<ReplyFacts>),
+    Late(RequestError, Box<ValidatedRequestFacts>),
 }
 
 impl RejectedRequest {
@@ -268,19 +268,19 @@ pub struct Reply {
     pub(crate) load_failure: Option<KvLoadFailureReport>,
     pub(crate) memory_reservation: Option<LargeBodyReservation>,
     /// Guard that counts the request in the server's load until the reply is dropped.
-    pub load: Option<LoadGuard>,
+    pub load: Option<ServerLoadGuard>,
     /// Hand-off of the prompt to a decode server, which ends with the reply.
     handoff: Option<Arc<PrefillHandoff>>,
-    _in_flight: InFlightGuard,
+    _in_flight: InFlightSequencesGuard,
 }
 
 /// The token counts of a request, updated when its reply is dropped.
 #[derive(Debug, Default)]
-pub struct TokenUsage(Mutex<UsageCounts>);
+pub struct TokenUsage(Mutex<TokenUsageCounts>);
 
 /// Numbers of tokens of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct UsageCounts {
+pub struct TokenUsageCounts {
     /// Prompt tokens; each prompt counts once, not once per choice.
     pub prompt: u32,
     /// Number of cached prompt tokens; part of `prompt`.
@@ -293,13 +293,13 @@ pub struct UsageCounts {
 
 impl TokenUsage {
     /// Returns the token counts; all are 0 until the reply is dropped.
-    pub fn token_counts(&self) -> UsageCounts {
+    pub fn token_counts(&self) -> TokenUsageCounts {
         *self.0.lock()
     }
 
-    fn add_counts(&self, more: UsageCounts) {
+    fn add_counts(&self, more: TokenUsageCounts) {
         let mut counts = self.0.lock();
-        *counts = UsageCounts {
+        *counts = TokenUsageCounts {
             prompt: counts.prompt.saturating_add(more.prompt),
             cached: counts.cached.saturating_add(more.cached),
             generated: counts.generated.saturating_add(more.generated),
@@ -315,7 +315,7 @@ pub struct ReplyChoice {
     /// Generated content, complete before the first token is released.
     pub script: ReplyScript,
     /// Token position up to which the front end has written the reply.
-    pub cursor: ScriptCursor,
+    pub cursor: ReplyScriptCursor,
     /// Number of output tokens that the front end has written.
     pub sent: u32,
     /// Whether another server decodes the prompt of the sequence.
@@ -330,7 +330,7 @@ impl Reply {
         prompts: Vec<u32>,
         n: u32,
         size: usize,
-        in_flight: InFlightGuard,
+        in_flight: InFlightSequencesGuard,
     ) -> Self {
         let choices: Vec<_> = scripts
             .into_iter()
@@ -339,7 +339,7 @@ impl Reply {
             .map(|(index, (script, handle))| ReplyChoice {
                 prompt: index / n.max(1) as usize,
                 script,
-                cursor: ScriptCursor::default(),
+                cursor: ReplyScriptCursor::default(),
                 sent: 0,
                 handed_over: false,
                 handle,
@@ -372,13 +372,15 @@ impl Reply {
         }
     }
 
-    fn usage_counts(&self) -> UsageCounts {
+    fn usage_counts(&self) -> TokenUsageCounts {
         let cached = self.prompts.iter().zip(0..).map(|(prompt, index)| {
             // The first choice of a prompt finds what was cached before the request.
             let first = self.choices.iter().find(|choice| choice.prompt == index);
-            first.map_or(0, |choice| choice.sequence_progress().reused_tokens(*prompt).min(*prompt))
+            first.map_or(0, |choice| {
+                choice.sequence_progress().reused_prompt_tokens(*prompt).min(*prompt)
+            })
         });
-        UsageCounts {
+        TokenUsageCounts {
             prompt: self.prompt_token_count(),
             cached: saturating_sum(cached),
             generated: saturating_sum(self.choices.iter().map(ReplyChoice::released_tokens)),
@@ -387,7 +389,7 @@ impl Reply {
     }
 
     /// Waits until every choice of the job has ended.
-    pub async fn wait_until_ended(&self) {
+    pub async fn wait_until_choices_ended(&self) {
         poll_fn(|cx| {
             let open = self.choices.iter().any(|choice| choice.poll_end(cx).is_pending());
             if open { Poll::Pending } else { Poll::Ready(()) }
@@ -423,7 +425,7 @@ impl Drop for Reply {
         if let Some(report) = &self.load_failure
             && self.choices.iter().any(|c| c.sequence_progress().has_failed_kv_load())
         {
-            report.report_failure();
+            report.report_kv_load_failure();
         }
     }
 }
@@ -440,7 +442,7 @@ impl ReplyChoice {
     }
 
     /// Returns the progress of the sequence in the engine.
-    pub fn sequence_progress(&self) -> &vllm_sim_engine::driver::SharedProgress {
+    pub fn sequence_progress(&self) -> &vllm_sim_engine::driver::SharedSequenceProgress {
         self.handle.progress()
     }
 

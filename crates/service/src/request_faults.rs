@@ -94,7 +94,7 @@ pub const CONNECTION_BREAK_FLUSH_DELAY: Duration = Duration::from_millis(10);
 
 /// An instruction of the fault injector to the writer of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InjectorAction {
+pub enum FaultInjectorAction {
     /// The writer continues the reply.
     Proceed,
     /// The writer sends an event that is not JSON.
@@ -171,16 +171,16 @@ impl FaultInjector {
     }
 
     /// Returns the next instruction to the writer; pending during a pause.
-    pub fn poll_action(&mut self, cx: &mut Context<'_>) -> Poll<InjectorAction> {
+    pub fn poll_action(&mut self, cx: &mut Context<'_>) -> Poll<FaultInjectorAction> {
         loop {
             if let Some((sleep, after)) = &mut self.hold {
                 ready!(sleep.as_mut().poll(cx));
                 match after {
                     AfterWait::Proceed => self.hold = None,
-                    AfterWait::Break => return Poll::Ready(InjectorAction::Break),
+                    AfterWait::Break => return Poll::Ready(FaultInjectorAction::Break),
                     AfterWait::Reset => {
                         let Some(conn) = &self.conn else {
-                            return Poll::Ready(InjectorAction::Break);
+                            return Poll::Ready(FaultInjectorAction::Break);
                         };
                         conn.reset_connection();
                         // The reset drops the connection, and this reply with it.
@@ -193,10 +193,10 @@ impl FaultInjector {
                 continue;
             }
             match self.plan.take_due_fault() {
-                None => return Poll::Ready(InjectorAction::Proceed),
+                None => return Poll::Ready(FaultInjectorAction::Proceed),
                 Some(FaultAction::Malformed) => {
                     self.report_fault("malformed_after");
-                    return Poll::Ready(InjectorAction::Garble);
+                    return Poll::Ready(FaultInjectorAction::Garble);
                 }
                 Some(FaultAction::Stall(time)) => {
                     self.report_fault("stall");

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-use super::{AdmissionLimits, NgramLookup};
-use crate::generate::tools::ToolSettings;
-use vllm_sim_engine::LoadFailurePolicy;
+use super::{AdmissionLimits, NgramLookupSettings};
+use crate::generate::tools::ToolCallSettings;
+use vllm_sim_engine::KvLoadFailurePolicy;
 use vllm_sim_engine::kv::BlockHashConfig;
-use vllm_sim_tokenizer::{ContentFormat, MediaTokenRules};
+use vllm_sim_tokenizer::{ChatTemplateContentFormat, MediaTokenRules};
 
 /// Settings of the service that apply to all requests.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub struct ServiceSettings {
     /// Limits on the requests in flight.
     pub admission: AdmissionLimits,
     /// Settings of generated tool calls.
-    pub tools: ToolSettings,
+    pub tools: ToolCallSettings,
     /// Hash settings of KV blocks; `None` disables the prefix cache.
     pub hashes: Option<BlockHashConfig>,
     /// Whether requests emit OpenTelemetry spans.
@@ -32,9 +32,9 @@ pub struct ServiceSettings {
     /// Phases of a request that this server performs: prefill, decode or both.
     pub role: ServingRole,
     /// N-gram speculative decoding; `None` disables it.
-    pub ngram: Option<NgramLookup>,
+    pub ngram: Option<NgramLookupSettings>,
     /// Treatment of requests whose KV cache cannot be loaded.
-    pub load_failure_policy: LoadFailurePolicy,
+    pub load_failure_policy: KvLoadFailurePolicy,
     /// Settings of tokenization and chat templates.
     pub prompts: PromptSettings,
 }
@@ -60,7 +60,7 @@ pub struct PromptSettings {
     /// Default arguments of the chat template.
     pub chat_template_kwargs: Map<String, Value>,
     /// Format of message contents; `None` lets the chat template decide.
-    pub content_format: Option<ContentFormat>,
+    pub content_format: Option<ChatTemplateContentFormat>,
     /// Whether the server has no tokenizer (`--skip-tokenizer-init`).
     pub skip_tokenizer_init: bool,
     /// Settings of images, audio and video.

@@ -7,21 +7,26 @@ use super::job::{GenerationJob, KvTransfer, MAX_REPLY_BYTES, ReplyContent, Reply
 use super::{
     InferenceService, MAX_REQUEST_SEQUENCES, PrefillHandoff, Reply, ServeError, ServingRole,
 };
-use crate::generate::request::{GeneratorInput, ModelTarget, ReplyForm, TokenizedPrompt};
+use crate::generate::request::{
+    ModelTarget, ReplyContentKind, ReplyGeneratorInput, TokenizedPrompt,
+};
 use crate::generate::tools::plan_tool_calls;
-use crate::generate::{EMPTY_CONTEXT_HASH, EndReason, ReplyScript, extend_context_hash};
+use crate::generate::{EMPTY_CONTEXT_HASH, OutputEndReason, ReplyScript, extend_context_hash};
 use crate::models::ServedModels;
 use vllm_sim_engine::driver::{
-    ParentRequestCounters, PlannedFinish, RequestInfo, RequestSpanAttributes, SequenceHandle,
-    Submission,
+    ParentRequestCounters, PlannedFinishReason, RequestInfo, RequestSpanAttributes, SequenceHandle,
+    SequenceSubmission,
 };
-use vllm_sim_engine::kv::{BlockHasher, BlockPlanBuilder, ExtraKeys, LoraAdapter, MediaSpan};
+use vllm_sim_engine::kv::{
+    BlockHashExtraKeys, BlockHasher, HashedMediaSpan, LoraAdapter, PlannedKvBlocksBuilder,
+};
 use vllm_sim_engine::{
-    BlockPlan, LoadFailure, LoraId, PromptTransfer as EngineTransfer, SeqId, Sequence, SubmitError,
+    InjectedKvLoadFailure, LoraId, PlannedKvBlocks, PromptKvTransfer as EngineTransfer, SeqId,
+    Sequence, SubmitError,
 };
-use vllm_sim_random::{StreamPurpose, mix_u64_pair, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, mix_u64_pair, request_rng};
 use vllm_sim_schema_sampler::{CompiledConstraint, ConstraintError};
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 
 fn count_sequences(job: &GenerationJob) -> Result<u32, ServeError> {
     let asked = u64::from(job.n).saturating_mul(job.facts.prompts.len() as u64);
@@ -82,7 +87,7 @@ impl InferenceService {
             let extras = hasher.map(|_| block_extra_keys(&self.models, job, prompt));
             let hasher = hasher.zip(extras.as_ref());
             let mut chain = hasher.map(|(hasher, extras)| {
-                let mut chain = hasher.begin_block_plan(extras, prompt.tokens.len() + answer);
+                let mut chain = hasher.begin_kv_block_plan(extras, prompt.tokens.len() + answer);
                 chain.append_tokens(&prompt.tokens);
                 chain
             });
@@ -94,7 +99,7 @@ impl InferenceService {
                 let drawn = if job.greedy { 0 } else { choice };
                 let key = mix_u64_pair(key, drawn.into());
                 let form = match chosen {
-                    Some(chosen) => ReplyForm::Scripted(chosen.reply().clone()),
+                    Some(chosen) => ReplyContentKind::Scripted(chosen.reply().clone()),
                     None => self.reply_form(job, key)?,
                 };
                 let mut script = self.generate_script(job, prompt, key, form);
@@ -105,7 +110,7 @@ impl InferenceService {
                     true => chain.take(),
                     false => chain.clone(),
                 };
-                let plan = own.map(|chain| extend_block_plan_by_output(chain, &script, job));
+                let plan = own.map(|chain| add_planned_output_blocks(chain, &script, job));
                 let mut submission =
                     self.engine_submission(job, prompt, key, &script, plan, parent.clone());
                 submission.sequence.media = media.clone();
@@ -116,7 +121,7 @@ impl InferenceService {
                 scripts.push(script);
             }
         }
-        let memory_reservation = self.message_memory.reserve_bytes(size.bytes() as u64)?;
+        let memory_reservation = self.message_memory.reserve_body_bytes(size.bytes() as u64)?;
         let handles = self.ranks[rank].submit(submissions).map_err(submit_error)?;
         let prompts: Vec<_> = job.facts.prompts.iter().map(|p| p.tokens.len() as u32).collect();
         let handoff = self.add_lease(job, rank, &handles);
@@ -132,9 +137,9 @@ impl InferenceService {
     }
 
     fn check_block_plan_size(&self, job: &GenerationJob) -> Result<(), ServeError> {
-        let most = MAX_BLOCK_PLAN_BYTES >> 20;
+        let most = MAX_PLANNED_KV_BLOCK_BYTES >> 20;
         match &self.hasher {
-            Some(hasher) if !fits_block_plan_limit(hasher, job) => {
+            Some(hasher) if !fits_planned_kv_block_limit(hasher, job) => {
                 Err(ServeError::PromptsTooLarge { most })
             }
             _ => Ok(()),
@@ -154,7 +159,7 @@ impl InferenceService {
         else {
             return None;
         };
-        prefill_handoff.set_placement(rank, handle.progress());
+        prefill_handoff.set_rank_and_progress(rank, handle.progress());
         let name = prefill_handoff.request.clone();
         self.leases.add_lease(name, rank, handle.id(), self.now());
         Some(Arc::clone(prefill_handoff))
@@ -191,23 +196,27 @@ impl InferenceService {
         }
     }
 
-    fn reply_form(&self, job: &GenerationJob, key: u64) -> Result<ReplyForm, ServeError> {
+    fn reply_form(&self, job: &GenerationJob, key: u64) -> Result<ReplyContentKind, ServeError> {
         Ok(match &job.content {
-            ReplyContent::Text => ReplyForm::Text,
+            ReplyContent::Text => ReplyContentKind::Text,
             ReplyContent::Constrained(compiled) => {
-                ReplyForm::Exact(self.sample_constrained(compiled, key)?)
+                ReplyContentKind::Exact(self.sample_constrained(compiled, key)?)
             }
             ReplyContent::Parsed(compiled) => {
-                ReplyForm::Parsed(self.sample_constrained(compiled, key)?)
+                ReplyContentKind::Parsed(self.sample_constrained(compiled, key)?)
             }
             ReplyContent::Tools { tools, choice, parallel } => {
-                let mut rng = request_rng(self.settings.seed, key, StreamPurpose::Structured);
+                let mut rng = request_rng(self.settings.seed, key, RandomStreamPurpose::Structured);
                 let mut calls =
                     plan_tool_calls(tools, choice, &self.settings.tools, &self.schemas, &mut rng)?;
                 if !parallel {
                     calls.truncate(1);
                 }
-                if calls.is_empty() { ReplyForm::Text } else { ReplyForm::Calls(calls) }
+                if calls.is_empty() {
+                    ReplyContentKind::Text
+                } else {
+                    ReplyContentKind::Calls(calls)
+                }
             }
         })
     }
@@ -217,7 +226,7 @@ impl InferenceService {
         job: &GenerationJob,
         prompt: &TokenizedPrompt,
         key: u64,
-        form: ReplyForm,
+        form: ReplyContentKind,
     ) -> ReplyScript {
         let room = self.output_room_tokens(prompt.tokens.len()).max(1);
         let limit = match self.settings.role {
@@ -234,7 +243,7 @@ impl InferenceService {
             }
             _ => limit,
         };
-        self.generator.generate_script(&GeneratorInput {
+        self.generator.generate_script(&ReplyGeneratorInput {
             key,
             limit,
             limited: job.limited,
@@ -244,7 +253,7 @@ impl InferenceService {
             form,
             reasoning: job.request.reasoning,
             thinking_budget: job.thinking_budget,
-            special_tokens: SpecialTokens::from_bool(!job.facts.params.skip_special_tokens),
+            special_tokens: SpecialTokenHandling::from_bool(!job.facts.params.skip_special_tokens),
             arrived: job.request.arrived,
         })
     }
@@ -254,7 +263,7 @@ impl InferenceService {
         compiled: &CompiledConstraint,
         key: u64,
     ) -> Result<Arc<str>, ConstraintError> {
-        let mut rng = request_rng(self.settings.seed, key, StreamPurpose::Structured);
+        let mut rng = request_rng(self.settings.seed, key, RandomStreamPurpose::Structured);
         Ok(compiled.sample_text(&mut rng, &Default::default())?.into())
     }
 
@@ -264,9 +273,9 @@ impl InferenceService {
         prompt: &TokenizedPrompt,
         key: u64,
         script: &ReplyScript,
-        plan: Option<Arc<BlockPlan>>,
+        plan: Option<Arc<PlannedKvBlocks>>,
         parent: Arc<ParentRequestCounters>,
-    ) -> Submission {
+    ) -> SequenceSubmission {
         let tokens = prompt.tokens.len().max(1) as u32;
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
         sequence.key = key;
@@ -302,14 +311,16 @@ impl InferenceService {
             }
         };
         let finish = match (script.finish.reason, transfer) {
-            (_, EngineTransfer::RemoteDecode) => PlannedFinish::RemoteDecode,
-            (EndReason::Length, _) => PlannedFinish::Length,
-            (EndReason::Stop, _) if !script.calls.is_empty() => PlannedFinish::ToolCalls,
-            (EndReason::Stop, _) => PlannedFinish::Stop,
+            (_, EngineTransfer::RemoteDecode) => PlannedFinishReason::RemoteDecode,
+            (OutputEndReason::Length, _) => PlannedFinishReason::Length,
+            (OutputEndReason::Stop, _) if !script.calls.is_empty() => {
+                PlannedFinishReason::ToolCalls
+            }
+            (OutputEndReason::Stop, _) => PlannedFinishReason::Stop,
         };
         let room = self.output_room_tokens(prompt.tokens.len()).max(1);
         let max_tokens = job.max_tokens.map_or(room, |max| max.min(room));
-        Submission {
+        SequenceSubmission {
             sequence,
             arrived: job.request.arrived,
             request: RequestInfo {
@@ -335,14 +346,14 @@ impl InferenceService {
 
     /// Returns the failure to load the KV cache of a job's prompts: an injected one, or a lost
     /// prefill server.
-    fn load_failure(&self, job: &GenerationJob) -> Option<LoadFailure> {
+    fn load_failure(&self, job: &GenerationJob) -> Option<InjectedKvLoadFailure> {
         let faults = job.request.faults.as_ref();
         let loaded = match &job.request.transfer {
             KvTransfer::FromLostRemote => 0,
             _ => faults?.loaded_kv_percent()?,
         };
         let policy = self.settings.load_failure_policy;
-        Some(LoadFailure { policy, loaded: f32::from(loaded) / 100.0 })
+        Some(InjectedKvLoadFailure { policy, loaded: f32::from(loaded) / 100.0 })
     }
 
     /// Returns the index of the requested data-parallel rank, or of the least loaded one.
@@ -387,14 +398,14 @@ impl InferenceService {
 }
 
 /// Maximum size of the planned KV blocks of all sequences of a job, in bytes.
-pub(super) const MAX_BLOCK_PLAN_BYTES: u64 = 128 << 20;
+pub(super) const MAX_PLANNED_KV_BLOCK_BYTES: u64 = 128 << 20;
 
-/// Returns whether the planned KV blocks of all prompts of a job fit into [`MAX_BLOCK_PLAN_BYTES`];
+/// Returns whether the planned KV blocks of all prompts of a job fit into [`MAX_PLANNED_KV_BLOCK_BYTES`];
 /// output blocks are not counted.
-pub(super) fn fits_block_plan_limit(hasher: &BlockHasher, job: &GenerationJob) -> bool {
+pub(super) fn fits_planned_kv_block_limit(hasher: &BlockHasher, job: &GenerationJob) -> bool {
     let prompts = job.facts.prompts.iter();
-    let bytes = prompts.map(|prompt| hasher.estimate_plan_bytes(prompt.tokens.len() as u64));
-    bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_BLOCK_PLAN_BYTES
+    let bytes = prompts.map(|prompt| hasher.estimate_block_plan_bytes(prompt.tokens.len() as u64));
+    bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_PLANNED_KV_BLOCK_BYTES
 }
 
 /// Returns the extra keys of a prompt's block hashes: LoRA adapter, cache salt and media.
@@ -402,7 +413,7 @@ pub(super) fn block_extra_keys(
     models: &ServedModels,
     job: &GenerationJob,
     prompt: &TokenizedPrompt,
-) -> ExtraKeys {
+) -> BlockHashExtraKeys {
     let lora = match &job.facts.target {
         ModelTarget::Base => None,
         ModelTarget::Lora { name, id } => {
@@ -415,12 +426,12 @@ pub(super) fn block_extra_keys(
             })
         }
     };
-    let media = prompt.media.iter().map(|item| MediaSpan {
+    let media = prompt.media.iter().map(|item| HashedMediaSpan {
         identifier: item.identifier.clone(),
         start: item.start,
         len: item.len,
     });
-    ExtraKeys {
+    BlockHashExtraKeys {
         lora,
         model: models.displayed_model_name().clone(),
         salt: job.request.kv_labels.salt.clone(),
@@ -432,13 +443,13 @@ pub(super) fn block_extra_keys(
 /// settings of KV events.
 ///
 /// Source: vLLM 0.33 `vllm/v1/request.py`, `session_id` and `kv_cache_report_mode`.
-pub(super) fn extend_block_plan_by_output(
-    mut chain: BlockPlanBuilder<'_>,
+pub(super) fn add_planned_output_blocks(
+    mut chain: PlannedKvBlocksBuilder<'_>,
     script: &ReplyScript,
     job: &GenerationJob,
-) -> Arc<BlockPlan> {
+) -> Arc<PlannedKvBlocks> {
     chain.append_tokens(&script.output_token_ids());
-    let mut plan = chain.finish();
+    let mut plan = chain.finish_kv_block_plan();
     plan.session = job.request.kv_labels.session_id.clone();
     let extra = job.facts.params.extra_args.as_ref();
     let mode = extra.and_then(|extra| extra.get("kv_cache_report_mode"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use hf_hub::api::sync::{ApiBuilder, ApiError};
 use hf_hub::{Cache, Repo, RepoType};
 
-use crate::source::{HuggingFaceHub, TOKENIZER_JSON};
+use crate::source::{HuggingFaceHubSettings, TOKENIZER_JSON};
 
 const OPTIONAL_FILES: [&str; 5] = [
     "tokenizer_config.json",
@@ -19,7 +19,7 @@ const OPTIONAL_FILES: [&str; 5] = [
 pub(crate) fn download_tokenizer_files(
     repo: &str,
     revision: &str,
-    hub: &HuggingFaceHub,
+    hub: &HuggingFaceHubSettings,
 ) -> Result<PathBuf, String> {
     download_from_hub(repo, revision, hub).map_err(|error| error.to_string())
 }
@@ -27,7 +27,7 @@ pub(crate) fn download_tokenizer_files(
 fn download_from_hub(
     repo: &str,
     revision: &str,
-    hub: &HuggingFaceHub,
+    hub: &HuggingFaceHubSettings,
 ) -> Result<PathBuf, ApiError> {
     let mut builder = ApiBuilder::from_cache(Cache::new(hub.cache.clone()))
         .with_token(hub.token.clone())
@@ -115,7 +115,7 @@ mod tests {
         let (endpoint, seen) =
             fake_hub(&[(TOKENIZER_JSON, "{\"a\": 1}"), ("chat_template.jinja", "T")]);
         let cache = tempfile::tempdir().unwrap();
-        let hub = HuggingFaceHub {
+        let hub = HuggingFaceHubSettings {
             cache: cache.path().into(),
             endpoint: Some(endpoint),
             token: Some("t".into()),
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn the_hub_is_not_contacted_unless_requested() {
         let cache = tempfile::tempdir().unwrap();
-        let hub = |offline| HuggingFaceHub {
+        let hub = |offline| HuggingFaceHubSettings {
             cache: cache.path().into(),
             // No server listens there: a request would result in a Download error.
             endpoint: Some("http://127.0.0.1:9".into()),

@@ -60,4 +60,4 @@ pub enum TokenizerError {
     "the tokenizer of this model gave up on this text: its tokenizer.json splits it by a pattern \
      that takes too long"
 )]
-pub struct EncodingTooExpensive;
+pub struct TextEncodingTooExpensive;

@@ -20,16 +20,16 @@ mod tokenizer;
 mod tests;
 
 pub use chat::{
-    ChatInput, ChatMessage, ChatTemplates, ContentFormat, MessagePart, TemplateError,
-    TemplateMessage, message_plain_text,
+    ChatMessage, ChatTemplateContentFormat, ChatTemplateError, ChatTemplateInput, ChatTemplates,
+    MessageContentPart, TemplateMessage, message_plain_text,
 };
-pub use error::{EncodingTooExpensive, TokenizerError};
+pub use error::{TextEncodingTooExpensive, TokenizerError};
 pub use hf::HfTokenizer;
 pub use media::{
     MediaItem, MediaModality, MediaTokenRule, MediaTokenRules, PlacedMediaItem,
-    config_accepts_media, data_url_first_bytes, media_marker,
+    config_accepts_media, data_url_first_bytes, media_text_marker,
 };
 pub use simulated::{SimulatedTokenizer, fnv1a_32};
-pub use source::{HuggingFaceHub, TokenizerLocation};
-pub use special_tokens::SpecialTokens;
+pub use source::{HuggingFaceHubSettings, TokenizerLocation};
+pub use special_tokens::SpecialTokenHandling;
 pub use tokenizer::{Detokenizer, TokenFragments, Tokenizer};

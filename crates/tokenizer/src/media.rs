@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use super::Tokenizer;
-use crate::SpecialTokens;
+use crate::SpecialTokenHandling;
 
 /// Delimiter of the marker that represents a media item in text before tokenization: a private-use
 /// character, which splits no word of a user.
@@ -262,17 +262,17 @@ pub fn data_url_first_bytes(url: &str) -> Option<Vec<u8>> {
 }
 
 /// Returns the text marker that represents media item `i` before tokenization.
-pub fn media_marker(i: usize) -> String {
+pub fn media_text_marker(i: usize) -> String {
     format!("{MARKER_DELIMITER}{i}{MARKER_DELIMITER}")
 }
 
 impl Tokenizer {
     /// Encodes text with media markers, which are replaced by the placeholder tokens of their
     /// items.
-    pub fn encode_media(
+    pub fn encode_text_with_media(
         &self,
         text: &str,
-        mut special: SpecialTokens,
+        mut special: SpecialTokenHandling,
         items: &[MediaItem],
     ) -> (Vec<u32>, Vec<PlacedMediaItem>) {
         let mut tokens = Vec::new();
@@ -291,10 +291,10 @@ impl Tokenizer {
                     let id = self.placeholder_id(item.modality);
                     tokens.extend(std::iter::repeat_n(id, item.tokens as usize));
                 }
-                None if piece.is_empty() && special == SpecialTokens::Without => {}
+                None if piece.is_empty() && special == SpecialTokenHandling::Without => {}
                 None => {
                     tokens.extend(self.encode(piece, special));
-                    special = SpecialTokens::Without;
+                    special = SpecialTokenHandling::Without;
                 }
             }
         }
@@ -307,7 +307,7 @@ impl Tokenizer {
         let name = modality.as_str();
         let configured = match self {
             Self::Hf(hf) => ["token_id", "token_index"].iter().find_map(|key| {
-                let id = hf.config().get(&format!("{name}_{key}"))?.as_u64()?;
+                let id = hf.model_config().get(&format!("{name}_{key}"))?.as_u64()?;
                 u32::try_from(id).ok()
             }),
             Self::Simulated(_) => None,
@@ -321,7 +321,7 @@ impl Tokenizer {
     /// Returns whether the model's configuration describes images, audio or video.
     pub fn is_multimodal(&self) -> bool {
         match self {
-            Self::Hf(hf) => config_accepts_media(hf.config()),
+            Self::Hf(hf) => config_accepts_media(hf.model_config()),
             Self::Simulated(_) => false,
         }
     }
@@ -368,9 +368,12 @@ mod tests {
         let tokenizer = Tokenizer::new_simulated();
         let item =
             |tokens| MediaItem { modality: MediaModality::Image, identifier: "x".into(), tokens };
-        let text = format!("look {}and {}", media_marker(0), media_marker(1));
-        let (tokens, media) =
-            tokenizer.encode_media(&text, SpecialTokens::With, &[item(3), item(2)]);
+        let text = format!("look {}and {}", media_text_marker(0), media_text_marker(1));
+        let (tokens, media) = tokenizer.encode_text_with_media(
+            &text,
+            SpecialTokenHandling::With,
+            &[item(3), item(2)],
+        );
         let places: Vec<_> = media.iter().map(|m| (m.start, m.len)).collect();
         assert_eq!(places, [(1, 3), (5, 2)]);
         assert_eq!(tokens.len(), 7);

@@ -23,13 +23,13 @@ pub enum TokenizerLocation {
         /// Whether missing files may be downloaded.
         download: bool,
         /// Settings of the Hugging Face cache and Hub.
-        hub: HuggingFaceHub,
+        hub: HuggingFaceHubSettings,
     },
 }
 
 /// Hugging Face cache and Hub settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HuggingFaceHub {
+pub struct HuggingFaceHubSettings {
     /// Folder of the Hugging Face cache, which contains `models--organization--name`.
     pub cache: PathBuf,
     /// URL of the Hugging Face Hub; `None` means the public one.
@@ -40,7 +40,7 @@ pub struct HuggingFaceHub {
     pub offline: bool,
 }
 
-impl HuggingFaceHub {
+impl HuggingFaceHubSettings {
     /// Reads the Hugging Face variables `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`,
     /// `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE` and their fallbacks through
     /// `env`.
@@ -114,7 +114,7 @@ pub(crate) fn locate_model_on_hub(
     repo: &str,
     revision: Option<&str>,
     download: bool,
-    hub: &HuggingFaceHub,
+    hub: &HuggingFaceHubSettings,
 ) -> Result<ModelFolder, TokenizerError> {
     let valid = |part: &str| {
         !part.is_empty()
@@ -150,7 +150,7 @@ pub(crate) fn locate_model_on_hub(
 fn download_tokenizer_files(
     _repo: &str,
     _revision: &str,
-    _hub: &HuggingFaceHub,
+    _hub: &HuggingFaceHubSettings,
 ) -> Result<PathBuf, String> {
     Err("this build cannot download: it lacks the feature `download`".to_owned())
 }
@@ -191,24 +191,26 @@ mod tests {
 
     #[test]
     fn hub_environment_is_read_as_in_huggingface_hub() {
-        let hub = HuggingFaceHub::from_env(env(&[("HOME", "/h")]));
+        let hub = HuggingFaceHubSettings::from_env(env(&[("HOME", "/h")]));
         assert_eq!(hub.cache, Path::new("/h/.cache/huggingface/hub"));
         assert!(!hub.offline && hub.endpoint.is_none() && hub.token.is_none());
-        let hub = HuggingFaceHub::from_env(env(&[
+        let hub = HuggingFaceHubSettings::from_env(env(&[
             ("HF_HOME", "/x"),
             ("HF_ENDPOINT", "http://hub/"),
             ("HF_TOKEN", " t\n"),
             ("HF_HUB_OFFLINE", "yes"),
         ]));
-        let expected = HuggingFaceHub {
+        let expected = HuggingFaceHubSettings {
             cache: "/x/hub".into(),
             endpoint: Some("http://hub".into()),
             token: Some("t".into()),
             offline: true,
         };
         assert_eq!(hub, expected);
-        let hub =
-            HuggingFaceHub::from_env(env(&[("HF_HOME", "/x"), ("HUGGINGFACE_HUB_CACHE", "/y")]));
+        let hub = HuggingFaceHubSettings::from_env(env(&[
+            ("HF_HOME", "/x"),
+            ("HUGGINGFACE_HUB_CACHE", "/y"),
+        ]));
         assert_eq!(hub.cache, Path::new("/y"));
     }
 

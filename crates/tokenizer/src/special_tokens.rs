@@ -1,14 +1,14 @@
 /// Handling of special tokens, such as BOS, in encoding and decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpecialTokens {
+pub enum SpecialTokenHandling {
     /// Special tokens are added to encoded text and included in decoded text.
     With,
     /// Special tokens are not added to encoded text and are omitted from decoded text.
     Without,
 }
 
-impl SpecialTokens {
-    /// Returns [`SpecialTokens::With`] if special tokens are wanted, else `Without`.
+impl SpecialTokenHandling {
+    /// Returns [`SpecialTokenHandling::With`] if special tokens are wanted, else `Without`.
     pub fn from_bool(wanted: bool) -> Self {
         if wanted { Self::With } else { Self::Without }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use super::SpecialTokens::{With, Without};
+use super::SpecialTokenHandling::{With, Without};
 use super::chat::golden::GoldenCase;
 use super::*;
 
@@ -232,22 +232,28 @@ fn config_files_beside_tokenizer_json_are_read() {
             && !tokenizer.is_special_token(tokenizer.token_id_of_entry("<new>").unwrap())
     );
     assert_eq!(tokenizer.encode("<image>", Without), [image]);
-    let render = |chat: ChatInput<'_>| tokenizer.render_chat(&chat).unwrap();
-    assert_eq!(render(ChatInput::default()), "D<s><image>");
-    assert_eq!(render(ChatInput { tools: Some(&[]), ..ChatInput::default() }), "T0");
-    let by_name =
-        ChatInput { chat_template: Some("tool_use"), tools: Some(&[]), ..ChatInput::default() };
+    let render = |chat: ChatTemplateInput<'_>| tokenizer.render_chat(&chat).unwrap();
+    assert_eq!(render(ChatTemplateInput::default()), "D<s><image>");
+    assert_eq!(
+        render(ChatTemplateInput { tools: Some(&[]), ..ChatTemplateInput::default() }),
+        "T0"
+    );
+    let by_name = ChatTemplateInput {
+        chat_template: Some("tool_use"),
+        tools: Some(&[]),
+        ..ChatTemplateInput::default()
+    };
     assert_eq!(render(by_name), "T0");
     let Tokenizer::Hf(hf) = &tokenizer else { panic!("not from files") };
     assert_eq!(hf.generation_config()["temperature"], 0.5);
-    assert_eq!(hf.config()["eos_token_id"], 9);
+    assert_eq!(hf.model_config()["eos_token_id"], 9);
 
     let mut files = files.to_vec();
     files.push(("chat_template.jinja", "J"));
     files.push(("additional_chat_templates/tool_use.jinja", "A"));
     let jinja = open(&folder(&files)).unwrap();
-    assert_eq!(jinja.render_chat(&ChatInput::default()).unwrap(), "J");
-    let tools = ChatInput { tools: Some(&[]), ..ChatInput::default() };
+    assert_eq!(jinja.render_chat(&ChatTemplateInput::default()).unwrap(), "J");
+    let tools = ChatTemplateInput { tools: Some(&[]), ..ChatTemplateInput::default() };
     assert_eq!(jinja.render_chat(&tools).unwrap(), "A");
 }
 
@@ -271,16 +277,16 @@ fn broken_chat_templates_return_an_error() {
     let tokenizer = Tokenizer::new_simulated();
     let messages = [json!({"role": "user", "content": "a\0b\u{fffd}"}).into()];
     let render = |template| {
-        tokenizer.render_chat(&ChatInput {
+        tokenizer.render_chat(&ChatTemplateInput {
             messages: &messages,
             chat_template: Some(template),
-            ..ChatInput::default()
+            ..ChatTemplateInput::default()
         })
     };
     assert_eq!(render("{{ messages[0].content }}").unwrap(), "a\0b\u{fffd}");
     let raised =
         render("{% macro m() %}{{ raise_exception('No: \\'x\\' {1}') }}{% endmacro %}{{ m() }}");
-    assert_eq!(raised, Err(TemplateError::Rejected("No: 'x' {1}".to_owned())));
+    assert_eq!(raised, Err(ChatTemplateError::Rejected("No: 'x' {1}".to_owned())));
     for template in [
         "{{",
         "{% if %}",
@@ -308,13 +314,17 @@ fn broken_chat_templates_return_an_error() {
         "{{ ((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((",
     ] {
         let found = render(template);
-        assert!(matches!(found, Err(TemplateError::Rejected(_))), "{template}: {found:?}");
+        assert!(matches!(found, Err(ChatTemplateError::Rejected(_))), "{template}: {found:?}");
     }
     let kwargs = json!({"chat_template": "x"});
-    let chat =
-        ChatInput { chat_template: Some("x"), kwargs: kwargs.as_object(), ..ChatInput::default() };
+    let chat = ChatTemplateInput {
+        chat_template: Some("x"),
+        kwargs: kwargs.as_object(),
+        ..ChatTemplateInput::default()
+    };
     assert_eq!(tokenizer.render_chat(&chat).unwrap(), "x");
-    let both = ChatInput { continue_final_message: true, add_generation_prompt: true, ..chat };
+    let both =
+        ChatTemplateInput { continue_final_message: true, add_generation_prompt: true, ..chat };
     let refused = tokenizer.render_chat(&both).unwrap_err().to_string();
     assert!(refused.contains("and add_generation_prompt are not compatible. Use"), "{refused}");
 }
@@ -348,8 +358,10 @@ fn malformed_chat_messages_are_rejected() {
         (json!("x"), "each message must be an object. (parameter=messages)"),
     ] {
         let messages = [message.into()];
-        let error =
-            tokenizer.render_chat(&ChatInput { messages: &messages, ..ChatInput::default() });
+        let error = tokenizer.render_chat(&ChatTemplateInput {
+            messages: &messages,
+            ..ChatTemplateInput::default()
+        });
         assert_eq!(error.unwrap_err().to_string(), expected);
     }
 }
@@ -359,8 +371,11 @@ fn simulated_tokenizer_needs_no_files() {
     let (tokenizer, why) = Tokenizer::open(&TokenizerLocation::Simulated).unwrap();
     assert_eq!(why, "simulated: words and punctuation");
     let messages = [json!({"role": "user", "content": "This is a test."}).into()];
-    let chat =
-        ChatInput { messages: &messages, add_generation_prompt: true, ..ChatInput::default() };
+    let chat = ChatTemplateInput {
+        messages: &messages,
+        add_generation_prompt: true,
+        ..ChatTemplateInput::default()
+    };
     let text = tokenizer.render_chat(&chat).unwrap();
     assert_eq!(text, "### user: This is a test.\n");
     let fragments = tokenizer.tokenize_with_text(&text);
@@ -448,7 +463,7 @@ fn large_inputs_are_encoded_in_time() {
         let messages: Vec<ChatMessage> = (0..10_000)
             .map(|n| json!({"role": "user", "content": format!("message {n}")}).into())
             .collect();
-        let chat = ChatInput { messages: &messages, ..ChatInput::default() };
+        let chat = ChatTemplateInput { messages: &messages, ..ChatTemplateInput::default() };
         let text = tokenizer.render_chat(&chat).unwrap();
         assert!(text.contains("message 9999"));
     }

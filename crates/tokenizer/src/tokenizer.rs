@@ -3,8 +3,8 @@
 
 use std::sync::OnceLock;
 
-use crate::SpecialTokens;
-use crate::chat::{ChatInput, ChatTemplates, TemplateError};
+use crate::SpecialTokenHandling;
+use crate::chat::{ChatTemplateError, ChatTemplateInput, ChatTemplates};
 use crate::error::TokenizerError;
 use crate::hf::{DecodeStream, HfTokenizer};
 use crate::simulated::{self, SimulatedTokenizer};
@@ -49,7 +49,7 @@ impl Tokenizer {
     }
 
     /// Encodes text to token ids; `special` selects whether to add tokens such as BOS around it.
-    pub fn encode(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
+    pub fn encode(&self, text: &str, special: SpecialTokenHandling) -> Vec<u32> {
         match self {
             Self::Hf(hf) => hf.encode(text, special),
             Self::Simulated(simulated) => simulated.encode(text),
@@ -75,7 +75,7 @@ impl Tokenizer {
     }
 
     /// Decodes token ids to text; unknown ids add nothing.
-    pub fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
+    pub fn decode(&self, ids: &[u32], special: SpecialTokenHandling) -> String {
         match self {
             Self::Hf(hf) => hf.decode(ids, special),
             Self::Simulated(simulated) => {
@@ -176,8 +176,8 @@ impl Tokenizer {
     /// llm-d-inference-sim.
     ///
     /// # Errors
-    /// [`TemplateError`] if vLLM rejects a message, or the chat template fails.
-    pub fn render_chat(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
+    /// [`ChatTemplateError`] if vLLM rejects a message, or the chat template fails.
+    pub fn render_chat(&self, chat: &ChatTemplateInput<'_>) -> Result<String, ChatTemplateError> {
         self.templates().render_chat(chat)
     }
 
@@ -206,7 +206,8 @@ impl Tokenizer {
                 TokenFragments { ids, text: text.to_owned(), ends }
             }
             Self::Hf(hf) => {
-                let mut fragments = self.fragments_of_ids(hf.encode(text, SpecialTokens::Without));
+                let mut fragments =
+                    self.fragments_of_ids(hf.encode(text, SpecialTokenHandling::Without));
                 // A text may end in bytes that only look like an incomplete character.
                 if let Some(last) = fragments.ends.last_mut() {
                     *last = u32::try_from(fragments.text.len()).unwrap_or(u32::MAX);
@@ -220,24 +221,28 @@ impl Tokenizer {
     fn fragments_of_ids(&self, ids: Vec<u32>) -> TokenFragments {
         let mut text = String::new();
         let mut ends = Vec::with_capacity(ids.len());
-        let mut detokenizer = self.detokenizer(SpecialTokens::With);
+        let mut detokenizer = self.detokenizer(SpecialTokenHandling::With);
         for id in &ids {
             detokenizer.decode_token_into(*id, &mut text);
             ends.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
         }
-        detokenizer.flush_into(&mut text);
+        detokenizer.flush_text_into(&mut text);
         TokenFragments { ids, text, ends }
     }
 
     /// Returns an incremental decoder of token ids to text.
-    pub fn detokenizer(&self, special: SpecialTokens) -> Detokenizer<'_> {
+    pub fn detokenizer(&self, special: SpecialTokenHandling) -> Detokenizer<'_> {
         self.detokenizer_after(&[], special)
     }
 
     /// Returns an incremental decoder for the token ids generated after a prompt.
     ///
     /// In some vocabularies the prompt determines whether the first word starts with a space.
-    pub fn detokenizer_after(&self, prompt: &[u32], special: SpecialTokens) -> Detokenizer<'_> {
+    pub fn detokenizer_after(
+        &self,
+        prompt: &[u32],
+        special: SpecialTokenHandling,
+    ) -> Detokenizer<'_> {
         match self {
             Self::Hf(hf) => Detokenizer::from_hf_tokenizer(hf, prompt, special),
             Self::Simulated(simulated) => Detokenizer::from_simulated_tokenizer(simulated),
@@ -273,7 +278,7 @@ impl TokenFragments {
 
     /// Appends to `out` the text that the token at `index` adds.
     #[inline]
-    pub fn append_fragment(&self, index: usize, out: &mut String) {
+    pub fn append_fragment_text(&self, index: usize, out: &mut String) {
         /// Maximum length in bytes of texts that are copied with a fixed size and then truncated,
         /// which avoids a call of memcpy.
         const SHORT_FRAGMENT_BYTES: usize = 16;
@@ -316,7 +321,7 @@ impl<'t> Detokenizer<'t> {
     pub(crate) fn from_hf_tokenizer(
         hf: &'t HfTokenizer,
         prompt: &[u32],
-        special: SpecialTokens,
+        special: SpecialTokenHandling,
     ) -> Self {
         Self(DetokenizerKind::Hf(DecodeStream::new(hf, prompt, special)))
     }
@@ -344,9 +349,9 @@ impl<'t> Detokenizer<'t> {
 
     /// Appends the text still held back for incomplete characters, including replacement
     /// characters.
-    pub(crate) fn flush_into(self, out: &mut String) {
+    pub(crate) fn flush_text_into(self, out: &mut String) {
         match self.0 {
-            DetokenizerKind::Hf(stream) => stream.flush_into(out),
+            DetokenizerKind::Hf(stream) => stream.flush_text_into(out),
             DetokenizerKind::Simulated(_) => {}
         }
     }

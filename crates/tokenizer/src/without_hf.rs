@@ -79,7 +79,7 @@ impl HfTokenizer {
     }
 
     /// Returns the JSON object in `config.json`; empty without the file.
-    pub fn config(&self) -> &Map<String, Json> {
+    pub fn model_config(&self) -> &Map<String, Json> {
         match *self {}
     }
 
@@ -104,7 +104,7 @@ impl<'t> DecodeStream<'t> {
         match self.never {}
     }
 
-    pub(crate) fn flush_into(self, _out: &mut String) {
+    pub(crate) fn flush_text_into(self, _out: &mut String) {
         match self.never {}
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::body;
 use super::bounds::{self, RequestBounds};
 use super::fault::Fault;
-use super::openai::shared::{CACHE_SALT, ExtraArgs, MM_PAYLOAD};
+use super::openai::shared::{CACHE_SALT_SCHEMA, ExtraArgs, MM_PAYLOAD_SCHEMA};
 use super::openai::validators;
 use super::schema::{
     ANY_LENGTH, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
@@ -342,7 +342,7 @@ wire_model! {
         /// Stop strings: the output ends before the first of them.
         stop_sequences: Option<Vec<String>> [Schema::Nullable(&Schema::List(
             &STR,
-            LengthLimits { min: 0, max: bounds::STOP_STRINGS_PLACEHOLDER },
+            LengthLimits { min: 0, max: bounds::MAX_STOP_STRINGS_PLACEHOLDER },
         ))] = None,
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
@@ -359,12 +359,12 @@ wire_model! {
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
         /// Form of images, audio and video in a render response: `tensors` or `none`.
-        mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
+        mm_payload: String [MM_PAYLOAD_SCHEMA] = "tensors".to_owned(),
         /// Deprecated form of `mm_payload`: false means `none`.
         return_mm_kwargs: Option<bool> = None,
         /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
         /// blocks.
-        cache_salt: Option<String> [CACHE_SALT] = None,
+        cache_salt: Option<String> [CACHE_SALT_SCHEMA] = None,
         /// Whether to apply the engine's watermark to generated tokens.
         watermarking: Option<bool> = None,
         /// Parameters for the KV connector, such as the blocks of a remote prefill server.
@@ -404,7 +404,7 @@ impl MessagesRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        body::read_body_within(value, bounds)
+        body::read_body_within_bounds(value, bounds)
     }
 }
 

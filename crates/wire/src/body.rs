@@ -16,14 +16,14 @@ use std::marker::PhantomData;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
 use serde_json::{Map, Value};
-use vllm_sim_python::{self as python, JsonError};
+use vllm_sim_python::{self as python, JsonLoadsError};
 
 use super::bounds::RequestBounds;
 use super::checker::{CheckError, SchemaChecker};
 use super::fault::{ErrorType, Fault};
 use super::lax::PydanticError;
 use super::report::{
-    ErrorStyle, LocationItem, SchemaError, pydantic_error_text, schema_errors_fault,
+    ErrorLocationItem, SchemaError, SchemaErrorStyle, pydantic_error_text, schema_errors_fault,
 };
 use super::schema::{Model, RequestField, Schema};
 
@@ -36,7 +36,7 @@ const MAX_JSON_VALUES: usize = 4 << 20;
 /// # Errors
 /// 413 for a body with more values; vLLM's 400 for text that is not JSON.
 pub fn parse_python_json(body: &[u8]) -> Result<Value, Fault> {
-    check_value_count(body)?;
+    check_json_value_count(body)?;
     Ok(python::loads(body)?)
 }
 
@@ -82,7 +82,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for SplitAtMember<'_, T> {
 ///
 /// # Errors
 /// A 413 that names the limit.
-pub fn check_value_count(body: &[u8]) -> Result<(), Fault> {
+pub fn check_json_value_count(body: &[u8]) -> Result<(), Fault> {
     // Each further value takes at least a separator and one character.
     if body.len() <= 2 * MAX_JSON_VALUES || approximate_value_count(body) <= MAX_JSON_VALUES {
         return Ok(());
@@ -97,7 +97,7 @@ const BYTES_PER_VALUE: u64 = 320;
 
 /// Returns the approximate memory of a request with this body, in bytes; for a body below 64 KiB,
 /// only its length.
-pub fn estimated_memory(body: &[u8]) -> u64 {
+pub fn estimated_body_memory_bytes(body: &[u8]) -> u64 {
     const SMALL: usize = 64 << 10;
     let values = if body.len() < SMALL { 0 } else { approximate_value_count(body) };
     body.len() as u64 + values as u64 * BYTES_PER_VALUE
@@ -133,7 +133,7 @@ pub fn read_json_body(content_type: Option<&str>, body: &[u8]) -> Result<Value, 
     } else {
         parse_python_json(body)?
     };
-    check_media_type(Some(content_type))?;
+    check_json_content_type(Some(content_type))?;
     Ok(value)
 }
 
@@ -213,7 +213,7 @@ pub fn read_optional_body(content_type: Option<&str>, body: &[u8]) -> Result<Opt
 ///
 /// # Errors
 /// vLLM's 400 for another content type.
-pub fn check_media_type(content_type: Option<&str>) -> Result<(), Fault> {
+pub fn check_json_content_type(content_type: Option<&str>) -> Result<(), Fault> {
     let content_type = content_type.unwrap_or_default();
     let media_type = content_type.split(';').next().unwrap_or_default();
     if media_type.eq_ignore_ascii_case("application/json") {
@@ -238,14 +238,14 @@ fn is_json_media_type(content_type: &str) -> bool {
     }
 }
 
-impl From<JsonError> for Fault {
-    fn from(error: JsonError) -> Self {
+impl From<JsonLoadsError> for Fault {
+    fn from(error: JsonLoadsError) -> Self {
         match error {
-            JsonError::Unreadable => {
+            JsonLoadsError::Unreadable => {
                 Self::new(400, ErrorType::Detail, "There was an error parsing the body")
             }
-            JsonError::Decode { message, position } => {
-                let error = python::repr_str(message);
+            JsonLoadsError::Decode { message, position } => {
+                let error = python::python_repr_of_str(message);
                 let text = format!(
                     "1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{position}', \
                      'msg': 'JSON decode error', 'input': '<dict of 0 items>', \
@@ -265,14 +265,14 @@ impl From<JsonError> for Fault {
 /// # Errors
 /// vLLM's 400: the error of a validator function, else all schema errors in one text.
 pub fn read_body<T: RequestField>(value: &Value) -> Result<T, Fault> {
-    read_body_within(value, &RequestBounds::default())
+    read_body_within_bounds(value, &RequestBounds::default())
 }
 
 /// Validates and reads a request body like [`read_body`], with configured limits.
 ///
 /// # Errors
 /// The errors of [`read_body`].
-pub(crate) fn read_body_within<T: RequestField>(
+pub(crate) fn read_body_within_bounds<T: RequestField>(
     value: &Value,
     bounds: &RequestBounds,
 ) -> Result<T, Fault> {
@@ -302,7 +302,7 @@ fn checked_body_within<'a>(
     value: &'a Value,
     bounds: &RequestBounds,
 ) -> Result<Cow<'a, Value>, Fault> {
-    const BODY_LOCATION: LocationItem<'_> = LocationItem::Key("body");
+    const BODY_LOCATION: ErrorLocationItem<'_> = ErrorLocationItem::Key("body");
     if value.is_null() {
         let missing = PydanticError::new("missing", "Field required");
         return Err(schema_errors_fault(
@@ -319,7 +319,7 @@ fn checked_body_within<'a>(
 /// # Errors
 /// The errors of [`read_body`], whose locations start with `query`.
 pub fn read_query<T: RequestField>(value: &Value) -> Result<T, Fault> {
-    let changed = SchemaChecker::at_location(LocationItem::Key("query"))
+    let changed = SchemaChecker::at_location(ErrorLocationItem::Key("query"))
         .check_value(&T::SCHEMA, value)
         .map_err(check_error_fault)?;
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unreadable_value_fault)
@@ -329,13 +329,13 @@ pub fn read_query<T: RequestField>(value: &Value) -> Result<T, Fault> {
 ///
 /// In the coerced value, a `TypedDict` gets its own keys first, in declaration order.
 pub(crate) fn best_union_branch(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
-    let mut checker = SchemaChecker::default().ordering_typed_dicts();
+    let mut checker = SchemaChecker::default().with_ordered_typed_dicts();
     let (index, changed) = checker.check_union_branch(branches, value).ok()?;
     Some((index, changed.unwrap_or_else(|| value.clone())))
 }
 
 /// Returns whether a value satisfies a schema.
-pub(crate) fn fits_schema(schema: &Schema, value: &Value) -> bool {
+pub(crate) fn matches_schema(schema: &Schema, value: &Value) -> bool {
     SchemaChecker::default().check_value(schema, value).is_ok()
 }
 
@@ -348,9 +348,9 @@ pub(crate) fn validate_iterable_item(
     index: usize,
     value: &Value,
 ) -> Result<Value, Fault> {
-    let changed = SchemaChecker::at_location(LocationItem::Index(index))
-        .ordering_typed_dicts()
-        .with_errors(ErrorStyle::Verbose)
+    let changed = SchemaChecker::at_location(ErrorLocationItem::Index(index))
+        .with_ordered_typed_dicts()
+        .with_error_style(SchemaErrorStyle::Verbose)
         .check_value(schema, value)
         .map_err(|error| uncaught_error_fault("ValidatorIterator", error))?;
     Ok(changed.unwrap_or_else(|| value.clone()))
@@ -361,7 +361,7 @@ pub(crate) fn validate_iterable_item(
 /// # Errors
 /// A 400 with the text of the pydantic `ValidationError`.
 pub(crate) fn validate_json_value(model: &'static Model, value: &Value) -> Result<(), Fault> {
-    let mut checker = SchemaChecker::default().with_errors(ErrorStyle::Verbose);
+    let mut checker = SchemaChecker::default().with_error_style(SchemaErrorStyle::Verbose);
     match checker.check_value(&Schema::Model(model), value) {
         Ok(_) => Ok(()),
         Err(error) => Err(uncaught_error_fault(model.name, error)),
@@ -374,7 +374,7 @@ pub(crate) fn validate_json_value(model: &'static Model, value: &Value) -> Resul
 /// The errors of [`validate_json_value`].
 pub fn read_json_value<T: RequestField>(name: &str, value: &Value) -> Result<T, Fault> {
     let changed = SchemaChecker::default()
-        .with_errors(ErrorStyle::Verbose)
+        .with_error_style(SchemaErrorStyle::Verbose)
         .check_value(&T::SCHEMA, value)
         .map_err(|error| uncaught_error_fault(name, error))?;
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unreadable_value_fault)
@@ -433,10 +433,10 @@ mod tests {
     #[test]
     fn the_number_of_json_values_is_limited() {
         let text = format!("\"{}\\\"{}\"", ",[".repeat(MAX_JSON_VALUES), ",".repeat(9));
-        assert_eq!(check_value_count(text.as_bytes()), Ok(()));
+        assert_eq!(check_json_value_count(text.as_bytes()), Ok(()));
         let list = |count| format!("[{}1]", "1,".repeat(count - 1));
-        assert_eq!(check_value_count(list(MAX_JSON_VALUES - 1).as_bytes()), Ok(()));
-        let fault = check_value_count(list(MAX_JSON_VALUES + 1).as_bytes()).unwrap_err();
+        assert_eq!(check_json_value_count(list(MAX_JSON_VALUES - 1).as_bytes()), Ok(()));
+        let fault = check_json_value_count(list(MAX_JSON_VALUES + 1).as_bytes()).unwrap_err();
         let words = "the request body holds more than 4194304 JSON values";
         assert_eq!((fault.status, fault.message.as_str()), (413, words));
     }
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn undecodable_input_is_unicode_error() {
         assert_eq!(
-            Fault::from(JsonError::Unreadable).to_json(),
+            Fault::from(JsonLoadsError::Unreadable).to_json(),
             r#"{"detail":"There was an error parsing the body"}"#
         );
     }

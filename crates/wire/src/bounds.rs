@@ -5,7 +5,7 @@
 
 /// Placeholder in a schema for the maximum number of stop strings, replaced by
 /// [`RequestBounds::stop_strings`].
-pub(crate) const STOP_STRINGS_PLACEHOLDER: usize = usize::MAX - 1;
+pub(crate) const MAX_STOP_STRINGS_PLACEHOLDER: usize = usize::MAX - 1;
 
 /// Limits of one request, from vLLM's environment variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

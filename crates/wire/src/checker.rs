@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
 use super::bounds::{self, RequestBounds};
-use super::fastapi::schema_label;
+use super::fastapi::pydantic_schema_name;
 use super::fault::Fault;
 use super::lax::{self, PydanticError};
-use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors};
+use super::report::{ErrorLocationItem, SchemaError, SchemaErrorStyle, SchemaErrors};
 use super::schema::{
-    ANY_LENGTH, ClassKind, LengthLimits, MemberIndex, Model, NumberBounds, Schema, ValidatorError,
-    find_member,
+    ANY_LENGTH, ClassKind, JsonMemberIndex, LengthLimits, Model, NumberBounds, Schema,
+    ValidatorError, find_member,
 };
 
 /// Exactness of a value's match with a schema, as in pydantic; a union takes the branch with the
@@ -38,7 +38,7 @@ pub(super) enum CheckError {
 const TYPICAL_DEPTH: usize = 8;
 
 /// Index of the matching union branch, and the coerced value if it changed.
-pub(super) type UnionBranch = (usize, Option<Value>);
+pub(super) type UnionBranchMatch = (usize, Option<Value>);
 
 /// Result of a check: the coerced value; `None` leaves the value unchanged.
 pub(super) type CheckResult = Result<Option<Value>, CheckError>;
@@ -46,18 +46,18 @@ pub(super) type CheckResult = Result<Option<Value>, CheckError>;
 /// Validator of one JSON value, with its path, limits and exactness.
 #[derive(Default)]
 pub(super) struct SchemaChecker<'a> {
-    path: Vec<LocationItem<'a>>,
+    path: Vec<ErrorLocationItem<'a>>,
     bounds: RequestBounds,
     exactness: MatchExactness,
     fields_set: Option<usize>,
     orders_typed_dicts: bool,
-    style: ErrorStyle,
+    style: SchemaErrorStyle,
     /// Whether only the outcome matters, so that error texts are not built.
     quiet: bool,
 }
 
 impl<'a> SchemaChecker<'a> {
-    pub(super) fn at_location(item: LocationItem<'a>) -> Self {
+    pub(super) fn at_location(item: ErrorLocationItem<'a>) -> Self {
         let mut path = Vec::with_capacity(TYPICAL_DEPTH);
         path.push(item);
         Self { path, ..Self::default() }
@@ -68,12 +68,12 @@ impl<'a> SchemaChecker<'a> {
     }
 
     /// Makes the checker order the keys of a `TypedDict` as declared, unknown keys last.
-    pub(super) fn ordering_typed_dicts(self) -> Self {
+    pub(super) fn with_ordered_typed_dicts(self) -> Self {
         Self { orders_typed_dicts: true, ..self }
     }
 
     /// Sets the form of the errors that the checker builds.
-    pub(super) fn with_errors(self, style: ErrorStyle) -> Self {
+    pub(super) fn with_error_style(self, style: SchemaErrorStyle) -> Self {
         Self { style, ..self }
     }
 
@@ -119,7 +119,7 @@ impl<'a> SchemaChecker<'a> {
             Schema::Tagged { by, choices } => self.check_tagged_union(by, choices, value),
             Schema::Selected(select) => {
                 let (name, schema) = select(value);
-                self.check_at(LocationItem::Key(name), schema, value)
+                self.check_at(ErrorLocationItem::Key(name), schema, value)
             }
             Schema::Model(model) => self.check_model(model, value),
             Schema::Before(function, inner) => match function(value).map_err(CheckError::Raised)? {
@@ -154,11 +154,11 @@ impl<'a> SchemaChecker<'a> {
             return SchemaErrors::placeholder();
         }
         let error = match self.style {
-            ErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
-            ErrorStyle::Verbose | ErrorStyle::Labelled => {
+            SchemaErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
+            SchemaErrorStyle::Verbose | SchemaErrorStyle::Labelled => {
                 SchemaError::new_verbose(error, &self.path, value)
             }
-            ErrorStyle::Listed => SchemaError::new_fastapi_error(error, &self.path, value),
+            SchemaErrorStyle::Listed => SchemaError::new_fastapi_error(error, &self.path, value),
         };
         error.into()
     }
@@ -217,7 +217,7 @@ impl<'a> SchemaChecker<'a> {
             if errors.is_full() {
                 break;
             }
-            let outcome = self.check_at(LocationItem::Index(i), item, element);
+            let outcome = self.check_at(ErrorLocationItem::Index(i), item, element);
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((i, new)),
@@ -226,7 +226,7 @@ impl<'a> SchemaChecker<'a> {
             }
         }
         let length = match length.max {
-            bounds::STOP_STRINGS_PLACEHOLDER => {
+            bounds::MAX_STOP_STRINGS_PLACEHOLDER => {
                 LengthLimits { max: self.bounds.stop_strings, ..length }
             }
             _ => length,
@@ -254,7 +254,7 @@ impl<'a> SchemaChecker<'a> {
         };
         let mut errors = SchemaErrors::default();
         for (i, schema) in schemas.iter().enumerate() {
-            self.path.push(LocationItem::Index(i));
+            self.path.push(ErrorLocationItem::Index(i));
             let outcome = match items.get(i) {
                 Some(item) => self.check_value(schema, item),
                 None => self.fail_with(PydanticError::new("missing", "Field required"), value),
@@ -285,7 +285,7 @@ impl<'a> SchemaChecker<'a> {
             }
             if !matches!(key, Schema::Str(_)) {
                 let text = Value::from(name.as_str());
-                self.path.extend([LocationItem::Key(name), LocationItem::Key("[key]")]);
+                self.path.extend([ErrorLocationItem::Key(name), ErrorLocationItem::Key("[key]")]);
                 let outcome = self.check_new_value(key, &text);
                 self.path.truncate(self.path.len() - 2);
                 match outcome {
@@ -294,7 +294,7 @@ impl<'a> SchemaChecker<'a> {
                     Err(raised) => return Err(raised),
                 }
             }
-            let outcome = self.check_at(LocationItem::Key(name), item, element);
+            let outcome = self.check_at(ErrorLocationItem::Key(name), item, element);
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((name, new)),
@@ -318,7 +318,7 @@ impl<'a> SchemaChecker<'a> {
         &mut self,
         branches: &[Schema],
         value: &'a Value,
-    ) -> Result<UnionBranch, CheckError> {
+    ) -> Result<UnionBranchMatch, CheckError> {
         if self.quiet {
             return self.best_branch(branches, value);
         }
@@ -336,19 +336,19 @@ impl<'a> SchemaChecker<'a> {
         &mut self,
         branches: &[Schema],
         value: &'a Value,
-    ) -> Result<UnionBranch, CheckError> {
+    ) -> Result<UnionBranchMatch, CheckError> {
         let (outer, outer_set) = (self.exactness, self.fields_set);
-        let mut best: Option<(UnionBranch, MatchExactness, Option<usize>)> = None;
+        let mut best: Option<(UnionBranchMatch, MatchExactness, Option<usize>)> = None;
         let mut errors = SchemaErrors::default();
         for (index, branch) in branches.iter().enumerate() {
             self.exactness = MatchExactness::Exact;
             self.fields_set = None;
             let label = match self.style {
                 _ if self.quiet => None,
-                ErrorStyle::Listed | ErrorStyle::Labelled => {
-                    Some(LocationItem::Branch(schema_label(branch)))
+                SchemaErrorStyle::Listed | SchemaErrorStyle::Labelled => {
+                    Some(ErrorLocationItem::Branch(pydantic_schema_name(branch)))
                 }
-                _ => branch_label(branch).map(LocationItem::Key),
+                _ => branch_label(branch).map(ErrorLocationItem::Key),
             };
             let depth = self.path.len();
             self.path.extend(label);
@@ -401,13 +401,13 @@ impl<'a> SchemaChecker<'a> {
             let names = choices.iter().map(|(name, _)| *name);
             return self.fail_with(lax::tag_unknown_error(by, tag, names), value);
         };
-        self.check_at(LocationItem::Key(name), schema, value)
+        self.check_at(ErrorLocationItem::Key(name), schema, value)
     }
 
     /// Validates a value one step deeper in the error path.
     fn check_at(
         &mut self,
-        item: LocationItem<'a>,
+        item: ErrorLocationItem<'a>,
         schema: &Schema,
         value: &'a Value,
     ) -> CheckResult {
@@ -482,7 +482,7 @@ impl<'a> SchemaChecker<'a> {
                     ..SchemaChecker::default()
                 };
                 inner.path.clone_from(&self.path);
-                inner.path.push(LocationItem::Index(index));
+                inner.path.push(ErrorLocationItem::Index(index));
                 inner.check_value(schema, &value)
             }
         }
@@ -497,11 +497,11 @@ impl<'a> SchemaChecker<'a> {
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
         let mut set = 0;
-        let members = MemberIndex::of(map);
+        let members = JsonMemberIndex::of(map);
         for field in model.fields {
             let Some((name, element)) = members.find_member(field.name) else {
                 if field.required {
-                    self.path.push(LocationItem::Key(field.name));
+                    self.path.push(ErrorLocationItem::Key(field.name));
                     errors.append(
                         self.schema_error(PydanticError::new("missing", "Field required"), value),
                     );
@@ -509,7 +509,7 @@ impl<'a> SchemaChecker<'a> {
                 }
                 continue;
             };
-            let outcome = self.check_at(LocationItem::Key(name), &field.schema, element);
+            let outcome = self.check_at(ErrorLocationItem::Key(name), &field.schema, element);
             match outcome {
                 Ok(new) => {
                     set += 1;
@@ -525,7 +525,7 @@ impl<'a> SchemaChecker<'a> {
                     break;
                 }
                 if !model.fields.iter().any(|field| field.name == name) {
-                    self.path.push(LocationItem::Key(name));
+                    self.path.push(ErrorLocationItem::Key(name));
                     errors.append(self.schema_error(lax::extra_forbidden_error(), element));
                     self.path.pop();
                 }

@@ -12,7 +12,7 @@ use super::bounds::RequestBounds;
 use super::checker::{CheckError, SchemaChecker};
 use super::fault::Fault;
 use super::lax::PydanticError;
-use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors};
+use super::report::{ErrorLocationItem, SchemaError, SchemaErrorStyle, SchemaErrors};
 use super::schema::{Model, RequestField, Schema};
 
 /// Maximum length of an input that an error repeats, in bytes; FastAPI has no limit.
@@ -40,9 +40,9 @@ pub struct BodySchemaErrors(pub(super) SchemaErrors);
 impl BodySchemaErrors {
     /// Returns the single error of a request body that is not JSON.
     pub fn of_invalid_json(message: &str, position: usize) -> Self {
-        let location = [LocationItem::Key("body"), LocationItem::Index(position)];
+        let location = [ErrorLocationItem::Key("body"), ErrorLocationItem::Index(position)];
         let error = PydanticError::new("json_invalid", "JSON decode error")
-            .with_context(format!("'error': {}", python::repr_str(message)));
+            .with_context(format!("'error': {}", python::python_repr_of_str(message)));
         Self(
             SchemaError::new_fastapi_error(error, &location, &Value::Object(Default::default()))
                 .into(),
@@ -88,7 +88,7 @@ pub fn read_body<T: RequestField>(
     value: Option<&Value>,
     bounds: &RequestBounds,
 ) -> Result<T, BodyReadError> {
-    const BODY: LocationItem<'_> = LocationItem::Key("body");
+    const BODY: ErrorLocationItem<'_> = ErrorLocationItem::Key("body");
     let Some(value) = value else {
         let missing = PydanticError::new("missing", "Field required");
         let error = SchemaError::new_fastapi_error(missing, &[BODY], &Value::Null);
@@ -102,16 +102,17 @@ pub fn read_body<T: RequestField>(
 /// # Errors
 /// The schema errors of the query.
 pub fn read_query<T: RequestField>(value: &Value) -> Result<T, BodyReadError> {
-    read_at(LocationItem::Key("query"), value, &RequestBounds::default())
+    read_at(ErrorLocationItem::Key("query"), value, &RequestBounds::default())
 }
 
 fn read_at<T: RequestField>(
-    place: LocationItem<'_>,
+    place: ErrorLocationItem<'_>,
     value: &Value,
     bounds: &RequestBounds,
 ) -> Result<T, BodyReadError> {
-    let mut checker =
-        SchemaChecker::at_location(place).with_bounds(*bounds).with_errors(ErrorStyle::Listed);
+    let mut checker = SchemaChecker::at_location(place)
+        .with_bounds(*bounds)
+        .with_error_style(SchemaErrorStyle::Listed);
     let changed = checker.check_value(&T::SCHEMA, value).map_err(|error| match error {
         CheckError::Schema(errors) => BodyReadError::Errors(BodySchemaErrors(errors)),
         CheckError::Raised(fault) => BodyReadError::Fault(fault),
@@ -126,13 +127,13 @@ impl SchemaError {
     /// error dict replaces the input.
     pub(super) fn new_fastapi_error(
         error: PydanticError,
-        path: &[LocationItem<'_>],
+        path: &[ErrorLocationItem<'_>],
         input: &Value,
     ) -> Self {
         let items = path.iter().map(|item| match item {
-            LocationItem::Index(index) => index.to_string(),
-            LocationItem::Key(name) => python::repr_str(name),
-            LocationItem::Branch(label) => python::repr_str(label),
+            ErrorLocationItem::Index(index) => index.to_string(),
+            ErrorLocationItem::Key(name) => python::python_repr_of_str(name),
+            ErrorLocationItem::Branch(label) => python::python_repr_of_str(label),
         });
         let items: Vec<String> = items.collect();
         let comma = if items.len() == 1 { "," } else { "" };
@@ -140,14 +141,14 @@ impl SchemaError {
             "{{'type': '{}', 'loc': ({}{comma}), 'msg': {}, 'input': {}",
             error.kind,
             items.join(", "),
-            python::repr_str(&error.message),
-            python::python_repr_within(input, MAX_INPUT_BYTES),
+            python::python_repr_of_str(&error.message),
+            python::bounded_python_repr(input, MAX_INPUT_BYTES),
         );
         if !error.context.is_empty() {
             let _ = write!(text, ", 'ctx': {{{}}}", error.context);
         }
         text.push('}');
-        let loc = path.iter().map(LocationItem::text).filter(|item| item != "body");
+        let loc = path.iter().map(ErrorLocationItem::text).filter(|item| item != "body");
         let loc = loc.collect::<Vec<_>>().join(".");
         Self { error, loc, input: text }
     }
@@ -156,9 +157,10 @@ impl SchemaError {
 /// Returns pydantic's name of a schema, which the location of an error in a union contains.
 ///
 /// Source: pydantic-core `src/validators`, `get_name`.
-pub(super) fn schema_label(schema: &Schema) -> String {
-    let joined =
-        |branches: &[Schema]| branches.iter().map(schema_label).collect::<Vec<_>>().join(",");
+pub(super) fn pydantic_schema_name(schema: &Schema) -> String {
+    let joined = |branches: &[Schema]| {
+        branches.iter().map(pydantic_schema_name).collect::<Vec<_>>().join(",")
+    };
     match schema {
         Schema::Any => "any".to_owned(),
         Schema::Bool => "bool".to_owned(),
@@ -170,25 +172,29 @@ pub(super) fn schema_label(schema: &Schema) -> String {
         Schema::Str(_) => "str".to_owned(),
         Schema::Bytes => "bytes".to_owned(),
         Schema::Literal(choices) | Schema::Enum(choices) => {
-            let choices: Vec<String> = choices.iter().map(|c| python::repr_str(c)).collect();
+            let choices: Vec<String> =
+                choices.iter().map(|c| python::python_repr_of_str(c)).collect();
             format!("literal[{}]", choices.join(","))
         }
         Schema::List(item, _) | Schema::Iterable(item) | Schema::Sequence(item) => {
-            format!("list[{}]", schema_label(item))
+            format!("list[{}]", pydantic_schema_name(item))
         }
-        Schema::Dict(key, item) => format!("dict[{},{}]", schema_label(key), schema_label(item)),
-        Schema::Nullable(inner) => format!("nullable[{}]", schema_label(inner)),
+        Schema::Dict(key, item) => {
+            format!("dict[{},{}]", pydantic_schema_name(key), pydantic_schema_name(item))
+        }
+        Schema::Nullable(inner) => format!("nullable[{}]", pydantic_schema_name(inner)),
         Schema::Union(branches) => format!("union[{}]", joined(branches)),
         Schema::Tagged { choices, .. } => {
-            let labels: Vec<String> = choices.iter().map(|(_, of)| schema_label(of)).collect();
+            let labels: Vec<String> =
+                choices.iter().map(|(_, of)| pydantic_schema_name(of)).collect();
             format!("tagged-union[{}]", labels.join(","))
         }
         Schema::Selected(_) => "tagged-union".to_owned(),
         Schema::Model(Model { name, .. }) => (*name).to_owned(),
-        Schema::Before(_, inner) | Schema::After(_, inner) => schema_label(inner),
+        Schema::Before(_, inner) | Schema::After(_, inner) => pydantic_schema_name(inner),
         Schema::Instance(class) => format!("is-instance[{class}]"),
         Schema::Tuple(items) => format!("tuple[{}]", joined(items)),
-        Schema::Late(inner) => schema_label(&inner()),
+        Schema::Late(inner) => pydantic_schema_name(&inner()),
         Schema::Named(name, _) => (*name).to_owned(),
     }
 }

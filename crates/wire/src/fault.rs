@@ -116,7 +116,7 @@ pub struct Fault {
     pub status: u16,
     /// The error's `type` member.
     pub error_type: ErrorType,
-    /// The error message, before [`sanitize_message`].
+    /// The error message, before [`sanitize_error_message`].
     pub message: String,
     /// The error's `param` member: the name of the invalid parameter.
     pub param: Option<String>,
@@ -226,12 +226,12 @@ impl Fault {
         format!(
             r#"{{"type":"error","error":{{"type":{},"message":{}}}}}"#,
             json_quoted(error_type),
-            json_quoted(&sanitize_message(&self.message))
+            json_quoted(&sanitize_error_message(&self.message))
         )
     }
 
     fn render_json(&self, comma: &str, colon: &str) -> String {
-        let message = json_quoted(&sanitize_message(&self.message));
+        let message = json_quoted(&sanitize_error_message(&self.message));
         match self.error_type {
             ErrorType::Detail => return format!(r#"{{"detail"{colon}{message}}}"#),
             ErrorType::Bare => return format!(r#"{{"error"{colon}{message}}}"#),
@@ -297,7 +297,7 @@ fn json_quoted(text: &str) -> String {
 /// whitespace.
 ///
 /// Source: `vllm/entrypoints/serve/exception_handling/utils.py`, `sanitize_message`.
-pub fn sanitize_message(message: &str) -> Cow<'_, str> {
+pub fn sanitize_error_message(message: &str) -> Cow<'_, str> {
     static MEMORY_ADDRESS: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r" at 0x[0-9a-fA-F]+>").expect("a constant pattern"));
     static TRACEBACK_LINE: LazyLock<Regex> = LazyLock::new(|| {
@@ -361,9 +361,9 @@ mod tests {
     #[test]
     fn paths_and_addresses_are_removed() {
         assert_eq!(
-            sanitize_message(" <f at 0x7fab>: /tmp/a/b.c or a/b/c.py "),
+            sanitize_error_message(" <f at 0x7fab>: /tmp/a/b.c or a/b/c.py "),
             "<f>: <path> or a<path>"
         );
-        assert_eq!(sanitize_message("adapters/nope"), "adapters/nope");
+        assert_eq!(sanitize_error_message("adapters/nope"), "adapters/nope");
     }
 }

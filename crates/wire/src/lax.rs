@@ -233,8 +233,9 @@ fn check_choice(kind: &'static str, value: &Value, choices: &[&str]) -> Coercion
 }
 
 fn choice_error(kind: &'static str, choices: &[&str]) -> PydanticError {
-    let expected = join_with_or(choices.iter().map(|choice| python::repr_str(choice)), " or ");
-    let context = format!("'expected': {}", python::repr_str(&expected));
+    let expected =
+        join_with_or(choices.iter().map(|choice| python::python_repr_of_str(choice)), " or ");
+    let context = format!("'expected': {}", python::python_repr_of_str(&expected));
     PydanticError::new(kind, format!("Input should be {expected}")).with_context(context)
 }
 
@@ -252,13 +253,13 @@ pub(super) fn coerce_int_member(value: &Value, choices: &[i64]) -> CoercionResul
         return Ok(Some(Value::from(number)).filter(|new| new != value));
     }
     let expected = join_with_or(choices.iter().map(i64::to_string), " or ");
-    let context = format!("'expected': {}", python::repr_str(&expected));
+    let context = format!("'expected': {}", python::python_repr_of_str(&expected));
     Err(PydanticError::new("enum", format!("Input should be {expected}")).with_context(context))
 }
 
 pub(super) fn not_an_instance_error(class: &str) -> PydanticError {
     PydanticError::new("is_instance_of", format!("Input should be an instance of {class}"))
-        .with_context(format!("'class': {}", python::repr_str(class)))
+        .with_context(format!("'class': {}", python::python_repr_of_str(class)))
 }
 
 /// Joins allowed values for an error message, as `a, b or c`.
@@ -321,7 +322,7 @@ pub(super) fn check_float_bounds(
 /// Builds the error of a violated float bound: the bound is without `.0` in the message and with it
 /// in the context.
 fn float_bound_error(words: fn(&str) -> PydanticError, limit: f64) -> PydanticError {
-    let full = python::repr_float(limit);
+    let full = python::python_repr_of_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
     let PydanticError { kind, message, context } = words(&short);
     PydanticError { kind, message, context: context.replace(&short, &full) }
@@ -391,7 +392,7 @@ pub(super) fn model_type_error(model: &Model) -> PydanticError {
             "dataclass_type",
             format!("Input should be a dictionary or an instance of {}", model.name),
         )
-        .with_context(format!("'class_name': {}", python::repr_str(model.name))),
+        .with_context(format!("'class_name': {}", python::python_repr_of_str(model.name))),
     }
 }
 
@@ -400,7 +401,7 @@ pub(super) fn extra_forbidden_error() -> PydanticError {
 }
 
 pub(super) fn value_error(text: &str) -> PydanticError {
-    let context = format!("'error': ValueError({})", python::repr_str(text));
+    let context = format!("'error': ValueError({})", python::python_repr_of_str(text));
     PydanticError::new("value_error", format!("Value error, {text}")).with_context(context)
 }
 
@@ -409,7 +410,7 @@ pub(super) fn tag_missing_error(by: &str) -> PydanticError {
         "union_tag_not_found",
         format!("Unable to extract tag using discriminator '{by}'"),
     )
-    .with_context(format!("'discriminator': {}", python::repr_str(&format!("'{by}'"))))
+    .with_context(format!("'discriminator': {}", python::python_repr_of_str(&format!("'{by}'"))))
 }
 
 pub(super) fn tag_unknown_error<'n>(
@@ -417,7 +418,7 @@ pub(super) fn tag_unknown_error<'n>(
     tag: &Value,
     names: impl Iterator<Item = &'n str>,
 ) -> PydanticError {
-    let expected = names.map(python::repr_str).collect::<Vec<_>>().join(", ");
+    let expected = names.map(python::python_repr_of_str).collect::<Vec<_>>().join(", ");
     let tag = python::python_str(tag);
     PydanticError::new(
         "union_tag_invalid",
@@ -428,9 +429,9 @@ pub(super) fn tag_unknown_error<'n>(
     )
     .with_context(format!(
         "'discriminator': {}, 'tag': {}, 'expected_tags': {}",
-        python::repr_str(&format!("'{by}'")),
-        python::repr_str(&tag),
-        python::repr_str(&expected)
+        python::python_repr_of_str(&format!("'{by}'")),
+        python::python_repr_of_str(&tag),
+        python::python_repr_of_str(&expected)
     ))
 }
 

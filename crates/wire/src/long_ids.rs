@@ -9,18 +9,18 @@ use vllm_sim_python as python;
 use crate::body;
 
 /// Size of a request body, in bytes, from which its token ids are parsed separately.
-pub(crate) const LONG_BODY_BYTES: usize = 64 * 1024;
+pub(crate) const MIN_LONG_BODY_BYTES: usize = 64 * 1024;
 /// Maximum number of digits of a token id in a long list.
 const MAX_DIGITS: usize = 9;
 
 /// Returns the request body with `[0]` in place of `member`, and the token ids of `member`.
 ///
 /// `None` if the body is short or invalid, or `member` holds something else.
-pub(crate) fn split_long_ids(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
-    if text.len() < LONG_BODY_BYTES {
+pub(crate) fn split_long_token_ids(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
+    if text.len() < MIN_LONG_BODY_BYTES {
         return None;
     }
-    body::check_value_count(text).ok()?;
+    body::check_json_value_count(text).ok()?;
     let key = format!("\"{member}\"");
     let behind = |text| Some(find_bytes(text, key.as_bytes())? + key.len());
     let list = skip_whitespace(&text[behind(text)?..]).strip_prefix(b":")?;
@@ -76,14 +76,14 @@ mod tests {
 
     /// Builds a body that whitespace makes long.
     fn long(head: &str, list: &str, tail: &str) -> Vec<u8> {
-        let blanks = " ".repeat(LONG_BODY_BYTES);
+        let blanks = " ".repeat(MIN_LONG_BODY_BYTES);
         format!("{{{head}\"ids\" : [{list}]{blanks}{tail}}}").into_bytes()
     }
 
     #[test]
     fn a_long_id_list_is_parsed_separately() {
         let text = long("\"model\":\"m\",", "1, 0 ,\n999999999", ",\"n\":2");
-        let (value, ids) = split_long_ids(&text, "ids").unwrap();
+        let (value, ids) = split_long_token_ids(&text, "ids").unwrap();
         assert_eq!(ids, [1, 0, 999_999_999]);
         assert_eq!(value, json!({"model": "m", "ids": [0], "n": 2}));
     }
@@ -106,7 +106,7 @@ mod tests {
         ];
         for text in refused {
             let begin = String::from_utf8_lossy(&text[..40.min(text.len())]).into_owned();
-            assert_eq!(split_long_ids(&text, "ids"), None, "{begin}");
+            assert_eq!(split_long_token_ids(&text, "ids"), None, "{begin}");
         }
     }
 }

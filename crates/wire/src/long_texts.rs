@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use vllm_sim_python as python;
 
 use crate::body;
-use crate::long_ids::LONG_BODY_BYTES;
+use crate::long_ids::MIN_LONG_BODY_BYTES;
 
 /// A list of texts (prompts), stored as one string.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,10 +41,10 @@ impl ConcatenatedTexts {
 ///
 /// `None` if the body is short or not understood, or `member` holds something else.
 pub(crate) fn split_long_texts(text: &[u8], member: &str) -> Option<(Value, ConcatenatedTexts)> {
-    if text.len() < LONG_BODY_BYTES || !python::parses_numbers_like_serde_json(text) {
+    if text.len() < MIN_LONG_BODY_BYTES || !python::parses_numbers_like_serde_json(text) {
         return None;
     }
-    body::check_value_count(text).ok()?;
+    body::check_json_value_count(text).ok()?;
     let (mut members, texts) = body::parse_with_separate_member::<ConcatenatedTexts>(text, member)?;
     *members.get_mut(member)? = json!(["x"]);
     Some((members.into(), texts?))
@@ -86,7 +86,8 @@ mod tests {
 
     /// Builds a body with this list that whitespace makes long.
     fn long(list: &str, tail: &str) -> Vec<u8> {
-        format!("{{\"n\":1,\"input\":{list}{}{tail}}}", " ".repeat(LONG_BODY_BYTES)).into_bytes()
+        format!("{{\"n\":1,\"input\":{list}{}{tail}}}", " ".repeat(MIN_LONG_BODY_BYTES))
+            .into_bytes()
     }
 
     #[test]

@@ -103,7 +103,7 @@ pub(super) fn schema_errors_fault(errors: &SchemaErrors) -> Fault {
 
 /// Form of the errors that a schema checker reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum ErrorStyle {
+pub(super) enum SchemaErrorStyle {
     /// Errors as their locations and inputs, shortened as vLLM shows them.
     #[default]
     Summarized,
@@ -118,13 +118,13 @@ pub(super) enum ErrorStyle {
 
 /// One element of a schema error's location: a name, an index or the branch of a union.
 #[derive(Debug, Clone)]
-pub(super) enum LocationItem<'a> {
+pub(super) enum ErrorLocationItem<'a> {
     Key(&'a str),
     Index(usize),
     Branch(String),
 }
 
-impl LocationItem<'_> {
+impl ErrorLocationItem<'_> {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Key(key) => (*key).to_owned(),
@@ -142,7 +142,7 @@ pub(super) struct SchemaError {
 }
 
 impl SchemaError {
-    pub(super) fn new(error: PydanticError, path: &[LocationItem<'_>], input: &Value) -> Self {
+    pub(super) fn new(error: PydanticError, path: &[ErrorLocationItem<'_>], input: &Value) -> Self {
         Self {
             error,
             loc: truncate_chars(clean_loc_for_param(path), MAX_ERROR_CHARS),
@@ -152,12 +152,12 @@ impl SchemaError {
 
     pub(super) fn new_verbose(
         error: PydanticError,
-        path: &[LocationItem<'_>],
+        path: &[ErrorLocationItem<'_>],
         input: &Value,
     ) -> Self {
-        let loc = path.iter().map(LocationItem::text).collect::<Vec<_>>().join(".");
+        let loc = path.iter().map(ErrorLocationItem::text).collect::<Vec<_>>().join(".");
         let loc = truncate_chars(loc, MAX_ERROR_CHARS);
-        let kind = PythonValue::from_json_value(input).type_name();
+        let kind = PythonValue::from_json_value(input).python_type_name();
         let shown = shorten_repr(&python::python_repr(input));
         let input = format!("input_value={shown}, input_type={kind}");
         Self { error, loc, input }
@@ -168,9 +168,9 @@ impl SchemaError {
         let mut text = format!(
             "{{'type': '{}', 'loc': {}, 'msg': {}, 'input': {}",
             self.error.kind,
-            python::repr_str(&self.loc),
-            python::repr_str(&self.error.message),
-            python::repr_str(&self.input)
+            python::python_repr_of_str(&self.loc),
+            python::python_repr_of_str(&self.error.message),
+            python::python_repr_of_str(&self.input)
         );
         if !self.error.context.is_empty() {
             let _ = write!(text, ", 'ctx': {{{}}}", self.error.context);
@@ -216,8 +216,8 @@ fn summarize_error_input(input: &Value) -> String {
 
 /// Joins the location of a schema error with dots and omits elements that look like pydantic's
 /// internal names, as vLLM's `clean_loc_for_param` does, even if the client chose them.
-fn clean_loc_for_param(path: &[LocationItem<'_>]) -> String {
-    let text = LocationItem::text;
+fn clean_loc_for_param(path: &[ErrorLocationItem<'_>]) -> String {
+    let text = ErrorLocationItem::text;
     let kept: Vec<String> = path.iter().map(text).filter(|step| !is_internal_step(step)).collect();
     if kept.is_empty() {
         return path.iter().map(text).collect::<Vec<_>>().join(".");

@@ -8,7 +8,7 @@ use vllm_sim_python as python;
 use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::limits::ServerLimits;
-use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_TOKEN_BUDGET};
+use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA};
 use super::schema::{
     ANY_LENGTH, FLOAT, INT, RequestField, STR, Schema, ValidatorError, wire_model,
 };
@@ -18,9 +18,9 @@ pub const GREEDY_TEMPERATURE: f64 = 1e-5;
 
 /// Logit bias per token id, in the order of the request.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct TokenBias(pub Vec<(i128, f64)>);
+pub struct TokenLogitBias(pub Vec<(i128, f64)>);
 
-impl RequestField for TokenBias {
+impl RequestField for TokenLogitBias {
     const SCHEMA: Schema = Schema::Dict(&INT, &FLOAT);
 
     fn read(value: &Value) -> Option<Self> {
@@ -37,10 +37,11 @@ impl RequestField for TokenBias {
 pub struct StringOrList(pub Vec<String>);
 
 /// Schema of a string or a list of strings.
-pub(crate) const STRING_OR_LIST: Schema = Schema::Union(&[STR, Schema::List(&STR, ANY_LENGTH)]);
+pub(crate) const STRING_OR_LIST_SCHEMA: Schema =
+    Schema::Union(&[STR, Schema::List(&STR, ANY_LENGTH)]);
 
 impl RequestField for StringOrList {
-    const SCHEMA: Schema = STRING_OR_LIST;
+    const SCHEMA: Schema = STRING_OR_LIST_SCHEMA;
 
     fn read(value: &Value) -> Option<Self> {
         match value {
@@ -119,7 +120,7 @@ wire_model! {
         /// Structured-output constraint on the generated text.
         structured_outputs: Option<StructuredOutputs> = None,
         /// Values added to the logits of token ids before sampling.
-        logit_bias: Option<TokenBias> = None,
+        logit_bias: Option<TokenLogitBias> = None,
         /// Allowed token ids: sampling considers only these.
         allowed_token_ids: Option<Vec<i128>> = None,
         /// Custom sampling arguments for extensions and connectors.
@@ -174,7 +175,7 @@ pub struct SamplingRequest {
     /// Output limit of the request, in tokens.
     pub limit: OutputLimit,
     /// Checks to run on the sampling parameters.
-    pub checks: SamplingChecks,
+    pub checks: SamplingParamChecks,
 }
 
 /// Rule for the output limit of a request, in tokens.
@@ -189,7 +190,7 @@ pub enum OutputLimit {
 
 /// Checks of sampling parameters before the request reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SamplingChecks {
+pub enum SamplingParamChecks {
     /// All checks of vLLM's `SamplingParams._verify_args`.
     #[default]
     All,
@@ -212,7 +213,7 @@ impl SamplingRequest {
             OutputLimit::Budget => budget,
             OutputLimit::Exactly(tokens) => tokens,
         });
-        if self.checks == SamplingChecks::All {
+        if self.checks == SamplingParamChecks::All {
             params.normalize_and_verify(bounds)?;
         }
         Ok(params)
@@ -222,7 +223,7 @@ impl SamplingRequest {
 impl From<SamplingParams> for SamplingRequest {
     fn from(params: SamplingParams) -> Self {
         // No `..Self::default()`, which would allocate other parameters only to drop them.
-        let (limit, checks) = (OutputLimit::default(), SamplingChecks::default());
+        let (limit, checks) = (OutputLimit::default(), SamplingParamChecks::default());
         Self { params: Box::new(params), limit, checks }
     }
 }
@@ -247,7 +248,7 @@ pub fn output_budget_tokens(
 /// A 400 with the keys that are not integers.
 pub(crate) fn to_token_bias<'b>(
     bias: impl IntoIterator<Item = (&'b String, &'b f64)> + Clone,
-) -> Result<TokenBias, Fault> {
+) -> Result<TokenLogitBias, Fault> {
     let id = |text: &str| i128::read(&super::lax::parse_python_int(text)?);
     let bad: Vec<Value> = bias
         .clone()
@@ -270,7 +271,7 @@ pub(crate) fn to_token_bias<'b>(
         if bias.is_nan() { -100.0 } else { bias.clamp(-100.0, 100.0) }
     };
     let pairs = bias.into_iter().filter_map(|(key, bias)| Some((id(key)?, clamped(*bias))));
-    Ok(TokenBias(pairs.collect()))
+    Ok(TokenLogitBias(pairs.collect()))
 }
 
 /// Checks sampling parameters given as an object inside a request body.
@@ -281,7 +282,7 @@ fn verify_sampling_in_body(
     bounds: &RequestBounds,
 ) -> Result<(), ValidatorError> {
     if let Some(budget) = map.get("thinking_token_budget")
-        && let Schema::Before(check, _) = THINKING_TOKEN_BUDGET
+        && let Schema::Before(check, _) = THINKING_TOKEN_BUDGET_SCHEMA
     {
         check(budget)?;
     }

@@ -63,7 +63,7 @@ impl SamplingParams {
 
     /// Checks the ranges of penalties, temperature, `top_p`, `top_k` and `min_p`.
     fn verify_distribution(&self) -> Result<(), Fault> {
-        let text = python::repr_float;
+        let text = python::python_repr_of_float;
         for (name, value) in [
             ("presence_penalty", self.presence_penalty),
             ("frequency_penalty", self.frequency_penalty),
@@ -351,7 +351,7 @@ fn has_long_integer(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sampling::TokenBias;
+    use super::super::sampling::TokenLogitBias;
     use super::*;
 
     #[test]
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn token_ids_out_of_the_vocabulary_are_rejected() {
         let limits = ServerLimits { vocab_size: Some(4096), ..ServerLimits::default() };
-        let bias = TokenBias(vec![(5, 1.0), (99_999, 1.0)]);
+        let bias = TokenLogitBias(vec![(5, 1.0), (99_999, 1.0)]);
         let params = SamplingParams { logit_bias: Some(bias), ..SamplingParams::default() };
         assert_eq!(
             params.verify_against_engine(&limits).map_err(|fault| fault.message),

@@ -378,13 +378,13 @@ pub(crate) fn find_member<'m>(
 
 /// Members of a JSON object, indexed by the lengths of their names, so that most absent fields are
 /// ruled out without a search.
-pub(crate) struct MemberIndex<'m> {
+pub(crate) struct JsonMemberIndex<'m> {
     map: &'m Map<String, Value>,
     /// Bit set of the lengths of member names, modulo 64.
     lengths: u64,
 }
 
-impl<'m> MemberIndex<'m> {
+impl<'m> JsonMemberIndex<'m> {
     pub(crate) fn of(map: &'m Map<String, Value>) -> Self {
         let lengths = map.keys().fold(0, |lengths, key| lengths | name_length_bit(key));
         Self { map, lengths }

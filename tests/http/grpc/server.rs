@@ -24,13 +24,13 @@ async fn the_server_reports_its_info() {
 async fn a_paused_server_reports_it() {
     let mut sim = start(&[]).await;
     let service = sim.server.app_state().service().clone();
-    service.pause(PauseMode::Abort).await;
+    service.pause_generation(PauseMode::Abort).await;
     let info = sim.client.get_server_info(GetServerInfoRequest {}).await;
     assert!(info.unwrap().into_inner().is_paused);
     let text = "Generation is paused. Please retry after it resumes.".to_owned();
     let said = refusal(&mut sim.client, request(4, true)).await;
     assert_eq!(said, (Code::Unavailable, text));
-    service.resume();
+    service.resume_generation();
     complete(&mut sim.client, request(4, false)).await;
     sim.server.shutdown().await;
 }

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use vllm_sim_config::{FlagBounds, FlagKind, FlagSpec, all_effective_flags, ignored_flags};
-use vllm_sim_engine::latency::{GPUS, known_model_names};
+use vllm_sim_config::{
+    FlagKind, FlagSpec, FlagValueBounds, all_effective_flags, all_ignored_flags,
+};
+use vllm_sim_engine::latency::{KNOWN_GPUS, known_model_names};
 
 /// What a YAML value of this kind looks like.
 fn shape(kind: FlagKind) -> Value {
@@ -50,12 +52,13 @@ fn described(flag: &FlagSpec) -> Value {
 /// The bounds of a flag on either command line, for values that are numbers.
 fn bounds(flag: &FlagSpec) -> Option<(Value, Value)> {
     match flag.ranges? {
-        (FlagBounds::Whole(least, most), FlagBounds::Whole(other_least, other_most)) => {
+        (FlagValueBounds::Whole(least, most), FlagValueBounds::Whole(other_least, other_most)) => {
             Some((least.min(other_least).into(), most.max(other_most).into()))
         }
-        (FlagBounds::Number(least, most), FlagBounds::Number(other_least, other_most)) => {
-            Some((least.min(other_least).into(), most.max(other_most).into()))
-        }
+        (
+            FlagValueBounds::Number(least, most),
+            FlagValueBounds::Number(other_least, other_most),
+        ) => Some((least.min(other_least).into(), most.max(other_most).into())),
         _ => None,
     }
 }
@@ -78,7 +81,7 @@ fn definition() -> Value {
             }
         }
     }
-    for (name, _) in ignored_flags() {
+    for (name, _) in all_ignored_flags() {
         keys.entry(name).or_insert(json!({}));
         keys.entry(camel_case(name)).or_insert(json!({}));
     }
@@ -110,7 +113,7 @@ fn the_chart_has_every_gpu_and_model() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/vllm-sim/files/known.yaml");
     let mut text =
         "# GPUs and models whose sizes the program knows; made by `cargo test`.\n".to_owned();
-    let gpus = GPUS.iter();
+    let gpus = KNOWN_GPUS.iter();
     let gpus = gpus.flat_map(|gpu| std::iter::once(&gpu.name).chain(gpu.aliases));
     let mut gpus: Vec<String> = gpus.map(|name| plain(name)).collect();
     gpus.sort_unstable();

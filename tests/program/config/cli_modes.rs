@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use vllm_sim_config::{
-    CliMode, Compat, LatencySource, LoadBalancing, LoadedConfig, ModelTask, ParsedCommand,
+    CliMode, LatencySource, LoadBalancing, LoadedConfig, MetricsCompat, ModelTask, ParsedCommand,
     SchedulerKind, load_config, load_with_known_flags,
 };
-use vllm_sim_engine::kv::HashAlgo;
+use vllm_sim_engine::kv::BlockHashAlgorithm;
 
 use super::{env, serve, sim, try_words};
 
@@ -78,10 +78,13 @@ fn the_model_of_serve_may_be_a_flag_a_word_or_vllms_default() {
 #[test]
 fn program_name_selects_cli_mode() {
     let compat = |words: &[&str]| try_words(words, &[]).unwrap().config.model.compat;
-    assert_eq!(compat(&["/app/llm-d-inference-sim", "--model", "m"]), Compat::Llmd);
-    assert_eq!(compat(&["llm-d-inference-sim", "--model", "m", "--compat", "vllm"]), Compat::Vllm);
-    assert_eq!(compat(&["vllm-sim", "--model", "m"]), Compat::Vllm);
-    assert_eq!(compat(&["vllm-sim", "--model", "m", "--compat=llm-d"]), Compat::Llmd);
+    assert_eq!(compat(&["/app/llm-d-inference-sim", "--model", "m"]), MetricsCompat::Llmd);
+    assert_eq!(
+        compat(&["llm-d-inference-sim", "--model", "m", "--compat", "vllm"]),
+        MetricsCompat::Vllm
+    );
+    assert_eq!(compat(&["vllm-sim", "--model", "m"]), MetricsCompat::Vllm);
+    assert_eq!(compat(&["vllm-sim", "--model", "m", "--compat=llm-d"]), MetricsCompat::Llmd);
 }
 
 #[test]
@@ -119,13 +122,13 @@ fn a_variable_names_the_program_where_a_manifest_sets_no_command() {
         &["/usr/local/bin/vllm-sim", "stray", "--model", "m"],
     ] {
         let (compat, _) = load(words, "llm-d-inference-sim").unwrap();
-        assert_eq!(compat, Compat::Llmd, "{words:?}");
+        assert_eq!(compat, MetricsCompat::Llmd, "{words:?}");
     }
     let plain = load(&["vllm-sim", "--model", "m"], "").unwrap();
-    assert_eq!(plain.0, Compat::Vllm);
+    assert_eq!(plain.0, MetricsCompat::Vllm);
     // A name that a manifest does call is stronger.
     let called = load(&["vllm", "serve", "m"], "llm-d-inference-sim").unwrap();
-    assert_eq!(called.0, Compat::Vllm);
+    assert_eq!(called.0, MetricsCompat::Vllm);
     assert_eq!(
         load(&["vllm-sim", "--model", "m"], "llm-d").unwrap_err(),
         "VLLM_SIM_PROGRAM: \"llm-d\" is not one of vllm-sim, vllm, llm-d-inference-sim, \
@@ -225,11 +228,11 @@ fn events_take_the_form_of_the_flag_that_switches_them_on() {
         (is_bind_endpoint(&config.kv_events.endpoint), config.kv_events.topic.as_str()),
         (true, "kv@x")
     );
-    assert_eq!(config.engine.prefix_cache.hash_algo, HashAlgo::Sha256);
+    assert_eq!(config.engine.prefix_cache.hash_algo, BlockHashAlgorithm::Sha256);
     assert!(sim(&["--kv-events-config", on]).engine.prefix_cache.enable_prefix_caching);
     let config = sim(&["--enable-kvcache"]);
     assert_eq!((config.kv_events.enabled, config.kv_events.encoding.format), (true, LlmdArray));
-    assert_eq!(config.engine.prefix_cache.hash_algo, HashAlgo::LlmdFnv);
+    assert_eq!(config.engine.prefix_cache.hash_algo, BlockHashAlgorithm::LlmdFnv);
     assert!(
         !is_bind_endpoint(&config.kv_events.endpoint)
             && config.engine.prefix_cache.enable_prefix_caching

@@ -188,7 +188,7 @@ fn refused(words: &[&str]) -> String {
 
 #[test]
 fn cuda_graph_sizes_follow_flags() {
-    let sizes = |words: &[&str]| config_of(words).engine.graphs.captured_sizes().to_vec();
+    let sizes = |words: &[&str]| config_of(words).engine.graphs.cudagraph_capture_sizes().to_vec();
     assert_eq!(sizes(&[]).last(), Some(&512));
     assert_eq!(sizes(&["--max-num-seqs", "16"]).last(), Some(&32));
     assert!(sizes(&["--enforce-eager"]).is_empty());

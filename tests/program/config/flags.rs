@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use vllm_sim_config::{
-    CliMode, FlagGroup, FlagKind, IgnoredFlagArity, LoadedConfig, ParsedCommand, TOOL_COMMANDS,
-    all_effective_flags, flags_markdown, ignored_flags, load_config,
+    CliMode, FlagHelpGroup, FlagKind, IgnoredFlagArity, LoadedConfig, ParsedCommand, TOOL_COMMANDS,
+    all_effective_flags, all_ignored_flags, flags_markdown, load_config,
 };
 
 use super::try_words;
@@ -13,7 +13,7 @@ use super::try_words;
 fn all_names() -> Vec<&'static str> {
     let ours = all_effective_flags()
         .flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()));
-    ours.chain(ignored_flags().map(|(name, _)| name)).collect()
+    ours.chain(all_ignored_flags().map(|(name, _)| name)).collect()
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn every_flag_has_help_and_a_default_that_can_be_read() {
         }
     }
     assert!(
-        FlagGroup::ALL_GROUPS
+        FlagHelpGroup::ALL_FLAG_GROUPS
             .iter()
             .all(|group| all_effective_flags().any(|flag| flag.group == *group))
     );
@@ -70,7 +70,7 @@ fn every_flag_of_vllm_serve_is_accepted() {
             (Some(FlagKind::List), "list" | "value") => true,
             (Some(kind), "value") => kind != FlagKind::Switch,
             (Some(_), _) => false,
-            (None, takes) => ignored_flags().any(|(known, arity)| {
+            (None, takes) => all_ignored_flags().any(|(known, arity)| {
                 known == name
                     && takes
                         == match arity {
@@ -176,7 +176,7 @@ fn ignored_flags_with_an_effect_in_vllm_are_marked() {
 
 #[test]
 fn ignored_flags_are_reported_once() {
-    for (name, arity) in ignored_flags() {
+    for (name, arity) in all_ignored_flags() {
         let flag = format!("--{name}");
         let value = match arity {
             IgnoredFlagArity::Switch => &[][..],
@@ -206,7 +206,7 @@ fn every_flag_can_be_set_by_its_variable() {
             FlagKind::Switch | FlagKind::Choice(_) => "??",
             _ => continue,
         };
-        let name = flag.env_name();
+        let name = flag.env_variable_name();
         let error =
             try_words(&["vllm-sim", "--model", "m", "--fake-metrics", "{}"], &[(&name, good)]);
         // A value that cannot be right is refused, so the variable was read.
@@ -287,7 +287,7 @@ fn the_programs_page_fits_a_screen_and_names_every_command() {
             text.contains(&format!("\n  {command} ")) || text.contains(&format!(" {command}"));
         assert!(named, "{command}");
     }
-    for group in FlagGroup::ALL_GROUPS {
+    for group in FlagHelpGroup::ALL_FLAG_GROUPS {
         let word = group.help_text_heading().to_lowercase().replace(' ', "-");
         let named = text.contains(&format!(" {word},")) || text.contains(&format!(" {word}."));
         assert!(named, "{word}");

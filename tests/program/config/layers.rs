@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tempfile::NamedTempFile;
 use vllm_sim_config::{KvConnector, LoadedConfig};
-use vllm_sim_observe::kv_events::HashFormat;
+use vllm_sim_observe::kv_events::KvEventHashFormat;
 
 use super::try_words;
 
@@ -151,7 +151,7 @@ fn vllms_variables_are_read() {
     let limits = config.api.limits;
     assert_eq!((limits.n, limits.prompts, limits.stop_strings), (3, 4, 5));
     assert!(config.api.skip_model_name_validation);
-    assert_eq!(config.kv_events.encoding.hashes, HashFormat::Bytes(32));
+    assert_eq!(config.kv_events.encoding.hashes, KvEventHashFormat::Bytes(32));
     assert_eq!(config.server.pod.ip.as_deref(), Some("10.0.0.1"));
     assert_eq!(
         config.server.otlp.traces_protocol,

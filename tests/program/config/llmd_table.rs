@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use vllm_sim_config::{all_effective_flags, ignored_flags};
+use vllm_sim_config::{all_effective_flags, all_ignored_flags};
 
 use super::try_words;
 
@@ -158,7 +158,7 @@ fn in_yaml(flag: &str, value: &str) -> Result<(), String> {
 
 #[test]
 fn every_flag_has_llm_ds_default() {
-    let ignored: Vec<&str> = ignored_flags().map(|(name, _)| name).collect();
+    let ignored: Vec<&str> = all_ignored_flags().map(|(name, _)| name).collect();
     let mut wrong = Vec::new();
     for (flag, default, ..) in TABLE {
         match all_effective_flags()

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::try_words;
 use vllm_sim_config::{ConfigError, LoadedConfig};
-use vllm_sim_engine::kv::{HostEvictionPolicy, OffloadConnector};
+use vllm_sim_engine::kv::{HostCacheEvictionPolicy, OffloadConnector};
 
 fn served(words: &[&str]) -> Result<LoadedConfig, ConfigError> {
     try_words(&[&["vllm-sim", "serve"], words].concat(), &[])
@@ -88,9 +88,9 @@ fn connectors_are_read_as_vllm_reads_them() {
     );
     assert_eq!((native.chunks, native.blocks_per_chunk), (128, 4));
     assert!(native.outputs);
-    assert_eq!(native.eviction, HostEvictionPolicy::Lru);
+    assert_eq!(native.eviction, HostCacheEvictionPolicy::Lru);
     let arc = json!({"cpu_bytes_to_use": 1 << 30, "eviction_policy": "arc"});
-    assert_eq!(tier("OffloadingConnector", arc).eviction, HostEvictionPolicy::Arc);
+    assert_eq!(tier("OffloadingConnector", arc).eviction, HostCacheEvictionPolicy::Arc);
     let simple = tier("SimpleCPUOffloadConnector", json!({}));
     assert_eq!((simple.rules, simple.chunks), (OffloadConnector::Simple, 4096));
     let of_two = json!({"connectors": [

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use vllm_sim_config::{LoadedConfig, ValueSource};
+use vllm_sim_config::{FlagValueSource, LoadedConfig};
 
 use super::{shell, try_words};
 
@@ -71,9 +71,9 @@ fn effective_values_have_their_source() {
         let entry = loaded.resolved_flags.iter().find(|e| e.name == name).unwrap();
         (entry.values.concat(), entry.source.clone())
     };
-    assert_eq!(of("max-num-seqs"), ("9".to_owned(), ValueSource::CommandLine));
-    assert_eq!(of("max-model-len"), ("32768".to_owned(), ValueSource::Derived));
-    assert_eq!(of("block-size"), ("16".to_owned(), ValueSource::Default));
+    assert_eq!(of("max-num-seqs"), ("9".to_owned(), FlagValueSource::CommandLine));
+    assert_eq!(of("max-model-len"), ("32768".to_owned(), FlagValueSource::Derived));
+    assert_eq!(of("block-size"), ("16".to_owned(), FlagValueSource::Default));
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn set(flag: &FlagSpec, name: &str, value: &str, from: From) -> Result<String, S
         words.push("--force-dummy-tokenizer".to_owned());
     }
     let file = tempfile::NamedTempFile::new().unwrap();
-    let variable = flag.env_name();
+    let variable = flag.env_variable_name();
     let mut vars = vec![("POD_IP", "10.0.0.1")];
     match from {
         From::Words => words.push(format!("--{name}={value}")),
@@ -111,7 +111,7 @@ fn invalid_value_error_names_flag_and_source() {
                     From::Words => "command line".to_owned(),
                     // The file's name differs from run to run.
                     From::Yaml => "/".to_owned(),
-                    From::Env => flag.env_name(),
+                    From::Env => flag.env_variable_name(),
                 };
                 if ![flag.name, value, &origin].iter().all(|part| why.contains(*part)) {
                     wrong.push(format!("{from:?} {} {value:?}: {why}", flag.name));

@@ -9,7 +9,7 @@ use std::thread;
 
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
-use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, RowStorage, download_if_missing};
+use vllm_sim_dataset::{DEFAULT_TABLE_NAME, Dataset, DatasetRowStorage, download_if_missing};
 
 use crate::dataset::tokens;
 
@@ -133,7 +133,10 @@ fn dataset_is_downloaded_once() {
     assert_eq!(site.ranges(), [None]);
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(files(&path), ["d.sqlite3"]);
-    assert_eq!(Dataset::open(&path, DEFAULT_TABLE, RowStorage::OnDisk).unwrap().len(), 300);
+    assert_eq!(
+        Dataset::open(&path, DEFAULT_TABLE_NAME, DatasetRowStorage::OnDisk).unwrap().len(),
+        300
+    );
 }
 
 #[test]

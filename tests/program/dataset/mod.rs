@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, RowStorage, hash_prompt_tokens};
+use vllm_sim_dataset::{DEFAULT_TABLE_NAME, Dataset, DatasetRowStorage, hash_prompt_tokens};
 
 const SCHEMA: &str =
     "(id INTEGER PRIMARY KEY, prompt_hash BLOB, gen_tokens JSON, n_gen_tokens INTEGER)";
@@ -37,7 +37,7 @@ impl Made {
     }
 
     fn open(&self) -> Dataset {
-        Dataset::open(&self.path, DEFAULT_TABLE, RowStorage::OnDisk).unwrap()
+        Dataset::open(&self.path, DEFAULT_TABLE_NAME, DatasetRowStorage::OnDisk).unwrap()
     }
 }
 
@@ -61,6 +61,6 @@ fn insert(file: &Connection, hash: &[u8], reply: &str, n: u32) {
 }
 
 fn error(path: &Path, table: &str) -> String {
-    let shown = Dataset::open(path, table, RowStorage::OnDisk).unwrap_err().to_string();
+    let shown = Dataset::open(path, table, DatasetRowStorage::OnDisk).unwrap_err().to_string();
     shown.replace(&path.display().to_string(), "FILE")
 }

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, DatasetFormat, RequestedReplyLength, RowStorage};
+use vllm_sim_dataset::{
+    DEFAULT_TABLE_NAME, Dataset, DatasetFormat, DatasetRowStorage, RequestedReplyLength,
+};
 
 use crate::dataset::{Made, SCHEMA, error, insert, tokens};
 
@@ -19,7 +21,7 @@ fn made(sql: &str) -> Made {
 #[test]
 fn missing_dataset_is_not_found() {
     let made = Made::at("none.db");
-    assert_eq!(error(&made.path, DEFAULT_TABLE), "dataset FILE does not exist");
+    assert_eq!(error(&made.path, DEFAULT_TABLE_NAME), "dataset FILE does not exist");
     assert!(!made.path.exists(), "looking must not make it");
 }
 
@@ -28,10 +30,13 @@ fn non_sqlite_file_is_rejected() {
     let text = Made::at("text.db");
     fs::write(&text.path, "id,prompt_hash\n".repeat(200)).unwrap();
     let why = "dataset FILE is not a readable SQLite database: file is not a database";
-    assert_eq!(error(&text.path, DEFAULT_TABLE), why);
+    assert_eq!(error(&text.path, DEFAULT_TABLE_NAME), why);
     let empty = Made::at("empty.db");
     fs::write(&empty.path, "").unwrap();
-    assert_eq!(error(&empty.path, DEFAULT_TABLE), "dataset FILE has no table 'llmd'; it has: none");
+    assert_eq!(
+        error(&empty.path, DEFAULT_TABLE_NAME),
+        "dataset FILE has no table 'llmd'; it has: none"
+    );
 }
 
 #[test]
@@ -42,7 +47,7 @@ fn truncated_dataset_is_detected() {
     for part in [1, 2, 9] {
         fs::write(&made.path, &whole[..whole.len() * part / 10]).unwrap();
         let why = "dataset FILE is not a readable SQLite database: ";
-        let said = error(&made.path, DEFAULT_TABLE);
+        let said = error(&made.path, DEFAULT_TABLE_NAME);
         assert!(said.starts_with(why), "{part}/10: {said}");
     }
 }
@@ -57,12 +62,16 @@ fn damaged_dataset_fails_or_loses_one_row() {
         damaged[page * 4096..page * 4096 + 4096].fill(0x5a);
         fs::write(&made.path, damaged).unwrap();
         // It may open, when only the end of a long reply is hit; it must not panic.
-        if let Ok(dataset) = Dataset::open(&made.path, DEFAULT_TABLE, RowStorage::OnDisk) {
+        if let Ok(dataset) =
+            Dataset::open(&made.path, DEFAULT_TABLE_NAME, DatasetRowStorage::OnDisk)
+        {
             let mut rng =
-                vllm_sim_random::request_rng(1, 1, vllm_sim_random::StreamPurpose::Content);
+                vllm_sim_random::request_rng(1, 1, vllm_sim_random::RandomStreamPurpose::Content);
             dataset.find_reply(&[], RequestedReplyLength::ANY_LENGTH, &mut rng);
         } else {
-            assert!(error(&made.path, DEFAULT_TABLE).contains("is not a readable SQLite database"));
+            assert!(
+                error(&made.path, DEFAULT_TABLE_NAME).contains("is not a readable SQLite database")
+            );
         }
     }
 }
@@ -72,7 +81,7 @@ fn dataset_being_written_is_locked() {
     let made = tokens(&[(&[1], 1, 2)]);
     let writer = made.connect();
     writer.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    assert_eq!(error(&made.path, DEFAULT_TABLE), "dataset FILE is locked by another program");
+    assert_eq!(error(&made.path, DEFAULT_TABLE_NAME), "dataset FILE is locked by another program");
     writer.execute_batch("ROLLBACK").unwrap();
     assert_eq!(made.open().len(), 1);
 }
@@ -89,10 +98,10 @@ fn dataset_is_opened_read_only_by_many() {
 fn other_table_name_must_be_given() {
     let made = made(&format!("CREATE TABLE a {SCHEMA}; CREATE TABLE \"b \"\" c\" {SCHEMA}"));
     let why = "dataset FILE has no table 'llmd'; it has: a, b \" c";
-    assert_eq!(error(&made.path, DEFAULT_TABLE), why);
+    assert_eq!(error(&made.path, DEFAULT_TABLE_NAME), why);
     for table in ["a", "A", "b \" c"] {
         assert!(
-            Dataset::open(&made.path, table, RowStorage::InMemory).unwrap().is_empty(),
+            Dataset::open(&made.path, table, DatasetRowStorage::InMemory).unwrap().is_empty(),
             "{table}"
         );
     }
@@ -116,7 +125,7 @@ fn dataset_columns_are_validated() {
     ];
     for (columns, why) in wrong {
         let made = made(&format!("CREATE TABLE llmd {columns}"));
-        assert_eq!(error(&made.path, DEFAULT_TABLE), format!("{COLUMNS}{why}"));
+        assert_eq!(error(&made.path, DEFAULT_TABLE_NAME), format!("{COLUMNS}{why}"));
     }
     let more =
         made("CREATE TABLE llmd (more, gen_tokens text, prompt_hash blob, n_gen_tokens integer)");
@@ -141,7 +150,7 @@ fn dataset_rows_are_validated() {
         let sql = format!("INSERT INTO llmd VALUES (5, ?1, ?2, {n})");
         made.connect().execute(&sql, (hash, reply)).unwrap();
         assert_eq!(
-            error(&made.path, DEFAULT_TABLE),
+            error(&made.path, DEFAULT_TABLE_NAME),
             format!("table 'llmd' of dataset FILE, row 5: {why}")
         );
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use vllm_sim_dataset::{
-    DEFAULT_TABLE, Dataset, RecordedReply, RequestedReplyLength, RowStorage,
+    DEFAULT_TABLE_NAME, Dataset, DatasetRowStorage, RecordedReply, RequestedReplyLength,
     hash_completion_prompt, hash_prompt_tokens,
 };
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 use crate::dataset::{Made, SCHEMA, insert, tokens};
 
@@ -26,7 +26,7 @@ fn replies(
     };
     (0..50)
         .map(|request| {
-            let mut rng = request_rng(1, request, StreamPurpose::Content);
+            let mut rng = request_rng(1, request, RandomStreamPurpose::Content);
             let found = dataset.find_reply(&hashes, length, &mut rng).unwrap();
             let RecordedReply { tokens, texts, cut, matched, .. } = found;
             let first = tokens[0];
@@ -84,7 +84,7 @@ fn an_unknown_prompt_gets_any_row() {
 #[test]
 fn in_memory_copy_selects_same_replies() {
     let made = four();
-    let copy = Dataset::open(&made.path, DEFAULT_TABLE, RowStorage::InMemory).unwrap();
+    let copy = Dataset::open(&made.path, DEFAULT_TABLE_NAME, DatasetRowStorage::InMemory).unwrap();
     let file = made.open();
     for limit in [None, Some(1), Some(4), Some(100)] {
         for prompt in [&[1, 2][..], &[7], &[9]] {
@@ -105,7 +105,7 @@ fn version_0_6_is_looked_up_by_text() {
     insert(&file, &hash_completion_prompt("This is a test."), r#"["It ","is","."]"#, 3);
     drop(file);
     let dataset = made.open();
-    let mut rng = request_rng(1, 1, StreamPurpose::Content);
+    let mut rng = request_rng(1, 1, RandomStreamPurpose::Content);
     let mut ask = |text: &str| {
         dataset.find_reply(
             &[hash_prompt_tokens(&[1]), hash_completion_prompt(text)],
@@ -128,7 +128,7 @@ fn version_0_6_is_looked_up_by_text() {
 #[test]
 fn empty_dataset_has_no_reply() {
     let dataset = tokens(&[]).open();
-    let mut rng = request_rng(1, 1, StreamPurpose::Content);
+    let mut rng = request_rng(1, 1, RandomStreamPurpose::Content);
     assert_eq!(
         dataset.find_reply(&[hash_prompt_tokens(&[1])], RequestedReplyLength::ANY_LENGTH, &mut rng),
         None
@@ -149,7 +149,7 @@ fn lookup_in_100_000_rows_is_under_1_ms() {
     all.commit().unwrap();
     drop(file);
     let dataset = made.open();
-    let mut rng = request_rng(1, 1, StreamPurpose::Content);
+    let mut rng = request_rng(1, 1, RandomStreamPurpose::Content);
     let mut times: Vec<Duration> = (0..1001)
         .map(|i| {
             let hash = hash_prompt_tokens(&[i * 99]);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use vllm_sim::server::SimulatorServer;
 use vllm_sim_config::{CliMode, LoadedConfig};
 use vllm_sim_dataset::{hash_completion_prompt, hash_conversation, hash_prompt_tokens};
-use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
+use vllm_sim_tokenizer::{SpecialTokenHandling, Tokenizer};
 
 use crate::dataset::{Made, SCHEMA, insert, tokens};
 
@@ -65,7 +65,7 @@ fn texts(rows: &[(&str, &[&str])]) -> Made {
     for (prompt, reply) in rows {
         let ids: Vec<u32> = (1..=reply.len() as u32).collect();
         let json = json!({"Tokens": ids, "Strings": reply}).to_string();
-        let hash = hash_prompt_tokens(&tokenizer.encode(prompt, SpecialTokens::With));
+        let hash = hash_prompt_tokens(&tokenizer.encode(prompt, SpecialTokenHandling::With));
         insert(&file, &hash, &json, ids.len() as u32);
     }
     made
@@ -84,7 +84,7 @@ async fn completions_and_chats_answer_what_was_recorded() {
         let said = sim.complete(json!({"prompt": TEST})).await;
         assert_eq!(said, ("So it is.".into(), "stop".into(), 3));
         // The ids of the prompt are its name, however they arrive.
-        let ids = Tokenizer::new_simulated().encode(TEST, SpecialTokens::With);
+        let ids = Tokenizer::new_simulated().encode(TEST, SpecialTokenHandling::With);
         let said = sim.complete(json!({"prompt": ids})).await;
         assert_eq!(said.0, "So it is.");
 

@@ -6,12 +6,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use vllm_sim_dataset::{
-    DEFAULT_TABLE, Dataset, RecordedReply, RequestedReplyLength, RowStorage,
+    DEFAULT_TABLE_NAME, Dataset, DatasetRowStorage, RecordedReply, RequestedReplyLength,
     hash_completion_prompt, hash_conversation, hash_prompt_tokens,
 };
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 use vllm_sim_record::dataset::run_dataset_command;
-use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
+use vllm_sim_tokenizer::{SpecialTokenHandling, Tokenizer};
 
 const INPUT: &str = r#"[
     {"id": "a", "conversations": [
@@ -42,11 +42,12 @@ fn built(more: &str) -> (TempDir, Result<String, String>) {
 
 fn reply(folder: &Path, hash: [u8; 32]) -> Option<RecordedReply> {
     let dataset =
-        Dataset::open(&folder.join("out/d.sqlite3"), DEFAULT_TABLE, RowStorage::OnDisk).unwrap();
+        Dataset::open(&folder.join("out/d.sqlite3"), DEFAULT_TABLE_NAME, DatasetRowStorage::OnDisk)
+            .unwrap();
     let found = dataset.find_reply(
         &[hash],
         RequestedReplyLength::ANY_LENGTH,
-        &mut request_rng(1, 1, StreamPurpose::Content),
+        &mut request_rng(1, 1, RandomStreamPurpose::Content),
     );
     found.filter(|found| found.matched)
 }
@@ -57,7 +58,7 @@ fn answers_are_found_by_the_tokens_of_completion_and_chat() {
     assert!(said.unwrap().starts_with("6 replies from 2 of 3 conversations\n"));
     let tokenizer = Tokenizer::new_simulated();
     let text = |text: &str| {
-        let hash = hash_prompt_tokens(&tokenizer.encode(text, SpecialTokens::With));
+        let hash = hash_prompt_tokens(&tokenizer.encode(text, SpecialTokenHandling::With));
         reply(folder.path(), hash).map(|found| found.texts.concat())
     };
     assert_eq!(text("This is a test."), Some("So it is.".to_owned()));
@@ -65,10 +66,12 @@ fn answers_are_found_by_the_tokens_of_completion_and_chat() {
     let chat = "### user: This is a test.\n### assistant: So it is.\n### user: More?\n";
     assert_eq!(text(chat), Some("No.".to_owned()));
     assert_eq!(text("Nobody asked."), None);
-    let found =
-        reply(folder.path(), hash_prompt_tokens(&tokenizer.encode("Hi", SpecialTokens::With)))
-            .unwrap();
-    assert_eq!(found.tokens, tokenizer.encode("Hello!", SpecialTokens::Without));
+    let found = reply(
+        folder.path(),
+        hash_prompt_tokens(&tokenizer.encode("Hi", SpecialTokenHandling::With)),
+    )
+    .unwrap();
+    assert_eq!(found.tokens, tokenizer.encode("Hello!", SpecialTokenHandling::Without));
 }
 
 #[test]
@@ -80,7 +83,7 @@ fn summary_json_matches_dataset_card() {
     let hello = json!({
         "prompt_hash": records[4]["prompt_hash"],
         "n_gen_tokens": 2,
-        "gen_tokens": {"Tokens": Tokenizer::new_simulated().encode("Hello!", SpecialTokens::Without), "Strings": ["Hello", "!"]},
+        "gen_tokens": {"Tokens": Tokenizer::new_simulated().encode("Hello!", SpecialTokenHandling::Without), "Strings": ["Hello", "!"]},
         "input_text": "Hi",
         "generated": "Hello!",
     });

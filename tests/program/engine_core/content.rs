@@ -1,7 +1,7 @@
 //! What is said: thoughts, scripts, pictures, schemas.
 
 use rmpv::Value;
-use vllm_sim_tokenizer::{SpecialTokens, Tokenizer, TokenizerLocation};
+use vllm_sim_tokenizer::{SpecialTokenHandling, Tokenizer, TokenizerLocation};
 
 use super::front_end::*;
 
@@ -90,12 +90,12 @@ fn scripted_replies_match_last_message() {
              <|start_header_id|>user<|end_header_id|>\n\n{text}<|eot_id|>\
              <|start_header_id|>assistant<|end_header_id|>\n\n"
         );
-        (1, ids(&tokenizer.encode(&text, SpecialTokens::Without)))
+        (1, ids(&tokenizer.encode(&text, SpecialTokenHandling::Without)))
     };
     let params = [("max_tokens", 200.into()), ("_eos_token_id", EOS.into())];
     let text = |id: &str, asked: &str| {
         let said = said(&front, id, &params, &[turn(asked)]);
-        tokenizer.decode(&said, SpecialTokens::Without)
+        tokenizer.decode(&said, SpecialTokenHandling::Without)
     };
     let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n</tool_call>";
     assert_eq!(text("call", "how is the weather?"), call);
@@ -167,7 +167,8 @@ fn json_schema_is_satisfied() {
             ("max_tokens", 500.into()),
             ("_eos_token_id", EOS.into()),
         ];
-        let text = tokenizer().decode(&said(&front, id, &params, &[]), SpecialTokens::Without);
+        let text =
+            tokenizer().decode(&said(&front, id, &params, &[]), SpecialTokenHandling::Without);
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert!(value.is_object() && (id == "map" || value["n"].is_i64()), "{text}");
     }
@@ -213,10 +214,11 @@ fn bad_word_token_ids_are_not_generated() {
     let tokenizer = tokenizer();
     let long = [("max_tokens", 400.into()), ("ignore_eos", true.into())];
     let text = |id: &str, params: &[(&str, Value)]| {
-        tokenizer.decode(&said(&front, id, params, &[]), SpecialTokens::Without)
+        tokenizer.decode(&said(&front, id, params, &[]), SpecialTokenHandling::Without)
     };
     assert!(text("free", &long).contains(" the "));
-    let words = ["the", " the"].map(|word| ids(&tokenizer.encode(word, SpecialTokens::Without)));
+    let words =
+        ["the", " the"].map(|word| ids(&tokenizer.encode(word, SpecialTokenHandling::Without)));
     let [most, on] = long;
     let bad = [most, on, ("_bad_words_token_ids", words.to_vec().into())];
     assert!(!text("bad", &bad).contains(" the "));

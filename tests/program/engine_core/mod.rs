@@ -10,7 +10,7 @@ pub(crate) mod front_end;
 use std::process::Command;
 
 use rmpv::Value;
-use vllm_sim_tokenizer::{SpecialTokens, Tokenizer, TokenizerLocation};
+use vllm_sim_tokenizer::{SpecialTokenHandling, Tokenizer, TokenizerLocation};
 
 use front_end::*;
 
@@ -111,7 +111,7 @@ fn structured_output_is_satisfied() {
     assert_eq!(said.last(), Some(&EOS));
     let folder = TokenizerLocation::Folder(MODEL.into());
     let (tokenizer, _) = Tokenizer::open(&folder).unwrap();
-    let text = tokenizer.decode(&said, SpecialTokens::Without);
+    let text = tokenizer.decode(&said, SpecialTokenHandling::Without);
     let call = text.split("<tool_call>\n").nth(1).expect("a call");
     let call = call.split("\n</tool_call>").next().unwrap();
     let call: serde_json::Value = serde_json::from_str(call).expect("JSON");

@@ -1,7 +1,7 @@
 //! What an answer must look like: schemas, patterns, grammars and structural tags.
 
 use serde_json::Value;
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 use vllm_sim_schema_sampler::{Constraint, SampleLimits, compile_constraint};
 
 use super::mutate::Corpus;
@@ -15,7 +15,7 @@ fn sample(constraint: &Constraint) {
     };
     let limits = SampleLimits::default();
     for seed in 0..2 {
-        let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+        let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
         if let Ok(text) = compiled.sample_text(&mut rng, &limits) {
             assert!(text.len() < 16 << 20, "{} bytes", text.len());
         }

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use vllm_sim_config::{CliMode, LoadedConfig, load_single_engine};
+use vllm_sim_config::{CliMode, LoadedConfig, load_single_engine_config};
 use vllm_sim_dataset::{
-    DEFAULT_TABLE, Dataset, RequestedReplyLength, RowStorage, hash_completion_prompt,
+    DEFAULT_TABLE_NAME, Dataset, DatasetRowStorage, RequestedReplyLength, hash_completion_prompt,
 };
 use vllm_sim_engine::latency::{
-    AicSetup, AicStepTimes, BatchWork, MixedStepTiming, ModelShape, StepOverhead, StepTimeGrid,
+    AiConfiguratorSetup, AiConfiguratorStepTimes, BatchWork, MixedStepTiming, ModelShape,
+    StepOverhead, StepTimeGrid,
 };
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 use vllm_sim_replay::load::{self, WorkloadFormat, WorkloadReadOptions};
 use vllm_sim_service::scenario::FaultScenario;
 use vllm_sim_service::scripted::{MatchedRequest, ReplyRules, ScriptedReplies};
@@ -253,7 +254,7 @@ fn fuzz_kernel_tables() {
     let config = serde_json::json!({"hidden_size": 64, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
         "intermediate_size": 128, "vocab_size": 128});
-    let setup = AicSetup {
+    let setup = AiConfiguratorSetup {
         shape: ModelShape::from_config(&config).unwrap(),
         system: "h100_sxm".to_owned(),
         backend: "vllm".to_owned(),
@@ -265,7 +266,7 @@ fn fuzz_kernel_tables() {
         mixed: MixedStepTiming::Sum,
         overhead: StepOverhead::default(),
     };
-    assert!(AicStepTimes::open(copy.path(), &setup).is_ok());
+    assert!(AiConfiguratorStepTimes::open(copy.path(), &setup).is_ok());
     let corpus = Corpus {
         seeds: contents("crates/engine/tests/fixtures/aic", ".parquet"),
         tokens: &[
@@ -283,7 +284,7 @@ fn fuzz_kernel_tables() {
     };
     fuzz("kernel tables", 1, corpus, move |input| {
         fs::write(copy.path().join(own), input).unwrap();
-        if let Ok(aic) = AicStepTimes::open(copy.path(), &setup) {
+        if let Ok(aic) = AiConfiguratorStepTimes::open(copy.path(), &setup) {
             let _ = aic.decode_ms(2, 2, 10);
         }
     });
@@ -320,7 +321,7 @@ fn fuzz_mocker_engine_args() {
             &["--model", "m", "--extra-engine-args", &path],
         );
         let words = ["--extra-engine-args".to_owned(), path];
-        let _ = load_single_engine(&words, CliMode::Llmd, &|_| None);
+        let _ = load_single_engine_config(&words, CliMode::Llmd, &|_| None);
     });
 }
 
@@ -377,7 +378,9 @@ fn fuzz_traces_and_results() {
     fuzz("traces", 2, corpus, move |input| {
         scratch.write(input);
         number += 1;
-        let named = WorkloadFormat::NAMED_FORMATS[number % WorkloadFormat::NAMED_FORMATS.len()].0;
+        let named = WorkloadFormat::NAMED_WORKLOAD_FORMATS
+            [number % WorkloadFormat::NAMED_WORKLOAD_FORMATS.len()]
+        .0;
         for format in [WorkloadFormat::Auto, WorkloadFormat::from_str(named).unwrap()] {
             let options = WorkloadReadOptions { format, ..WorkloadReadOptions::default() };
             if let Ok(mut source) =
@@ -447,7 +450,7 @@ fn fuzz_profiler_tables() {
     fuzz("tables", 1, corpus, move |input| {
         if let Ok(grid) = StepTimeGrid::open(scratch.write(input)) {
             let mut batch = BatchWork::default();
-            batch.add_decode(500, 1, None);
+            batch.add_decoding_sequence(500, 1, None);
             batch.add_prompt_chunk(50, 0, None);
             assert!(grid.prefill_ms(&batch).is_finite() && grid.decode_ms(&batch).is_finite());
         }
@@ -460,7 +463,7 @@ fn fuzz_recordings() {
     let sample = fs::read(root("datasets/sample.sqlite3")).unwrap();
     let file = Connection::open(scratch.write(&sample)).unwrap();
     // A smaller one, so that changes hit what is read.
-    let fewer = format!("DELETE FROM {DEFAULT_TABLE} WHERE rowid > 3; VACUUM");
+    let fewer = format!("DELETE FROM {DEFAULT_TABLE_NAME} WHERE rowid > 3; VACUUM");
     file.execute_batch(&fewer).unwrap();
     drop(file);
     let small = fs::read(&scratch.path).unwrap();
@@ -485,15 +488,15 @@ fn fuzz_recordings() {
     };
     fuzz("recordings", 4, corpus, move |input| {
         scratch.write(input);
-        for rows in [RowStorage::OnDisk, RowStorage::InMemory] {
-            if let Ok(dataset) = Dataset::open(&scratch.path, DEFAULT_TABLE, rows) {
-                let mut rng = request_rng(1, 1, StreamPurpose::Content);
+        for rows in [DatasetRowStorage::OnDisk, DatasetRowStorage::InMemory] {
+            if let Ok(dataset) = Dataset::open(&scratch.path, DEFAULT_TABLE_NAME, rows) {
+                let mut rng = request_rng(1, 1, RandomStreamPurpose::Content);
                 let _ = dataset.find_reply(
                     &[hash_completion_prompt("x")],
                     RequestedReplyLength::AtMost(7),
                     &mut rng,
                 );
-                let _ = dataset.first_invalid_row();
+                let _ = dataset.first_invalid_dataset_row();
             }
         }
         let recording = WorkloadReadOptions {

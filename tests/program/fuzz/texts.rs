@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use vllm_sim_tokenizer::{
-    ChatInput, ChatMessage, ChatTemplates, SpecialTokens, Tokenizer, TokenizerLocation,
-    data_url_first_bytes,
+    ChatMessage, ChatTemplateInput, ChatTemplates, SpecialTokenHandling, Tokenizer,
+    TokenizerLocation, data_url_first_bytes,
 };
 
 use super::mutate::Corpus;
@@ -111,10 +111,10 @@ fn chat<'a>(
     case: &'a Map<String, Value>,
     messages: &'a [ChatMessage],
     template: &'a str,
-) -> ChatInput<'a> {
+) -> ChatTemplateInput<'a> {
     let list = |name: &str| case.get(name).and_then(Value::as_array).map(Vec::as_slice);
     let flag = |name: &str| case.get(name) == Some(&Value::Bool(true));
-    ChatInput {
+    ChatTemplateInput {
         messages,
         tools: list("tools"),
         documents: case.get("documents"),
@@ -200,15 +200,15 @@ fn fuzz_tokenizer_texts() {
     fuzz("texts", 2, corpus, move |input| {
         let text = String::from_utf8_lossy(input);
         for tokenizer in &tokenizers {
-            let ids = tokenizer.encode(&text, SpecialTokens::With);
+            let ids = tokenizer.encode(&text, SpecialTokenHandling::With);
             assert!(ids.len() <= 4 * text.len() + 8, "{} tokens", ids.len());
-            let _ = tokenizer.decode(&ids, SpecialTokens::Without);
+            let _ = tokenizer.decode(&ids, SpecialTokenHandling::Without);
             let fragments = tokenizer.tokenize_with_text(&text);
             assert_eq!(fragments.ids.len(), fragments.ends.len());
             let numbers = input.chunks_exact(4);
             let ids: Vec<u32> =
                 numbers.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-            let _ = tokenizer.decode(&ids, SpecialTokens::With);
+            let _ = tokenizer.decode(&ids, SpecialTokenHandling::With);
         }
         let _ = data_url_first_bytes(&text);
     });
@@ -254,7 +254,7 @@ fn fuzz_model_files() {
         let place = TokenizerLocation::Folder(folder.path().to_owned());
         if let Ok((tokenizer, _)) = Tokenizer::open(&place) {
             let _ = tokenizer.tokenizer_info().to_string();
-            let _ = tokenizer.encode("Hello </s>", SpecialTokens::With);
+            let _ = tokenizer.encode("Hello </s>", SpecialTokenHandling::With);
             let _ = tokenizer.vocab_size();
         }
     });

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use vllm_sim_engine::latency::Roofline;
+use vllm_sim_engine::latency::RooflineModel;
 use vllm_sim_engine::lock_step::RankLockStep;
 use vllm_sim_engine::sched::vllm::VllmScheduler;
 use vllm_sim_engine::{Outbox, Scheduler, SchedulerEvent, SeqId, Sequence};
@@ -10,19 +10,19 @@ use vllm_sim_engine::{SimTime, TimerQueue};
 use super::spec::RecordedRun;
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct RequestTiming {
+pub(crate) struct ClientRequestTiming {
     pub(crate) sent: SimTime,
     pub(crate) first: SimTime,
     pub(crate) last: SimTime,
     pub(crate) complete: bool,
 }
 
-pub(crate) struct SimulatedClient<'a> {
+pub(crate) struct SimulatedBenchClient<'a> {
     run: &'a RecordedRun,
     engines: Vec<VllmScheduler>,
     /// Synchronizes the steps of data-parallel engines; `None` if they run independently.
     lock_step: Option<RankLockStep>,
-    front_end: &'a Roofline,
+    front_end: &'a RooflineModel,
     /// Maximum number of requests that run in the engines concurrently.
     places: usize,
     /// Requests in the API server, by the time of their arrival at the engine.
@@ -35,15 +35,15 @@ pub(crate) struct SimulatedClient<'a> {
     /// Start time of the load stage in progress.
     stage_start: SimTime,
     in_flight: usize,
-    seen: Vec<RequestTiming>,
+    seen: Vec<ClientRequestTiming>,
     over: Vec<bool>,
 }
 
-impl<'a> SimulatedClient<'a> {
+impl<'a> SimulatedBenchClient<'a> {
     pub(crate) fn new(
         run: &'a RecordedRun,
         engines: Vec<VllmScheduler>,
-        front_end: &'a Roofline,
+        front_end: &'a RooflineModel,
     ) -> Self {
         Self {
             places: engines.len() * run.engine.max_num_seqs as usize,
@@ -57,19 +57,19 @@ impl<'a> SimulatedClient<'a> {
             stage: 0,
             stage_start: SimTime::ZERO,
             in_flight: 0,
-            seen: vec![RequestTiming::default(); run.requests.len()],
+            seen: vec![ClientRequestTiming::default(); run.requests.len()],
             over: vec![false; run.requests.len()],
         }
     }
 
-    pub(crate) fn run_to_end(mut self) -> Vec<RequestTiming> {
+    pub(crate) fn simulate_to_end(mut self) -> Vec<ClientRequestTiming> {
         let mut out = Outbox::new();
         let mut now = SimTime::ZERO;
         loop {
             self.begin_stage(now);
             let wakeups = self.engines.iter().filter_map(Scheduler::next_wakeup);
             let due = wakeups
-                .chain(self.arrivals.next_due())
+                .chain(self.arrivals.next_due_time())
                 .chain(self.timeouts.front().map(|&(due, _)| due))
                 .chain(self.next_send_time(now))
                 .min();
@@ -85,7 +85,7 @@ impl<'a> SimulatedClient<'a> {
             self.collect_events(&mut out, now);
             self.abort_timed_out(now, &mut out);
             self.send_due_requests(now);
-            while let Some((_, i)) = self.arrivals.pop_due(now) {
+            while let Some((_, i)) = self.arrivals.pop_due_item(now) {
                 self.submit_to_engine(i, now, &mut out);
             }
             self.collect_events(&mut out, now);
@@ -130,10 +130,10 @@ impl<'a> SimulatedClient<'a> {
             self.next += 1;
             let running = (self.in_flight - 1).min(self.places);
             let running = u32::try_from(running).unwrap_or(u32::MAX);
-            let arrival = now + self.front_end.front_end_delay(request.prompt, running);
+            let arrival = now + self.front_end.front_end_processing_delay(request.prompt, running);
             // No request is computed before the kernels of the first one are compiled.
             let begin = self.seen[0].sent + self.run.first_use_stall;
-            self.arrivals.schedule(arrival.max(begin), i);
+            self.arrivals.schedule_item(arrival.max(begin), i);
             if let Some(timeout) = self.run.timeout {
                 self.timeouts.push_back((now + timeout, i));
             }

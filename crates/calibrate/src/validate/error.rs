@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use vllm_sim_engine::latency::{AicError, RooflineError, ShapeError};
+use vllm_sim_engine::latency::{AiConfiguratorError, ModelShapeError, RooflineError};
 use vllm_sim_engine::sched::SchedulerConfigError;
 
 /// Reports why a recorded run's latencies cannot be predicted.
@@ -34,7 +34,7 @@ pub enum ValidateError {
     },
     /// The layer sizes of the run's model are invalid.
     #[error(transparent)]
-    Shape(#[from] ShapeError),
+    Shape(#[from] ModelShapeError),
     /// The roofline model cannot be built for the run's deployment.
     #[error(transparent)]
     Roofline(#[from] RooflineError),
@@ -44,7 +44,7 @@ pub enum ValidateError {
         /// Id of the run that cannot be looked up.
         run: String,
         /// Error of the lookup in the kernel tables.
-        error: AicError,
+        error: AiConfiguratorError,
     },
     /// The simulated engine cannot be built, usually because the model leaves no memory for a KV
     /// cache.

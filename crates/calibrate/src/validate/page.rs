@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use vllm_sim_replay::html::{
-    ChartLine, LineChart, SummaryTile, ValueTone, escape_html, format_short_number,
-    render_command_section, render_document, render_table, render_tiles, render_toned_table,
+    ChartLine, LineChart, SummaryTile, ValueColour, escape_html, format_short_number,
+    render_coloured_table, render_command_section, render_document, render_table, render_tiles,
 };
 
 use super::report::quantile_curve;
-use super::validation::{ErrorSpread, LATENCY_METRICS, ValidatedRun, ValidationReport};
+use super::validation::{AbsoluteErrorSummary, LATENCY_METRICS, ValidatedRun, ValidationReport};
 
 /// Largest prediction error that the charts show, in percent.
 const MAX_SHOWN_ERROR_PERCENT: f64 = 60.0;
@@ -40,8 +40,8 @@ impl ValidationReport {
             &self.runs.len().to_string(),
             &format!("{count} stable"),
         )];
-        let stable = self.error_spread_of(is_stable);
-        let all = self.error_spread_of(|_| true);
+        let stable = self.error_summary_of_runs(is_stable);
+        let all = self.error_summary_of_runs(|_| true);
         for (key, name, _) in LATENCY_METRICS {
             let (value, of) = match (stable.get(key), all.get(key)) {
                 (Some(spread), _) => (spread, "stable runs"),
@@ -66,7 +66,7 @@ impl ValidationReport {
             );
             return;
         }
-        let peers = self.peer_simulators();
+        let peers = self.peer_simulator_errors();
         body.push_str("<section><h2>Absolute errors</h2><div class=\"charts\">");
         for (key, name, _) in LATENCY_METRICS {
             let ours = self.runs.iter().filter_map(|run| run.error_percent.get(key));
@@ -97,7 +97,7 @@ impl ValidationReport {
     }
 
     fn write_peer_table(&self, body: &mut String) {
-        let peers = self.peer_simulators();
+        let peers = self.peer_simulator_errors();
         if peers.is_empty() {
             return;
         }
@@ -123,7 +123,7 @@ impl ValidationReport {
             "<section><h2>Other simulators</h2>{}<p class=\"none\">Median absolute error of the \
              published predictions of other simulators, and of vllm-sim on the same \
              runs.</p></section>",
-            render_toned_table(&head, &rows, |row, column| peer_tone(&rows[row], column))
+            render_coloured_table(&head, &rows, |row, column| peer_tone(&rows[row], column))
         );
     }
 
@@ -133,7 +133,7 @@ impl ValidationReport {
             head.extend([format!("{name}, %"), "mean".to_owned()]);
         }
         let rows: Vec<Vec<String>> = self
-            .run_groups()
+            .validated_run_groups()
             .iter()
             .map(|group| {
                 let runs = group.runs.to_string();
@@ -223,21 +223,21 @@ impl ValidationReport {
 
 /// Returns the colour of a table cell with vllm-sim's error: better or worse than the other
 /// simulator's error, in the column before it.
-fn peer_tone(row: &[String], column: usize) -> ValueTone {
+fn peer_tone(row: &[String], column: usize) -> ValueColour {
     if column < 3 || column.is_multiple_of(2) {
-        return ValueTone::Plain;
+        return ValueColour::Plain;
     }
     match (row[column].parse::<f64>(), row[column - 1].parse::<f64>()) {
-        (Ok(ours), Ok(theirs)) if ours < theirs => ValueTone::Better,
-        (Ok(ours), Ok(theirs)) if ours > theirs => ValueTone::Worse,
-        _ => ValueTone::Plain,
+        (Ok(ours), Ok(theirs)) if ours < theirs => ValueColour::Better,
+        (Ok(ours), Ok(theirs)) if ours > theirs => ValueColour::Worse,
+        _ => ValueColour::Plain,
     }
 }
 
 fn error_cell(
-    errors: &BTreeMap<&'static str, ErrorSpread>,
+    errors: &BTreeMap<&'static str, AbsoluteErrorSummary>,
     key: &str,
-    of: fn(&ErrorSpread) -> f64,
+    of: fn(&AbsoluteErrorSummary) -> f64,
 ) -> String {
     errors.get(key).map_or("-".to_owned(), |spread| format!("{:.1}", of(spread)))
 }

@@ -1,7 +1,7 @@
 use serde::Serialize;
 
-use super::RunReplay;
-use super::client::RequestTiming;
+use super::RecordedRunReplay;
+use super::client::ClientRequestTiming;
 use super::spec::RecordedRun;
 use vllm_sim_replay::statistics;
 
@@ -12,14 +12,14 @@ pub struct LatencyPrediction {
     #[serde(skip)]
     pub id: String,
     /// Latency statistics over all completed requests of the run.
-    pub summary: LatencySummary,
+    pub summary: RunLatencySummary,
     /// Latency statistics of each load stage of the run.
-    pub stages: Vec<LatencySummary>,
+    pub stages: Vec<RunLatencySummary>,
 }
 
 /// Latency statistics of completed requests, in milliseconds.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct LatencySummary {
+pub struct RunLatencySummary {
     /// Mean time to first token, in ms.
     pub ttft_mean: f64,
     /// Median time to first token, in ms.
@@ -45,30 +45,32 @@ pub struct LatencySummary {
 }
 
 impl LatencyPrediction {
-    pub(crate) fn new(run: &RecordedRun, done: &[RequestTiming]) -> Self {
+    pub(crate) fn new(run: &RecordedRun, done: &[ClientRequestTiming]) -> Self {
         let stage = |stage: usize| {
             let of_stage = run.requests.iter().zip(done).filter(|(r, _)| r.stage == stage);
-            LatencySummary::new(of_stage.map(|(r, d)| (r.output, d)))
+            RunLatencySummary::new(of_stage.map(|(r, d)| (r.output, d)))
         };
         Self {
             id: run.id.clone(),
-            summary: LatencySummary::new(run.requests.iter().zip(done).map(|(r, d)| (r.output, d))),
+            summary: RunLatencySummary::new(
+                run.requests.iter().zip(done).map(|(r, d)| (r.output, d)),
+            ),
             stages: (0..run.stages).map(stage).collect(),
         }
     }
 
     /// Returns, for each latency statistic, its median over the replays of a run.
-    pub(super) fn median_over_replays(replays: &[RunReplay]) -> Self {
+    pub(super) fn median_over_replays(replays: &[RecordedRunReplay]) -> Self {
         let all: Vec<Self> = replays.iter().map(|(run, done)| Self::new(run, done)).collect();
         let stages = all.first().map_or(0, |one| one.stages.len());
-        let summaries: Vec<&LatencySummary> = all.iter().map(|one| &one.summary).collect();
+        let summaries: Vec<&RunLatencySummary> = all.iter().map(|one| &one.summary).collect();
         Self {
             id: replays.first().map(|(run, _)| run.id.clone()).unwrap_or_default(),
-            summary: LatencySummary::median(&summaries),
+            summary: RunLatencySummary::median(&summaries),
             stages: (0..stages)
                 .map(|i| {
                     let stage: Vec<_> = all.iter().map(|one| &one.stages[i]).collect();
-                    LatencySummary::median(&stage)
+                    RunLatencySummary::median(&stage)
                 })
                 .collect(),
         }
@@ -79,14 +81,14 @@ const CURVE_POINTS: u32 = 50;
 
 /// Latency distributions of the completed requests of a run: quantiles at even steps, in ms.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LatencyCurves {
+pub(super) struct LatencyQuantileCurves {
     pub(super) ttft: Vec<f64>,
     pub(super) itl: Vec<f64>,
     pub(super) e2e: Vec<f64>,
 }
 
-impl LatencyCurves {
-    pub(super) fn new(run: &RecordedRun, done: &[RequestTiming]) -> Self {
+impl LatencyQuantileCurves {
+    pub(super) fn new(run: &RecordedRun, done: &[ClientRequestTiming]) -> Self {
         let complete = || run.requests.iter().zip(done).filter(|(_, d)| d.complete);
         let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
         let several = complete().filter(|(r, _)| r.output > 1);
@@ -109,7 +111,7 @@ pub(super) fn quantile_curve(mut values: Vec<f64>) -> Vec<f64> {
     }
 }
 
-impl LatencySummary {
+impl RunLatencySummary {
     fn median(all: &[&Self]) -> Self {
         let of = |key: fn(&Self) -> f64| {
             statistics::median(all.iter().map(|one| key(one)).collect()).unwrap_or(0.0)
@@ -129,7 +131,7 @@ impl LatencySummary {
         }
     }
 
-    fn new<'a>(requests: impl Iterator<Item = (u32, &'a RequestTiming)>) -> Self {
+    fn new<'a>(requests: impl Iterator<Item = (u32, &'a ClientRequestTiming)>) -> Self {
         let (mut ttft, mut itl, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
         let mut failed = 0;
         for (output, done) in requests {

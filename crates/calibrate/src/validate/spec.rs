@@ -5,20 +5,21 @@ use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{
-    CudaGraphLimits, CudaGraphs, ExpertsShape, KvCacheMemory, ModelShape, ProfileRun, Quantization,
-    QuantizationScheme, RooflineCoefficients, RooflineSetup, find_gpu, sampling_defaults,
+    CudaGraphLimits, CudaGraphs, KvCacheMemory, ModelQuantization, ModelShape, MoeShape,
+    ProfileRun, QuantizationScheme, RooflineCoefficients, RooflineModelSetup, find_gpu,
+    sampling_defaults,
 };
-use vllm_sim_engine::sched::vllm::{ChunkedPrefillConfig, VllmConfig};
-use vllm_sim_engine::{BlockKey, BlockPlan};
-use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
+use vllm_sim_engine::sched::vllm::{ChunkedPrefillConfig, VllmSchedulerConfig};
+use vllm_sim_engine::{BlockKey, PlannedKvBlocks};
+use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng};
 
 use super::ValidateError;
 
 #[derive(Clone)]
 pub(crate) struct RecordedRun {
     pub(crate) id: String,
-    pub(crate) setup: RooflineSetup,
-    pub(crate) engine: VllmConfig,
+    pub(crate) setup: RooflineModelSetup,
+    pub(crate) engine: VllmSchedulerConfig,
     pub(crate) ranks: u32,
     pub(crate) requests: Vec<RecordedRequest>,
     /// Whether each load stage begins only after all responses of the previous one.
@@ -40,7 +41,7 @@ pub(crate) struct RecordedRequest {
     pub(crate) stage: usize,
     pub(crate) prompt: u32,
     pub(crate) output: u32,
-    pub(crate) plan: Arc<BlockPlan>,
+    pub(crate) plan: Arc<PlannedKvBlocks>,
 }
 
 /// Additional API server time of two public runs, in us: their servers were in another cluster,
@@ -152,7 +153,7 @@ impl RecordedRun {
 /// Returns the time for which a server's first request waits until Triton kernels are compiled.
 ///
 /// A fresh server compiles them for bf16 experts. In-process engines were warmed up.
-fn first_use_stall(fields: &RunJsonFields, setup: &RooflineSetup) -> Duration {
+fn first_use_stall(fields: &RunJsonFields, setup: &RooflineModelSetup) -> Duration {
     let shape = &setup.shape;
     let triton = shape.moe.is_some() && shape.quantization.scheme == QuantizationScheme::None;
     let in_process = fields.value_at("workload.api").as_str();
@@ -174,7 +175,7 @@ fn roofline_setup(
     fields: &RunJsonFields,
     ranks: u32,
     coefficients: &RooflineCoefficients,
-) -> Result<RooflineSetup, ValidateError> {
+) -> Result<RooflineModelSetup, ValidateError> {
     let name = fields.text_at("hardware")?;
     let gpu = find_gpu(name)
         .ok_or_else(|| fields.invalid_field("hardware", format!("{name:?} is not known")))?;
@@ -196,10 +197,10 @@ fn roofline_setup(
         ),
     };
     let gpu = match major_minor_version(fields.value_at("vllm.version")) {
-        Some(version) => gpu.with_kernels_of_version(version),
+        Some(version) => gpu.with_kernels_of_vllm_version(version),
         None => gpu.clone(),
     };
-    Ok(RooflineSetup {
+    Ok(RooflineModelSetup {
         graphs: cuda_graphs(fields)?,
         tp: fields.count_at("tp")?,
         expert_ranks: if fields.flag_at("ep") { ranks } else { 1 },
@@ -217,7 +218,7 @@ fn roofline_setup(
             front_end_token_us,
             ..*coefficients
         },
-        ..RooflineSetup::new(model_shape(fields)?, gpu)
+        ..RooflineModelSetup::new(model_shape(fields)?, gpu)
     })
 }
 
@@ -250,7 +251,7 @@ const LONG_QUANTIZATION_NAMES: [(&str, QuantizationScheme); 4] = [
 fn quantization_scheme(fields: &RunJsonFields) -> Result<QuantizationScheme, ValidateError> {
     const WEIGHT_QUANTIZATION_FIELD: &str = "model_config.weight_quantization";
     let name = fields.text_at(WEIGHT_QUANTIZATION_FIELD)?;
-    let known = Quantization::from_flag(name).map(|quantization| quantization.scheme);
+    let known = ModelQuantization::from_flag(name).map(|quantization| quantization.scheme);
     let long = || LONG_QUANTIZATION_NAMES.iter().find(|(start, _)| name.starts_with(start));
     known.or_else(|| Some(long()?.1)).ok_or_else(|| {
         let problem = format!(
@@ -278,7 +279,7 @@ fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, ValidateError> {
     let experts = n("experts")?;
     let scheme = quantization_scheme(fields)?;
     let modules = fields.value_at("model_config.quantized_modules").as_str().unwrap_or_default();
-    let moe = (experts > 1).then_some(ExpertsShape {
+    let moe = (experts > 1).then_some(MoeShape {
         experts,
         per_token: n("experts_per_token")?,
         intermediate: n("moe_intermediate")?,
@@ -303,10 +304,10 @@ fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, ValidateError> {
         // Llama 4 normalizes in another way (`ModelShape::qk_norm`).
         qk_norm: fields.flag_at("model_config.qk_norm")
             && !fields.value_at("model").as_str().is_some_and(is_llama4),
-        quantization: Quantization {
+        quantization: ModelQuantization {
             keep_attention: keep,
             keep_mlp: keep,
-            ..Quantization::all_weights(scheme)
+            ..ModelQuantization::for_all_weights(scheme)
         },
         max_context: u32::MAX,
     })
@@ -314,8 +315,8 @@ fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, ValidateError> {
 
 fn engine_config(
     fields: &RunJsonFields,
-    setup: &RooflineSetup,
-) -> Result<VllmConfig, ValidateError> {
+    setup: &RooflineModelSetup,
+) -> Result<VllmSchedulerConfig, ValidateError> {
     let block_size = fields.count_at("vllm.block_size")?.max(1);
     let max_num_batched_tokens = fields.count_at("vllm.max_num_batched_tokens")?;
     let max_num_seqs = fields.count_at("vllm.max_num_seqs")?;
@@ -332,7 +333,7 @@ fn engine_config(
     let blocks = fields.value_at("vllm.num_gpu_blocks").as_u64();
     let blocks = blocks.map_or(memory.blocks, |n| u32::try_from(n).unwrap_or(u32::MAX));
     let max_model_len = fields.value_at("vllm.max_model_len").as_u64();
-    Ok(VllmConfig {
+    Ok(VllmSchedulerConfig {
         // One block is vLLM's null block.
         num_gpu_blocks: blocks.saturating_sub(1),
         block_size,
@@ -345,7 +346,7 @@ fn engine_config(
             ..ChunkedPrefillConfig::default()
         },
         async_scheduling: setup.async_scheduling,
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     })
 }
 
@@ -386,7 +387,7 @@ fn stage_times(
         return (0..count).map(|i| f64::from(i) / rate).collect();
     }
     // Prompt lengths have the low numbers.
-    let mut rng = request_rng(seed, u64::MAX - stage, StreamPurpose::Workload);
+    let mut rng = request_rng(seed, u64::MAX - stage, RandomStreamPurpose::Workload);
     let mut sum = 0.0;
     let mut times: Vec<f64> = (0..count)
         .map(|_| {
@@ -419,7 +420,7 @@ fn shared_prefix_requests(
     let stages = stages.ok_or_else(|| fields.invalid_field("workload.stages", "must be a list"))?;
     let lengths: Vec<u32> = (0..prompts)
         .map(|i| {
-            let mut rng = request_rng(0, i.into(), StreamPurpose::Workload);
+            let mut rng = request_rng(0, i.into(), RandomStreamPurpose::Workload);
             (mean * (1.0 + MAX_LENGTH_DEVIATION * (2.0 * rng.draw_unit_f64() - 1.0)))
                 .round()
                 .max(1.0) as u32
@@ -502,8 +503,8 @@ fn trace_requests(
         .collect()
 }
 
-fn block_plan(keys: Vec<BlockKey>, block_size: u32) -> Arc<BlockPlan> {
-    Arc::new(BlockPlan { keys, block_size, ..BlockPlan::default() })
+fn block_plan(keys: Vec<BlockKey>, block_size: u32) -> Arc<PlannedKvBlocks> {
+    Arc::new(PlannedKvBlocks { keys, block_size, ..PlannedKvBlocks::default() })
 }
 
 #[cfg(test)]

@@ -6,14 +6,16 @@ use serde_json::Value;
 
 use vllm_sim_engine::latency::KvCacheMemory;
 
-use super::RunReplay;
-use super::report::{LatencyCurves, LatencyPrediction, LatencySummary, mean, percentile};
+use super::RecordedRunReplay;
+use super::report::{
+    LatencyPrediction, LatencyQuantileCurves, RunLatencySummary, mean, percentile,
+};
 
 /// Name and version of the validation report's JSON schema.
-pub const VALIDATION_SCHEMA: &str = "vllm-sim/fidelity/1";
+pub const VALIDATION_REPORT_SCHEMA: &str = "vllm-sim/fidelity/1";
 
 /// JSON key and table label of a latency metric, and the function that reads it from a summary.
-type LatencyMetric = (&'static str, &'static str, fn(&LatencySummary) -> f64);
+type LatencyMetric = (&'static str, &'static str, fn(&RunLatencySummary) -> f64);
 pub(super) const LATENCY_METRICS: [LatencyMetric; 3] = [
     ("ttft_mean", "TTFT", |latencies| latencies.ttft_mean),
     ("itl_mean", "ITL", |latencies| latencies.itl_mean),
@@ -21,7 +23,7 @@ pub(super) const LATENCY_METRICS: [LatencyMetric; 3] = [
 ];
 
 /// Prediction errors in percent, by metric; unmeasured metrics are missing.
-pub(super) type MetricErrors = BTreeMap<&'static str, f64>;
+pub(super) type MetricErrorPercentages = BTreeMap<&'static str, f64>;
 
 /// Recorded runs with the predictions of their latencies.
 #[derive(Debug, Clone)]
@@ -61,42 +63,42 @@ pub struct ValidatedRun {
     pub measured: Value,
     /// Signed prediction errors in percent; for a run with several stages, mean absolute errors
     /// over the stages.
-    pub error_percent: MetricErrors,
+    pub error_percent: MetricErrorPercentages,
     /// Published absolute errors of other simulators for this run, in percent.
-    pub peer_error_percent: BTreeMap<String, MetricErrors>,
+    pub peer_error_percent: BTreeMap<String, MetricErrorPercentages>,
     #[serde(skip)]
-    pub(super) curves: LatencyCurves,
+    pub(super) curves: LatencyQuantileCurves,
 }
 
 /// Median and mean absolute error of several runs, in percent.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct ErrorSpread {
+pub(super) struct AbsoluteErrorSummary {
     pub(super) runs: usize,
     pub(super) median: f64,
     pub(super) mean: f64,
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct RunGroup {
+pub(super) struct ValidatedRunGroup {
     /// Name of the property by which the runs are grouped, such as `GPU` or `regime`.
     pub(super) by: &'static str,
     pub(super) name: String,
     pub(super) runs: usize,
-    pub(super) error_percent: BTreeMap<&'static str, ErrorSpread>,
+    pub(super) error_percent: BTreeMap<&'static str, AbsoluteErrorSummary>,
 }
 
 /// Published prediction errors of another simulator, and this simulator's on the same runs.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct PeerSimulator {
+pub(super) struct PeerSimulatorErrors {
     pub(super) name: String,
     pub(super) runs: usize,
-    pub(super) error_percent: BTreeMap<&'static str, ErrorSpread>,
-    pub(super) ours_on_these: BTreeMap<&'static str, ErrorSpread>,
+    pub(super) error_percent: BTreeMap<&'static str, AbsoluteErrorSummary>,
+    pub(super) ours_on_these: BTreeMap<&'static str, AbsoluteErrorSummary>,
 }
 
 impl ValidatedRun {
     /// Compares the replays of a recorded run, at least one, with its measurements.
-    pub(super) fn new(json: &Value, replays: &[RunReplay]) -> Self {
+    pub(super) fn new(json: &Value, replays: &[RecordedRunReplay]) -> Self {
         let predicted = LatencyPrediction::median_over_replays(replays);
         let (run, done) = &replays[0];
         let setup = &run.setup;
@@ -128,7 +130,7 @@ impl ValidatedRun {
             peer_error_percent: published_peer_errors(json),
             measured: json["actual"].clone(),
             predicted,
-            curves: LatencyCurves::new(run, done),
+            curves: LatencyQuantileCurves::new(run, done),
         }
     }
 }
@@ -138,10 +140,10 @@ fn percent_error(predicted: f64, measured: Option<f64>) -> Option<f64> {
     Some((predicted / measured - 1.0) * 100.0)
 }
 
-fn prediction_errors(json: &Value, prediction: &LatencyPrediction) -> MetricErrors {
+fn prediction_errors(json: &Value, prediction: &LatencyPrediction) -> MetricErrorPercentages {
     let by_stage = json["score_level"].as_str() == Some("stages");
     let actual = &json["actual"];
-    let pairs: Vec<(&LatencySummary, &Value)> = match actual["stages"].as_array() {
+    let pairs: Vec<(&RunLatencySummary, &Value)> = match actual["stages"].as_array() {
         Some(stages) if by_stage => prediction.stages.iter().zip(stages).collect(),
         _ => vec![(&prediction.summary, &actual["summary"])],
     };
@@ -164,7 +166,7 @@ fn prediction_errors(json: &Value, prediction: &LatencyPrediction) -> MetricErro
 
 /// Returns the published errors of other simulators for a run, relative to the part of the run that
 /// they used.
-fn published_peer_errors(json: &Value) -> BTreeMap<String, MetricErrors> {
+fn published_peer_errors(json: &Value) -> BTreeMap<String, MetricErrorPercentages> {
     let peers = json["peers"].as_object().into_iter().flatten();
     let peers = peers.map(|(name, said)| {
         let own = &said["own_actual"];
@@ -175,22 +177,26 @@ fn published_peer_errors(json: &Value) -> BTreeMap<String, MetricErrors> {
         let error = |(key, ..): LatencyMetric| {
             Some((key, percent_error(said[key].as_f64()?, measured[key].as_f64())?.abs()))
         };
-        let errors: MetricErrors = LATENCY_METRICS.into_iter().filter_map(error).collect();
+        let errors: MetricErrorPercentages =
+            LATENCY_METRICS.into_iter().filter_map(error).collect();
         (name.clone(), errors)
     });
     peers.filter(|(_, errors)| !errors.is_empty()).collect()
 }
 
 fn error_spread<'a>(
-    errors: impl Iterator<Item = &'a MetricErrors>,
-) -> BTreeMap<&'static str, ErrorSpread> {
-    let errors: Vec<&MetricErrors> = errors.collect();
+    errors: impl Iterator<Item = &'a MetricErrorPercentages>,
+) -> BTreeMap<&'static str, AbsoluteErrorSummary> {
+    let errors: Vec<&MetricErrorPercentages> = errors.collect();
     let of = |(key, ..): LatencyMetric| {
         let sizes = errors.iter().filter_map(|errors| errors.get(key));
         let mut sizes: Vec<f64> = sizes.map(|error| error.abs()).collect();
         sizes.sort_by(f64::total_cmp);
-        let spread =
-            ErrorSpread { runs: sizes.len(), median: percentile(&sizes, 0.5), mean: mean(&sizes) };
+        let spread = AbsoluteErrorSummary {
+            runs: sizes.len(),
+            median: percentile(&sizes, 0.5),
+            mean: mean(&sizes),
+        };
         (!sizes.is_empty()).then_some((key, spread))
     };
     LATENCY_METRICS.into_iter().filter_map(of).collect()
@@ -199,15 +205,15 @@ fn error_spread<'a>(
 impl ValidationReport {
     /// Returns the median and mean absolute error of each latency metric, in percent, over the runs
     /// for which `of` returns true.
-    pub(super) fn error_spread_of(
+    pub(super) fn error_summary_of_runs(
         &self,
         of: impl Fn(&ValidatedRun) -> bool,
-    ) -> BTreeMap<&'static str, ErrorSpread> {
+    ) -> BTreeMap<&'static str, AbsoluteErrorSummary> {
         let runs = self.runs.iter().filter(|run| of(run));
         error_spread(runs.map(|run| &run.error_percent))
     }
 
-    pub(super) fn run_groups(&self) -> Vec<RunGroup> {
+    pub(super) fn validated_run_groups(&self) -> Vec<ValidatedRunGroup> {
         type GroupKey = (&'static str, fn(&ValidatedRun) -> String);
         let keys: [GroupKey; 6] = [
             ("regime", |run| run.regime.clone()),
@@ -225,10 +231,10 @@ impl ValidationReport {
             let mut names: Vec<String> = self.runs.iter().map(key).collect();
             names.sort();
             names.dedup();
-            groups.extend(names.into_iter().map(|name| RunGroup {
+            groups.extend(names.into_iter().map(|name| ValidatedRunGroup {
                 by,
                 runs: self.runs.iter().filter(|run| key(run) == name).count(),
-                error_percent: self.error_spread_of(|run| key(run) == name),
+                error_percent: self.error_summary_of_runs(|run| key(run) == name),
                 name,
             }));
         }
@@ -236,7 +242,7 @@ impl ValidationReport {
     }
 
     /// Returns the published errors of the other simulators, the one with most runs first.
-    pub(super) fn peer_simulators(&self) -> Vec<PeerSimulator> {
+    pub(super) fn peer_simulator_errors(&self) -> Vec<PeerSimulatorErrors> {
         let names = self.runs.iter().flat_map(|run| run.peer_error_percent.keys());
         let mut names: Vec<&String> = names.collect();
         names.sort();
@@ -244,16 +250,16 @@ impl ValidationReport {
         let peer = |name: &String| {
             let theirs = |run: &'_ ValidatedRun| run.peer_error_percent.contains_key(name);
             let runs = self.runs.iter();
-            PeerSimulator {
+            PeerSimulatorErrors {
                 name: name.clone(),
                 runs: runs.clone().filter(|run| theirs(run)).count(),
                 error_percent: error_spread(
                     runs.filter_map(|run| run.peer_error_percent.get(name)),
                 ),
-                ours_on_these: self.error_spread_of(theirs),
+                ours_on_these: self.error_summary_of_runs(theirs),
             }
         };
-        let mut peers: Vec<PeerSimulator> = names.into_iter().map(peer).collect();
+        let mut peers: Vec<PeerSimulatorErrors> = names.into_iter().map(peer).collect();
         peers.sort_by_key(|peer| std::cmp::Reverse(peer.runs));
         peers
     }
@@ -261,21 +267,21 @@ impl ValidationReport {
     /// Returns all runs, groups and other simulators as JSON with a schema version.
     pub fn to_json(&self) -> Value {
         serde_json::json!({
-            "schema": VALIDATION_SCHEMA,
+            "schema": VALIDATION_REPORT_SCHEMA,
             "vllm_sim_version": env!("CARGO_PKG_VERSION"),
             "summary": {
-                "stable": self.error_spread_of(|run| run.regime == "stable"),
-                "all": self.error_spread_of(|_| true),
+                "stable": self.error_summary_of_runs(|run| run.regime == "stable"),
+                "all": self.error_summary_of_runs(|_| true),
             },
-            "groups": self.run_groups(),
-            "peers": self.peer_simulators(),
+            "groups": self.validated_run_groups(),
+            "peers": self.peer_simulator_errors(),
             "runs": self.runs,
         })
     }
 
     /// Renders a text table of the prediction errors per run, with medians and means over the
     /// stable runs and all runs.
-    pub fn text_table(&self) -> String {
+    pub fn render_text_table(&self) -> String {
         let width = self.runs.iter().map(|run| run.id.len()).max();
         let width = width.unwrap_or(0).max(24);
         let mut text = String::new();
@@ -289,20 +295,23 @@ impl ValidationReport {
         for run in &self.runs {
             line(&run.id, &run.regime, &|key| run.error_percent.get(key).copied());
         }
-        let mut sum_up = |name: &str, count: usize, errors: BTreeMap<&'static str, ErrorSpread>| {
-            let of = |of: fn(&ErrorSpread) -> f64| {
-                move |key: &str, errors: &BTreeMap<_, ErrorSpread>| errors.get(key).map(of)
+        let mut sum_up =
+            |name: &str, count: usize, errors: BTreeMap<&'static str, AbsoluteErrorSummary>| {
+                let of = |of: fn(&AbsoluteErrorSummary) -> f64| {
+                    move |key: &str, errors: &BTreeMap<_, AbsoluteErrorSummary>| {
+                        errors.get(key).map(of)
+                    }
+                };
+                let (median, mean) = (of(|spread| spread.median), of(|spread| spread.mean));
+                line(&format!("median of {count} {name}"), "", &|key| median(key, &errors));
+                line(&format!("mean of {count} {name}"), "", &|key| mean(key, &errors));
             };
-            let (median, mean) = (of(|spread| spread.median), of(|spread| spread.mean));
-            line(&format!("median of {count} {name}"), "", &|key| median(key, &errors));
-            line(&format!("mean of {count} {name}"), "", &|key| mean(key, &errors));
-        };
         let stable = |run: &ValidatedRun| run.regime == "stable";
         let count = self.runs.iter().filter(|run| stable(run)).count();
         if count > 0 {
-            sum_up("stable runs", count, self.error_spread_of(stable));
+            sum_up("stable runs", count, self.error_summary_of_runs(stable));
         }
-        sum_up("runs", self.runs.len(), self.error_spread_of(|_| true));
+        sum_up("runs", self.runs.len(), self.error_summary_of_runs(|_| true));
         for (run, why) in &self.left_out {
             let _ = writeln!(text, "left out: {run}: {why}");
         }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::choices::{ModelRunner, ModelTask, PerRequestDraftStats, SystemFingerprintForm};
-use crate::flag::{Flag, MAX_COUNT};
-use crate::group::FlagGroup::{Api, Lora};
+use crate::flag::{Flag, MAX_COUNT_FLAG_VALUE};
+use crate::group::FlagHelpGroup::{Api, Lora};
 use crate::read::JsonMap;
 
 const LIMIT_BELOW_ONE_ERROR: &str = "limits cannot be less than 1";
@@ -74,17 +74,17 @@ flags! {
     FAULT_TOLERANCE_CONFIG: Option<JsonMap> = Flag::new("fault-tolerance-config", Api, "Settings of vLLM's fault tolerance, as a JSON object; implies --enable-fault-tolerance.")
         .hidden_from_help();
     MAX_N_SEQUENCES: u32 = Flag::new("max-n-sequences", Api, "Maximum `n` in one request.")
-        .with_default("16384").with_env_names(&["VLLM_MAX_N_SEQUENCES"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT, LIMIT_BELOW_ONE_ERROR);
+        .with_default("16384").with_env_names(&["VLLM_MAX_N_SEQUENCES"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, LIMIT_BELOW_ONE_ERROR);
     MAX_COMPLETION_PROMPTS: u32 = Flag::new("max-completion-prompts", Api, "Maximum number of prompts in one completion request.")
-        .with_default("1024").with_env_names(&["VLLM_MAX_COMPLETION_PROMPTS"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT, LIMIT_BELOW_ONE_ERROR);
+        .with_default("1024").with_env_names(&["VLLM_MAX_COMPLETION_PROMPTS"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, LIMIT_BELOW_ONE_ERROR);
     MAX_STOP_STRINGS: u32 = Flag::new("max-stop-strings", Api, "Maximum number of stop strings in one request.")
-        .with_default("4").with_env_names(&["VLLM_MAX_STOP_STRINGS"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT, LIMIT_BELOW_ONE_ERROR);
+        .with_default("4").with_env_names(&["VLLM_MAX_STOP_STRINGS"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, LIMIT_BELOW_ONE_ERROR);
     MAX_NUM_BAD_WORDS: u32 = Flag::new("max-num-bad-words", Api, "Maximum number of bad words in one request.")
-        .with_default("128").with_env_names(&["VLLM_MAX_NUM_BAD_WORDS"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT, LIMIT_BELOW_ONE_ERROR);
+        .with_default("128").with_env_names(&["VLLM_MAX_NUM_BAD_WORDS"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, LIMIT_BELOW_ONE_ERROR);
     MAX_AUDIO_CLIP_FILESIZE_MB: u64 = Flag::new("max-audio-clip-filesize-mb", Api, "Maximum size of an uploaded audio file, in MiB.")
-        .with_default("25").with_env_names(&["VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT, LIMIT_BELOW_ONE_ERROR);
+        .with_default("25").with_env_names(&["VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, LIMIT_BELOW_ONE_ERROR);
     MAX_AUDIO_DECODE_DURATION_S: u32 = Flag::new("max-audio-decode-duration-s", Api, "Maximum duration of uploaded audio, in seconds.")
-        .with_default("600").with_env_names(&["VLLM_MAX_AUDIO_DECODE_DURATION_S"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT, LIMIT_BELOW_ONE_ERROR);
+        .with_default("600").with_env_names(&["VLLM_MAX_AUDIO_DECODE_DURATION_S"]).hidden_from_help().with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, LIMIT_BELOW_ONE_ERROR);
     MAX_AUDIO_DECODE_BYTES: u64 = Flag::new("max-audio-decode-bytes", Api, "Maximum size of decoded audio as 32-bit samples, in bytes.")
         .with_default("268435456").with_env_names(&["VLLM_MAX_AUDIO_DECODE_BYTES"]).hidden_from_help().with_integer_bounds(1, i64::MAX, LIMIT_BELOW_ONE_ERROR);
     LIMIT_MM_PER_PROMPT: Option<JsonMap> = Flag::new("limit-mm-per-prompt", Api, "Maximum number of items per modality in a prompt, such as '{\"image\": 2}'. Default: 999.");
@@ -94,7 +94,7 @@ flags! {
     LORA_MODULES: Vec<String> = Flag::new("lora-modules", Lora, "LoRA adapters to load at start: name=path, or JSON {\"name\", \"path\", \"base_model_name\"}.")
         .with_aliases(&["lora"]);
     MAX_LORAS: u32 = Flag::new("max-loras", Lora, "Maximum number of LoRA adapters that run at the same time.")
-        .with_default("1").with_integer_bounds(1, MAX_COUNT, "max LoRAs cannot be less than 1");
+        .with_default("1").with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, "max LoRAs cannot be less than 1");
     MAX_CPU_LORAS: Option<i64> = Flag::new("max-cpu-loras", Lora, "Maximum number of LoRA adapters in CPU memory. Default: --max-loras.");
     MAX_LORA_RANK: u32 = Flag::new("max-lora-rank", Lora, "Maximum rank of a LoRA adapter.")
         .with_default("16").with_integer_bounds(1, 4096, "max-lora-rank must be between 1 and 4096");

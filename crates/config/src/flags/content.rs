@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::flag::{Flag, RuntimeChangeScope};
-use crate::group::FlagGroup::{Content, Tools};
+use crate::group::FlagHelpGroup::{Content, Tools};
 use crate::read::JsonMap;
-use vllm_sim_service::generate::TextMode;
+use vllm_sim_service::generate::ReplyTextMode;
 
 flags! {
-    MODE: TextMode = Flag::choice("mode", Content, words![("random", TextMode::Random), ("echo", TextMode::Echo)], "Source of reply text: random (built-in sentences, or the dataset) or echo (the prompt).")
+    MODE: ReplyTextMode = Flag::choice("mode", Content, words![("random", ReplyTextMode::Random), ("echo", ReplyTextMode::Echo)], "Source of reply text: random (built-in sentences, or the dataset) or echo (the prompt).")
         .with_default("random");
     SEED: Option<i64> = Flag::new("seed", Content, "Seed of all random choices. Default: the clock at start; with `serve`: 0.")
         .with_default_by_mode("", "0");

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::choices::{EncoderTpMode, LatencyModelKind, PerformanceMode, SchedulerKind};
-use crate::flag::{Flag, MAX_COUNT, RuntimeChangeScope};
-use crate::group::FlagGroup::{Delays, Parallel, Scheduler, Timing};
+use crate::choices::{EncoderTensorParallelMode, LatencyModelKind, PerformanceMode, SchedulerKind};
+use crate::flag::{Flag, MAX_COUNT_FLAG_VALUE, RuntimeChangeScope};
+use crate::group::FlagHelpGroup::{Delays, Parallel, Scheduler, Timing};
 use crate::read::JsonMap;
 use vllm_sim_engine::TtftFormula;
-use vllm_sim_engine::sched::sglang::SchedulePolicy;
+use vllm_sim_engine::sched::sglang::SglangSchedulePolicy;
 use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy};
 use vllm_sim_service::ServingRole;
 
@@ -52,24 +52,24 @@ flags! {
         .with_default_by_mode("pool", "vllm").with_aliases(&["engine-type"]);
     MAX_NUM_SEQS: u32 = Flag::new("max-num-seqs", Scheduler, "Maximum number of running sequences. Default with `serve`: 1024 if --gpu has at least 70 GiB and is no A100.")
         .with_default_by_mode("5", "256").with_aliases(&["max-running-requests"]).changeable_at_run_time(RuntimeChangeScope::Server)
-        .with_integer_bounds(1, MAX_COUNT, "max num seqs cannot be less than 1");
+        .with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, "max num seqs cannot be less than 1");
     MAX_NUM_ACTIVE_SEQS: Option<i64> = Flag::new("max-num-active-seqs", Scheduler, "Maximum number of running sequences, below the value of --max-num-seqs that is reported.")
         .hidden_from_help();
     MAX_NUM_BATCHED_TOKENS: Option<u32> = Flag::new("max-num-batched-tokens", Scheduler, "Maximum number of tokens per step. Default with `serve`: 8192 if --gpu has at least 70 GiB and is no A100, 16384 from 160 GiB.")
         .with_default_by_mode("8192", "2048").allow_size_suffixes()
-        .with_integer_bounds(1, MAX_COUNT, "max-num-batched-tokens cannot be less than 1");
+        .with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, "max-num-batched-tokens cannot be less than 1");
     MAX_WAITING_QUEUE_LENGTH: Option<u32> = Flag::new("max-waiting-queue-length", Scheduler, "Maximum number of waiting requests; further requests get HTTP 429. none: no limit.")
         .with_default_by_mode("1000", "none").changeable_at_run_time(RuntimeChangeScope::Server)
-        .with_integer_bounds(0, MAX_COUNT, "max waiting queue size cannot be less than 0");
+        .with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "max waiting queue size cannot be less than 0");
     MAX_NUM_QUEUED_REQS: Option<u32> = Flag::new("max-num-queued-reqs", Scheduler, "Maximum number of requests in flight. Further requests get HTTP 503.")
-        .changeable_at_run_time(RuntimeChangeScope::Server).with_integer_bounds(0, MAX_COUNT, "max-num-queued-reqs cannot be less than 0");
+        .changeable_at_run_time(RuntimeChangeScope::Server).with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "max-num-queued-reqs cannot be less than 0");
     MAX_NUM_QUEUED_TOKENS: Option<u64> = Flag::new("max-num-queued-tokens", Scheduler, "Maximum number of prompt tokens of requests without output so far. Further requests get HTTP 503.")
         .changeable_at_run_time(RuntimeChangeScope::Server).allow_size_suffixes()
         .with_integer_bounds(0, i64::MAX, "max-num-queued-tokens cannot be less than 0");
     ENABLE_CHUNKED_PREFILL: bool = Flag::new("enable-chunked-prefill", Scheduler, "Allow a prompt to be computed in chunks over several steps.")
         .with_default("true");
     LONG_PREFILL_TOKEN_THRESHOLD: u32 = Flag::new("long-prefill-token-threshold", Scheduler, "Maximum tokens of one prompt per step, unless it runs alone; 0: --max-num-batched-tokens.")
-        .with_default("0").with_integer_bounds(0, MAX_COUNT, "long-prefill-token-threshold cannot be less than 0");
+        .with_default("0").with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "long-prefill-token-threshold cannot be less than 0");
     LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE: bool = Flag::new("long-prefill-token-threshold-adaptive", Scheduler, "Raise --long-prefill-token-threshold to the token budget divided by the number of requests.")
         .with_default("false");
     PREFILL_SCHEDULE_INTERVAL: u32 = Flag::new("prefill-schedule-interval", Scheduler, "Number of steps from one prefill to the next while requests decode.")
@@ -81,7 +81,7 @@ flags! {
     ASYNC_SCHEDULING: bool = Flag::new("async-scheduling", Scheduler, "Schedule the next step while one runs, so that two steps are in flight.")
         .with_default("true");
     MAX_NUM_SCHEDULED_TOKENS: Option<u32> = Flag::new("max-num-scheduled-tokens", Scheduler, "Maximum number of tokens scheduled per step; does not affect memory. Default: --max-num-batched-tokens.")
-        .allow_size_suffixes().with_integer_bounds(1, MAX_COUNT, "max-num-scheduled-tokens cannot be less than 1");
+        .allow_size_suffixes().with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, "max-num-scheduled-tokens cannot be less than 1");
     SCHEDULER_RESERVE_FULL_ISL: bool = Flag::new("scheduler-reserve-full-isl", Scheduler, "Admit a prompt only when all of it fits into the KV cache, and not just its first chunk.")
         .with_default("true");
     PERFORMANCE_MODE: PerformanceMode = Flag::choice("performance-mode", Scheduler, words![("balanced", PerformanceMode::Balanced), ("interactivity", PerformanceMode::Interactivity), ("throughput", PerformanceMode::Throughput)], "throughput: doubles the defaults of max-num-seqs and max-num-batched-tokens; interactivity: a CUDA graph for every size up to 32.")
@@ -91,7 +91,7 @@ flags! {
     ENFORCE_EAGER: Option<bool> = Flag::new("enforce-eager", Scheduler, "Disable CUDA graphs: every step waits for kernel launches. Requires --gpu.");
     CUDAGRAPH_CAPTURE_SIZES: Vec<String> = Flag::new("cudagraph-capture-sizes", Scheduler, "Batch sizes with a CUDA graph, in tokens; a smaller batch is padded. Default: by max-num-seqs.");
     MAX_CUDAGRAPH_CAPTURE_SIZE: Option<u32> = Flag::new("max-cudagraph-capture-size", Scheduler, "Maximum batch size with a CUDA graph, in tokens. Default: by max-num-seqs, at most 512 (B200: 1024).")
-        .with_integer_bounds(0, MAX_COUNT, "max-cudagraph-capture-size cannot be negative");
+        .with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "max-cudagraph-capture-size cannot be negative");
     OPTIMIZATION_LEVEL: Option<u32> = Flag::new("optimization-level", Scheduler, "0: as --enforce-eager; 1 to 3: CUDA graphs. Default: 2.")
         .with_short_names(&["O"]).with_integer_bounds(0, 3, "optimization-level must be between 0 and 3");
     COMPILATION_CONFIG: Option<JsonMap> = Flag::new("compilation-config", Scheduler, "Compilation settings of vLLM, as a JSON object. Only cudagraph_mode, cudagraph_capture_sizes and max_cudagraph_capture_size apply.")
@@ -121,22 +121,22 @@ flags! {
     DISAGGREGATION_TRANSFER_BACKEND: String = Flag::new("disaggregation-transfer-backend", Scheduler, "SGLang: fake lets a decode server work without prefill servers; all others act alike.")
         .with_default("mooncake").hidden_from_help();
     SGLANG_BOOTSTRAP_TIMEOUT: u32 = Flag::new("sglang-bootstrap-timeout", Scheduler, "SGLang: seconds in which a decode server must announce itself to a prefill server.")
-        .with_default("300").with_env_names(&["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"]).with_integer_bounds(0, MAX_COUNT, "sglang-bootstrap-timeout cannot be negative").hidden_from_help();
+        .with_default("300").with_env_names(&["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"]).with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "sglang-bootstrap-timeout cannot be negative").hidden_from_help();
     SGLANG_WAITING_TIMEOUT: u32 = Flag::new("sglang-waiting-timeout", Scheduler, "SGLang: seconds in which a decode server must receive a prompt.")
-        .with_default("300").with_env_names(&["SGLANG_DISAGGREGATION_WAITING_TIMEOUT"]).with_integer_bounds(0, MAX_COUNT, "sglang-waiting-timeout cannot be negative").hidden_from_help();
+        .with_default("300").with_env_names(&["SGLANG_DISAGGREGATION_WAITING_TIMEOUT"]).with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "sglang-waiting-timeout cannot be negative").hidden_from_help();
     SGLANG_HEARTBEAT_INTERVAL: f64 = Flag::new("sglang-heartbeat-interval", Scheduler, "SGLang: seconds between two checks of a decode server whether a prefill server is alive, at least 2.")
         .with_default("5").with_env_names(&["SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"]).with_float_bounds(0.0, 1e9, "sglang-heartbeat-interval must be between 0 and 1e9").hidden_from_help();
     SGLANG_HEARTBEAT_MAX_FAILURE: u32 = Flag::new("sglang-heartbeat-max-failure", Scheduler, "SGLang: number of failed checks after which a prefill server is lost.")
-        .with_default("2").with_env_names(&["SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"]).with_integer_bounds(1, MAX_COUNT, "sglang-heartbeat-max-failure cannot be less than 1").hidden_from_help();
+        .with_default("2").with_env_names(&["SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"]).with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, "sglang-heartbeat-max-failure cannot be less than 1").hidden_from_help();
     EXTRA_ENGINE_ARGS: Option<PathBuf> = Flag::new("extra-engine-args", Scheduler, "Engine arguments of Dynamo's mocker, as a JSON file or text; replaces the engine flags.");
-    SGLANG_SCHEDULE_POLICY: SchedulePolicy = Flag::choice("sglang-schedule-policy", Scheduler, words![("fifo", SchedulePolicy::Fifo), ("fcfs", SchedulePolicy::Fifo), ("lpm", SchedulePolicy::Lpm)], "SGLang: order of the waiting queue; fifo and fcfs: by arrival, lpm: longest prefix match first.")
+    SGLANG_SCHEDULE_POLICY: SglangSchedulePolicy = Flag::choice("sglang-schedule-policy", Scheduler, words![("fifo", SglangSchedulePolicy::Fifo), ("fcfs", SglangSchedulePolicy::Fifo), ("lpm", SglangSchedulePolicy::Lpm)], "SGLang: order of the waiting queue; fifo and fcfs: by arrival, lpm: longest prefix match first.")
         .with_default("fifo");
     SGLANG_MAX_PREFILL_TOKENS: u32 = Flag::new("sglang-max-prefill-tokens", Scheduler, "SGLang: maximum prompt tokens of a prefill batch.")
-        .with_default("16384").with_integer_bounds(1, MAX_COUNT, "sglang-max-prefill-tokens cannot be less than 1");
+        .with_default("16384").with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, "sglang-max-prefill-tokens cannot be less than 1");
     SGLANG_CHUNKED_PREFILL_SIZE: u32 = Flag::new("sglang-chunked-prefill-size", Scheduler, "SGLang: maximum tokens of one prompt per prefill batch.")
-        .with_default("8192").with_integer_bounds(1, MAX_COUNT, "sglang-chunked-prefill-size cannot be less than 1");
+        .with_default("8192").with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, "sglang-chunked-prefill-size cannot be less than 1");
     SGLANG_CLIP_MAX_NEW_TOKENS: u32 = Flag::new("sglang-clip-max-new-tokens", Scheduler, "SGLang: maximum output tokens per request that admission reserves.")
-        .with_default("4096").with_integer_bounds(1, MAX_COUNT, "sglang-clip-max-new-tokens cannot be less than 1");
+        .with_default("4096").with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, "sglang-clip-max-new-tokens cannot be less than 1");
     SGLANG_SCHEDULE_CONSERVATIVENESS: f64 = Flag::new("sglang-schedule-conservativeness", Scheduler, "SGLang: conservativeness of admission; higher values admit fewer requests.")
         .with_default("1.0").with_float_bounds(0.0, 1e9, "sglang-schedule-conservativeness cannot be negative");
     LATENCY_MODEL: LatencyModelKind = Flag::choice("latency-model", Timing, words![("auto", LatencyModelKind::Auto), ("aic", LatencyModelKind::Aic), ("delays", LatencyModelKind::Delays), ("polynomial", LatencyModelKind::Polynomial), ("profile", LatencyModelKind::Profile), ("roofline", LatencyModelKind::Roofline)], "Source of step times. auto: the profile, kernel tables or GPU set by other flags, else the delays.")
@@ -161,7 +161,7 @@ flags! {
         .with_default("1").with_short_names(&["dcp"]).with_integer_bounds(1, 65_535, "decode context parallel size cannot be less than 1");
     PREFILL_CONTEXT_PARALLEL_SIZE: u32 = Flag::new("prefill-context-parallel-size", Parallel, "Number of tensor-parallel groups that share the tokens of each prompt. Requires --gpu.")
         .with_default("1").with_short_names(&["pcp"]).with_integer_bounds(1, 65_535, "prefill context parallel size cannot be less than 1");
-    MM_ENCODER_TP_MODE: EncoderTpMode = Flag::choice("mm-encoder-tp-mode", Parallel, words![("weights", EncoderTpMode::Weights), ("data", EncoderTpMode::Data)], "Work of each GPU in the multimodal encoder: a part of each item (weights) or whole items (data). Requires --gpu.")
+    MM_ENCODER_TP_MODE: EncoderTensorParallelMode = Flag::choice("mm-encoder-tp-mode", Parallel, words![("weights", EncoderTensorParallelMode::Weights), ("data", EncoderTensorParallelMode::Data)], "Work of each GPU in the multimodal encoder: a part of each item (weights) or whole items (data). Requires --gpu.")
         .with_default("weights");
     ENABLE_EXPERT_PARALLEL: bool = Flag::new("enable-expert-parallel", Parallel, "Distribute the experts of a model over ranks.")
         .with_default("false").with_short_names(&["ep"]);

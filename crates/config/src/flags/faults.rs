@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::flag::{Flag, RuntimeChangeScope};
-use crate::group::FlagGroup::{Failures, Server};
+use crate::group::FlagHelpGroup::{Failures, Server};
 
 flags! {
     FAILURE_INJECTION_RATE: u8 = Flag::new("failure-injection-rate", Failures, "Share of requests that fail, in percent.")

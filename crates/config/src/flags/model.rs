@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use crate::cli_mode::CliMode;
 use crate::flag::Flag;
-use crate::group::FlagGroup::{General, Model};
+use crate::group::FlagHelpGroup::{General, Model};
 use crate::read::JsonMap;
-use vllm_sim_observe::metrics::Compat;
-use vllm_sim_tokenizer::ContentFormat;
+use vllm_sim_observe::metrics::MetricsCompat;
+use vllm_sim_tokenizer::ChatTemplateContentFormat;
 use vllm_sim_wire::VllmVersion;
 
 const STAGGER_DELAY_ERROR: &str =
@@ -19,7 +19,7 @@ flags! {
         .with_default("false");
     CLI_MODE: CliMode = Flag::choice("cli-mode", General, words![("llm-d", CliMode::Llmd), ("vllm", CliMode::Vllm)], "Selects the flag defaults: those of `vllm-sim …` (llm-d) or of `vllm-sim serve …` (vllm).")
         .with_aliases(&["door"]).with_env_names(&["VLLM_SIM_DOOR"]).hidden_from_help();
-    COMPAT: Compat = Flag::choice("compat", General, words![("vllm", Compat::Vllm), ("llm-d", Compat::Llmd), ("sglang", Compat::Sglang)], "Project to imitate in requests and responses where vLLM and llm-d-inference-sim contradict each other; sglang: the API of SGLang, as `vllm-sim sglang`.")
+    COMPAT: MetricsCompat = Flag::choice("compat", General, words![("vllm", MetricsCompat::Vllm), ("llm-d", MetricsCompat::Llmd), ("sglang", MetricsCompat::Sglang)], "Project to imitate in requests and responses where vLLM and llm-d-inference-sim contradict each other; sglang: the API of SGLang, as `vllm-sim sglang`.")
         .with_default("vllm");
     VLLM_VERSION: VllmVersion = Flag::choice("vllm-version", General, words![("0.33.0", VllmVersion::V033), ("0.33", VllmVersion::V033), ("0.32.0", VllmVersion::V032), ("0.32", VllmVersion::V032), ("0.31.0", VllmVersion::V031), ("0.31", VllmVersion::V031), ("0.26.0", VllmVersion::V026), ("0.26", VllmVersion::V026)], "vLLM release to imitate: its flags, defaults, metrics, OpenAPI document, error texts and KV events.")
         .with_default("0.33.0");
@@ -57,7 +57,7 @@ flags! {
     HF_HUB_OFFLINE: bool = Flag::new("hf-hub-offline", Model, "Do not contact the Hugging Face Hub.")
         .with_default("false").with_env_names(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]).hidden_from_help();
     CHAT_TEMPLATE: Option<String> = Flag::new("chat-template", Model, "Chat template: a file, or the template itself. Default: the tokenizer's template.");
-    CHAT_TEMPLATE_CONTENT_FORMAT: Option<ContentFormat> = Flag::choice("chat-template-content-format", Model, words![("auto", None), ("string", Some(ContentFormat::String)), ("openai", Some(ContentFormat::Openai))], "Format in which the chat template receives message content; auto: detected from the template.")
+    CHAT_TEMPLATE_CONTENT_FORMAT: Option<ChatTemplateContentFormat> = Flag::choice("chat-template-content-format", Model, words![("auto", None), ("string", Some(ChatTemplateContentFormat::String)), ("openai", Some(ChatTemplateContentFormat::Openai))], "Format in which the chat template receives message content; auto: detected from the template.")
         .with_default("auto");
     DEFAULT_CHAT_TEMPLATE_KWARGS: Option<JsonMap> = Flag::new("default-chat-template-kwargs", Model, "Arguments for every chat template call, as a JSON object; arguments of a request override them.");
     RESPONSE_ROLE: String = Flag::new("response-role", Model, "Role of messages in chat responses.").with_default("assistant");

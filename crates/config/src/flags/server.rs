@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::choices::{LogFormat, LogLevel};
 use crate::flag::{Flag, RuntimeChangeScope};
-use crate::group::FlagGroup::{Logging, Metrics, Server, Tls};
+use crate::group::FlagHelpGroup::{Logging, Metrics, Server, Tls};
 use crate::read::JsonMap;
 use vllm_sim_observe::otel::OtlpProtocol;
 

@@ -5,7 +5,9 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::record::{EngineObserver, EngineObservers, SequenceRecord, SharedProgress, Submission};
+use super::record::{
+    EngineObserver, EngineObservers, SequenceRecord, SequenceSubmission, SharedSequenceProgress,
+};
 use crate::lock_step::RankLockStep;
 use crate::{
     EngineCommand, EngineStats, Outbox, Scheduler, SchedulerEvent, SeqId, SequenceEndReason,
@@ -64,7 +66,7 @@ impl EngineDriver {
 
     /// Returns the engine's scheduler, if the engine is a data-parallel rank that steps together
     /// with others and is not stopped.
-    pub(super) fn lock_step_rank(&mut self) -> Option<&mut dyn Scheduler> {
+    pub(super) fn lock_step_scheduler(&mut self) -> Option<&mut dyn Scheduler> {
         match self.stopped || !self.engine.is_in_lock_step() {
             true => None,
             false => Some(&mut *self.engine),
@@ -77,18 +79,18 @@ impl EngineDriver {
         done
     }
 
-    pub(super) fn submit(
+    pub(super) fn submit_sequence(
         &mut self,
         now: SimTime,
-        submission: Submission,
-    ) -> Result<(SeqId, Arc<SharedProgress>), SubmitError> {
+        submission: SequenceSubmission,
+    ) -> Result<(SeqId, Arc<SharedSequenceProgress>), SubmitError> {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.records.push(None);
             (self.records.len() - 1) as u32
         });
         self.generation += 1;
         let id = SeqId((self.generation << 32) | u64::from(slot));
-        let Submission { mut sequence, arrived, request } = submission;
+        let SequenceSubmission { mut sequence, arrived, request } = submission;
         sequence.id = id;
         sequence.preparation_time = now.duration_since(arrived);
         let record = SequenceRecord::new(now, arrived, &sequence, request);
@@ -157,7 +159,7 @@ impl EngineDriver {
     }
 
     fn sequence_record(&mut self, id: SeqId) -> Option<&mut SequenceRecord> {
-        self.records.get_mut(record_index_of(id))?.as_mut().filter(|record| record.id == id)
+        self.records.get_mut(sequence_record_index(id))?.as_mut().filter(|record| record.id == id)
     }
 
     fn deliver_events(&mut self) {
@@ -166,7 +168,7 @@ impl EngineDriver {
                 self.observer.on_engine_event(at, &event);
                 continue;
             };
-            let Some(Some(record)) = self.records.get_mut(record_index_of(id)) else {
+            let Some(Some(record)) = self.records.get_mut(sequence_record_index(id)) else {
                 continue;
             };
             let since = record.last;
@@ -175,14 +177,14 @@ impl EngineDriver {
             match event {
                 SchedulerEvent::Tokens { .. } => {
                     self.progress.record_output(at);
-                    record.progress.wake_reply();
+                    record.progress.wake_reply_task();
                 }
                 SchedulerEvent::Ended { end, .. } => {
                     self.progress.record_end(at);
                     record.progress.record_end(end);
-                    record.progress.wake_reply();
-                    self.records[record_index_of(id)] = None;
-                    self.free.push(record_index_of(id) as u32);
+                    record.progress.wake_reply_task();
+                    self.records[sequence_record_index(id)] = None;
+                    self.free.push(sequence_record_index(id) as u32);
                 }
                 _ => {}
             }
@@ -240,12 +242,12 @@ impl EngineProgress {
 }
 
 /// Returns the index of a sequence's record: the low 32 bits of the sequence id.
-pub(super) fn record_index_of(id: SeqId) -> usize {
+pub(super) fn sequence_record_index(id: SeqId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }
 
 /// The engines under one lock: a single one, or data-parallel ranks that step together.
-pub(super) struct RankGroup {
+pub(super) struct EngineRankGroup {
     pub cores: Vec<EngineDriver>,
     /// Whether the group of data-parallel ranks accepts no further ranks.
     pub closed: bool,
@@ -253,12 +255,12 @@ pub(super) struct RankGroup {
     pub sleeps_until: SimTime,
 }
 
-impl RankGroup {
-    pub(super) fn single_engine(core: EngineDriver) -> Self {
+impl EngineRankGroup {
+    pub(super) fn from_single_engine(core: EngineDriver) -> Self {
         Self { cores: vec![core], closed: false, lock_step: None, sleeps_until: SimTime::ZERO }
     }
 
-    pub(super) fn lock_step_group() -> Self {
+    pub(super) fn new_lock_step_group() -> Self {
         Self {
             cores: Vec::new(),
             closed: false,
@@ -267,7 +269,7 @@ impl RankGroup {
         }
     }
 
-    pub(super) fn are_all_stopped(&self) -> bool {
+    pub(super) fn are_all_engines_stopped(&self) -> bool {
         (self.closed || !self.cores.is_empty()) && self.cores.iter().all(|core| core.stopped)
     }
 
@@ -281,7 +283,7 @@ impl RankGroup {
         }
     }
 
-    pub(super) fn advance(&mut self, now: SimTime) -> usize {
+    pub(super) fn advance_ranks(&mut self, now: SimTime) -> usize {
         if self.lock_step.is_none() {
             return self.cores[0].advance(now);
         }
@@ -305,12 +307,12 @@ impl RankGroup {
     /// Synchronizes the steps of all data-parallel ranks at `now`.
     pub(super) fn synchronize_ranks(&mut self, now: SimTime) {
         if let Some(lock_step) = &mut self.lock_step {
-            lock_step.synchronize_steps(now, &mut self.cores, EngineDriver::lock_step_rank);
+            lock_step.synchronize_steps(now, &mut self.cores, EngineDriver::lock_step_scheduler);
         }
     }
 }
 
-impl Index<usize> for RankGroup {
+impl Index<usize> for EngineRankGroup {
     type Output = EngineDriver;
 
     fn index(&self, rank: usize) -> &EngineDriver {
@@ -318,7 +320,7 @@ impl Index<usize> for RankGroup {
     }
 }
 
-impl IndexMut<usize> for RankGroup {
+impl IndexMut<usize> for EngineRankGroup {
     fn index_mut(&mut self, rank: usize) -> &mut EngineDriver {
         &mut self.cores[rank]
     }

@@ -3,7 +3,7 @@
 //!
 //! A submitter runs the engine on its own thread, under the lock, so a request without delays needs
 //! no thread switch. The timer thread is an OS thread, so its precision does not depend on HTTP
-//! load. Under load it wakes on a grid of [`TimerTuning::quantum`], under high load of twice that,
+//! load. Under load it wakes on a grid of [`TimerThreadSettings::quantum`], under high load of twice that,
 //! and releases all tokens due by then. Token times are those of the engine, so they do not drift.
 
 use std::sync::Arc;
@@ -12,14 +12,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::core::{EngineDriver, EngineProgress, RankGroup};
-use super::record::{EngineObserver, RequestInfo, SequenceState, SharedProgress, Submission};
+use super::core::{EngineDriver, EngineProgress, EngineRankGroup};
+use super::record::{
+    EngineObserver, RequestInfo, SequenceState, SequenceSubmission, SharedSequenceProgress,
+};
 use crate::SimTime;
 use crate::{CachedBlock, EngineCommand, EngineStats, Scheduler, SeqId, SubmitError};
 
 /// Settings for the wakeups of the timer thread that drives engines in real time.
 #[derive(Debug, Clone, Copy)]
-pub struct TimerTuning {
+pub struct TimerThreadSettings {
     /// Time grid for wakeups of the timer thread under load; zero serves each deadline exactly.
     /// Default: 200 us.
     pub quantum: Duration,
@@ -31,7 +33,7 @@ pub struct TimerTuning {
     pub crowded: usize,
 }
 
-impl Default for TimerTuning {
+impl Default for TimerThreadSettings {
     fn default() -> Self {
         Self { quantum: Duration::from_micros(200), busy: 3, crowded: 20 }
     }
@@ -50,22 +52,22 @@ pub fn unix_secs_at(instant: Instant) -> f64 {
     unix_now_secs() - Instant::now().duration_since(instant).as_secs_f64()
 }
 
-pub(super) struct SharedRanks {
-    pub ranks: Mutex<RankGroup>,
+pub(super) struct SharedRankGroup {
+    pub ranks: Mutex<EngineRankGroup>,
     pub wake: Condvar,
     pub epoch: Instant,
-    tune: TimerTuning,
+    tune: TimerThreadSettings,
 }
 
 /// Runs an engine in real time. Clones share it; its timer thread ends with [`LiveEngine::stop`].
 #[derive(Clone)]
 pub struct LiveEngine {
-    pub(super) shared: Arc<SharedRanks>,
-    thread: TimerThread,
+    pub(super) shared: Arc<SharedRankGroup>,
+    thread: TimerThreadHandle,
     pub(super) rank: usize,
 }
 
-pub(super) type TimerThread = Arc<Mutex<Option<JoinHandle<()>>>>;
+pub(super) type TimerThreadHandle = Arc<Mutex<Option<JoinHandle<()>>>>;
 
 impl LiveEngine {
     /// Starts an engine and its timer thread.
@@ -77,14 +79,18 @@ impl LiveEngine {
         epoch: Instant,
         engine: Box<dyn Scheduler + Send>,
         observer: Box<dyn EngineObserver>,
-        tune: TimerTuning,
+        tune: TimerThreadSettings,
     ) -> std::io::Result<Self> {
-        let ranks = RankGroup::single_engine(EngineDriver::new(engine, observer));
-        let (shared, thread) = SharedRanks::start_timer_thread(name, epoch, ranks, tune)?;
+        let ranks = EngineRankGroup::from_single_engine(EngineDriver::new(engine, observer));
+        let (shared, thread) = SharedRankGroup::start_timer_thread(name, epoch, ranks, tune)?;
         Ok(Self::for_rank(shared, thread, 0))
     }
 
-    pub(super) fn for_rank(shared: Arc<SharedRanks>, thread: TimerThread, rank: usize) -> Self {
+    pub(super) fn for_rank(
+        shared: Arc<SharedRankGroup>,
+        thread: TimerThreadHandle,
+        rank: usize,
+    ) -> Self {
         Self { shared, thread, rank }
     }
 
@@ -97,10 +103,13 @@ impl LiveEngine {
     ///
     /// # Errors
     /// Returns the error of the first sequence that does not fit.
-    pub fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<SequenceHandle>, SubmitError> {
+    pub fn submit(
+        &self,
+        submissions: Vec<SequenceSubmission>,
+    ) -> Result<Vec<SequenceHandle>, SubmitError> {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
-        ranks.advance(now);
+        ranks.advance_ranks(now);
         if let [_, _, ..] = submissions[..] {
             let mut job = submissions.iter().map(|submission| &submission.sequence);
             if let Err(error) = ranks[self.rank].engine.check_submissions(&mut job) {
@@ -111,7 +120,7 @@ impl LiveEngine {
         let mut handles = Vec::with_capacity(submissions.len());
         let mut failed = None;
         for submission in submissions {
-            match ranks[self.rank].submit(now, submission) {
+            match ranks[self.rank].submit_sequence(now, submission) {
                 Ok((id, progress)) => handles.push(SequenceHandle {
                     id,
                     progress,
@@ -125,7 +134,7 @@ impl LiveEngine {
             }
         }
         // Finish everything of zero duration before a reply task waits for it.
-        ranks.advance(now);
+        ranks.advance_ranks(now);
         if failed.is_some() {
             for handle in &handles {
                 ranks[self.rank].abort_sequence(now, handle.id);
@@ -143,7 +152,7 @@ impl LiveEngine {
     pub fn apply_command(&self, command: EngineCommand) -> bool {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
-        ranks.advance(now);
+        ranks.advance_ranks(now);
         let done = ranks[self.rank].apply_command(now, command);
         ranks.synchronize_ranks(now);
         self.shared.wake_timer_if_earlier(ranks);
@@ -151,12 +160,12 @@ impl LiveEngine {
     }
 
     /// Locks engines and their observers until the returned value is dropped.
-    pub fn lock_engines(engines: &[Self]) -> EngineLocks<'_> {
+    pub fn lock_engines(engines: &[Self]) -> EngineLockGuards<'_> {
         // Ranks of a lock step share a lock.
-        let mut all: Vec<&SharedRanks> = engines.iter().map(|engine| &*engine.shared).collect();
+        let mut all: Vec<&SharedRankGroup> = engines.iter().map(|engine| &*engine.shared).collect();
         all.sort_by_key(|shared| std::ptr::from_ref(*shared));
         all.dedup_by_key(|shared| std::ptr::from_ref(*shared));
-        EngineLocks { _locks: all.into_iter().map(|shared| shared.ranks.lock()).collect() }
+        EngineLockGuards { _locks: all.into_iter().map(|shared| shared.ranks.lock()).collect() }
     }
 
     /// Returns the blocks in the engine's prefix cache.
@@ -179,7 +188,7 @@ impl LiveEngine {
     /// Returns the progress of the engine up to now.
     pub fn engine_progress(&self) -> EngineProgress {
         let mut ranks = self.shared.ranks.lock();
-        ranks.advance(self.shared.now());
+        ranks.advance_ranks(self.shared.now());
         let progress = ranks[self.rank].progress;
         self.shared.wake_timer_if_earlier(ranks);
         progress
@@ -209,7 +218,7 @@ impl LiveEngine {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
         // Tokens that are already due still belong to these sequences.
-        ranks.advance(now);
+        ranks.advance_ranks(now);
         let core = &mut ranks[self.rank];
         let ids: Vec<SeqId> = core
             .records
@@ -229,7 +238,7 @@ impl LiveEngine {
     pub fn stop(&self) {
         let mut ranks = self.shared.ranks.lock();
         ranks[self.rank].stopped = true;
-        if !ranks.are_all_stopped() {
+        if !ranks.are_all_engines_stopped() {
             return;
         }
         drop(ranks);
@@ -241,13 +250,13 @@ impl LiveEngine {
     }
 }
 
-impl SharedRanks {
+impl SharedRankGroup {
     pub(super) fn start_timer_thread(
         name: &str,
         epoch: Instant,
-        ranks: RankGroup,
-        tune: TimerTuning,
-    ) -> std::io::Result<(Arc<Self>, TimerThread)> {
+        ranks: EngineRankGroup,
+        tune: TimerThreadSettings,
+    ) -> std::io::Result<(Arc<Self>, TimerThreadHandle)> {
         let shared = Arc::new(Self { ranks: Mutex::new(ranks), wake: Condvar::new(), epoch, tune });
         let timer = shared.clone();
         let thread = std::thread::Builder::new()
@@ -265,7 +274,7 @@ impl SharedRanks {
 
     /// Unlocks the engines and wakes the timer thread if an engine's next deadline is earlier than
     /// the end of its sleep.
-    fn wake_timer_if_earlier(&self, ranks: MutexGuard<'_, RankGroup>) {
+    fn wake_timer_if_earlier(&self, ranks: MutexGuard<'_, EngineRankGroup>) {
         let earlier = ranks.next_wakeup() < ranks.sleeps_until;
         drop(ranks);
         if earlier {
@@ -277,9 +286,9 @@ impl SharedRanks {
         minimize_timer_slack();
         let quantum = self.tune.quantum.as_nanos() as u64;
         let mut ranks = self.ranks.lock();
-        while !ranks.are_all_stopped() {
+        while !ranks.are_all_engines_stopped() {
             let now = self.now();
-            let served = if ranks.next_wakeup() <= now { ranks.advance(now) } else { 0 };
+            let served = if ranks.next_wakeup() <= now { ranks.advance_ranks(now) } else { 0 };
             let mut until = ranks.next_wakeup();
             if served >= self.tune.busy && quantum > 0 {
                 let grid = quantum * if served < self.tune.crowded { 1 } else { 2 };
@@ -291,7 +300,7 @@ impl SharedRanks {
         }
     }
 
-    fn sleep_until(&self, ranks: &mut MutexGuard<'_, RankGroup>, until: SimTime) {
+    fn sleep_until(&self, ranks: &mut MutexGuard<'_, EngineRankGroup>, until: SimTime) {
         ranks.sleeps_until = until;
         if until == SimTime::MAX {
             self.wake.wait(ranks);
@@ -306,7 +315,7 @@ impl SharedRanks {
     fn abort_sequence(&self, rank: usize, id: SeqId) {
         let mut ranks = self.ranks.lock();
         let now = self.now();
-        ranks.advance(now);
+        ranks.advance_ranks(now);
         ranks[rank].abort_sequence(now, id);
         self.wake_timer_if_earlier(ranks);
     }
@@ -316,8 +325,8 @@ impl SharedRanks {
 /// one timer thread. Clones share them.
 #[derive(Clone)]
 pub struct LiveRankGroup {
-    shared: Arc<SharedRanks>,
-    thread: TimerThread,
+    shared: Arc<SharedRankGroup>,
+    thread: TimerThreadHandle,
 }
 
 impl LiveRankGroup {
@@ -325,9 +334,13 @@ impl LiveRankGroup {
     ///
     /// # Errors
     /// Returns the error of the operating system if the thread cannot start.
-    pub fn start(name: &str, epoch: Instant, tune: TimerTuning) -> std::io::Result<Self> {
-        let (shared, thread) =
-            SharedRanks::start_timer_thread(name, epoch, RankGroup::lock_step_group(), tune)?;
+    pub fn start(name: &str, epoch: Instant, tune: TimerThreadSettings) -> std::io::Result<Self> {
+        let (shared, thread) = SharedRankGroup::start_timer_thread(
+            name,
+            epoch,
+            EngineRankGroup::new_lock_step_group(),
+            tune,
+        )?;
         Ok(Self { shared, thread })
     }
 
@@ -343,7 +356,7 @@ impl LiveRankGroup {
     }
 
     /// Adds an engine to the group as a data-parallel rank. It must have
-    /// [`VllmConfig::lock_step`](crate::sched::vllm::VllmConfig::lock_step) set.
+    /// [`VllmSchedulerConfig::lock_step`](crate::sched::vllm::VllmSchedulerConfig::lock_step) set.
     pub fn join_engine(
         &self,
         engine: Box<dyn Scheduler + Send>,
@@ -358,22 +371,22 @@ impl LiveRankGroup {
 }
 
 /// Holds the locks of several engines, which do not advance until it is dropped.
-pub struct EngineLocks<'e> {
-    _locks: Vec<MutexGuard<'e, RankGroup>>,
+pub struct EngineLockGuards<'e> {
+    _locks: Vec<MutexGuard<'e, EngineRankGroup>>,
 }
 
 /// Owns a submitted sequence. Dropping it before the end aborts the sequence and frees its slot and
 /// blocks.
 pub struct SequenceHandle {
     id: SeqId,
-    progress: Arc<SharedProgress>,
-    live: Arc<SharedRanks>,
+    progress: Arc<SharedSequenceProgress>,
+    live: Arc<SharedRankGroup>,
     rank: usize,
 }
 
 impl SequenceHandle {
     /// Returns the progress of the sequence, shared with the engine.
-    pub fn progress(&self) -> &Arc<SharedProgress> {
+    pub fn progress(&self) -> &Arc<SharedSequenceProgress> {
         &self.progress
     }
 

@@ -7,11 +7,14 @@ mod snapshot;
 
 pub use core::EngineProgress;
 pub use live::{
-    EngineLocks, LiveEngine, LiveRankGroup, SequenceHandle, TimerTuning, minimize_timer_slack,
-    unix_now_secs, unix_secs_at,
+    EngineLockGuards, LiveEngine, LiveRankGroup, SequenceHandle, TimerThreadSettings,
+    minimize_timer_slack, unix_now_secs, unix_secs_at,
 };
 pub use record::{
-    EngineObserver, EngineObservers, KvSourceServer, ParentRequestCounters, PlannedFinish,
-    RequestInfo, RequestSpanAttributes, SequenceRecord, SequenceState, SharedProgress, Submission,
+    EngineObserver, EngineObservers, KvSourceServer, ParentRequestCounters, PlannedFinishReason,
+    RequestInfo, RequestSpanAttributes, SequenceRecord, SequenceState, SequenceSubmission,
+    SharedSequenceProgress,
 };
-pub use snapshot::{BlockMapSnapshot, LiveSequenceSnapshot, LiveSequencesSnapshot, SequencePhase};
+pub use snapshot::{
+    KvBlockMapSnapshot, LiveSequenceSnapshot, LiveSequencesSnapshot, SequencePhase,
+};

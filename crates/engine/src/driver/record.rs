@@ -8,11 +8,13 @@ use std::task::Waker;
 
 use atomic_waker::AtomicWaker;
 
-use crate::{BlockPlan, EngineStats, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime};
+use crate::{
+    EngineStats, PlannedKvBlocks, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime,
+};
 
 /// Sequence to run in an engine, with the details of its request.
 #[derive(Debug)]
-pub struct Submission {
+pub struct SequenceSubmission {
     /// Sequence to run; the driver assigns its sequence id.
     pub sequence: Sequence,
     /// Arrival time of the request, on the engine's clock.
@@ -23,7 +25,7 @@ pub struct Submission {
 
 /// Expected finish reason of a sequence, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlannedFinish {
+pub enum PlannedFinishReason {
     /// The sequence ends with the end-of-sequence token or by a stop condition.
     Stop,
     /// The sequence ends at the request's token limit.
@@ -45,7 +47,7 @@ pub struct RequestInfo {
     /// Whether the client set `max_tokens` in the request.
     pub limited: bool,
     /// Finish reason expected for the sequence.
-    pub finish: PlannedFinish,
+    pub finish: PlannedFinishReason,
     /// LoRA adapter of the request, if any.
     pub lora: Option<Arc<str>>,
     /// Counts shared by the sequences of one request; `None` if the request has one sequence.
@@ -55,7 +57,7 @@ pub struct RequestInfo {
     /// Attributes of the request's trace span; `None` without tracing.
     pub span: Option<Arc<RequestSpanAttributes>>,
     /// Hashes of the prompt's blocks, if KV events are published.
-    pub plan: Option<Arc<BlockPlan>>,
+    pub plan: Option<Arc<PlannedKvBlocks>>,
 }
 
 /// Identifies the prefill server that holds the KV blocks of a prompt.
@@ -132,7 +134,7 @@ pub struct SequenceRecord {
     pub looked_up: bool,
     /// Details of the request for metrics, traces and KV events.
     pub request: RequestInfo,
-    pub(super) progress: Arc<SharedProgress>,
+    pub(super) progress: Arc<SharedSequenceProgress>,
 }
 
 impl SequenceRecord {
@@ -154,7 +156,7 @@ impl SequenceRecord {
             drafted: false,
             looked_up: !sequence.skip_cache_read,
             request,
-            progress: Arc::new(SharedProgress::new(arrived)),
+            progress: Arc::new(SharedSequenceProgress::new(arrived)),
         }
     }
 
@@ -182,7 +184,7 @@ impl SequenceRecord {
                 }
                 self.output += n;
                 self.last = at;
-                self.progress.record_released_tokens(at, self.output, first);
+                self.progress.record_released_output_tokens(at, self.output, first);
             }
             SchedulerEvent::Drafts { proposed, accepted, .. } => {
                 self.drafted = true;
@@ -214,7 +216,7 @@ type TokenGroupRanges = Mutex<VecDeque<(u32, u32)>>;
 /// cores exchange it.
 #[derive(Debug)]
 #[repr(C)]
-pub struct SharedProgress {
+pub struct SharedSequenceProgress {
     waker: AtomicWaker,
     released: AtomicU32,
     state: AtomicU8,
@@ -252,7 +254,7 @@ const STATE_CANCELLED: u8 = 4;
 const STATE_BELOW_HIT_THRESHOLD: u8 = 5;
 const STATE_FAILED: u8 = 6;
 
-impl SharedProgress {
+impl SharedSequenceProgress {
     /// Creates the progress of a sequence that waits in the queue.
     pub fn new(arrived: SimTime) -> Self {
         Self {
@@ -298,16 +300,16 @@ impl SharedProgress {
 
     /// Returns the number of prompt tokens loaded from another engine or from host memory; valid
     /// once the sequence runs.
-    pub fn external_tokens(&self) -> u32 {
+    pub fn external_computed_tokens(&self) -> u32 {
         self.external.load(Ordering::Acquire)
     }
 
     /// Returns the number of prompt tokens, of `prompt` in total, that were not computed. The last
     /// token is always computed if others were loaded.
-    pub fn reused_tokens(&self, prompt: u32) -> u32 {
+    pub fn reused_prompt_tokens(&self, prompt: u32) -> u32 {
         let cached = self.cached_tokens();
         let others = prompt.saturating_sub(1).saturating_sub(cached);
-        cached + self.external_tokens().min(others)
+        cached + self.external_computed_tokens().min(others)
     }
 
     /// Returns the times of the sequence's admission, of its first token and of its latest token.
@@ -352,7 +354,7 @@ impl SharedProgress {
 
     /// Returns the numbers of proposed and of accepted draft tokens, for each step that verified
     /// some.
-    pub fn verified_drafts(&self) -> Vec<(u8, u8)> {
+    pub fn verified_draft_counts(&self) -> Vec<(u8, u8)> {
         let Some(drafts) = self.drafts.get() else {
             return Vec::new();
         };
@@ -380,7 +382,7 @@ impl SharedProgress {
         self.state.store(STATE_RUNNING, Ordering::Release);
     }
 
-    fn record_released_tokens(&self, at: SimTime, total: u32, first: bool) {
+    fn record_released_output_tokens(&self, at: SimTime, total: u32, first: bool) {
         if first {
             self.first.store(at.as_nanos(), Ordering::Relaxed);
         }
@@ -413,7 +415,7 @@ impl SharedProgress {
         let _ = self.leased.set(blocks.into());
     }
 
-    pub(super) fn wake_reply(&self) {
+    pub(super) fn wake_reply_task(&self) {
         self.waker.wake();
     }
 }

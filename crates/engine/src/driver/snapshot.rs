@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::core::record_index_of;
+use super::core::sequence_record_index;
 use super::live::LiveEngine;
 use super::record::SequenceRecord;
 use crate::{EngineStats, KvBlockUsage, SequenceProgress, SimTime};
@@ -102,7 +102,7 @@ pub struct LiveSequencesSnapshot {
 
 /// Snapshot of the KV blocks of an engine, in order of their ids, as cells of equally many blocks.
 #[derive(Debug, Clone, PartialEq)]
-pub struct BlockMapSnapshot {
+pub struct KvBlockMapSnapshot {
     /// Gauges of the engine, read before the KV blocks; slightly older than [`Self::cells`].
     pub stats: EngineStats,
     /// Number of KV blocks per cell; the last cell may have fewer.
@@ -139,7 +139,7 @@ impl LiveEngine {
         let now = self.shared.now();
         let newest = newest.into_sorted_vec().into_iter();
         let found = newest.filter_map(|Reverse(id)| {
-            let record = core.records[record_index_of(id)].as_ref();
+            let record = core.records[sequence_record_index(id)].as_ref();
             let record = record.filter(|record| record.id == id)?;
             Some(snapshot_sequence(record, core.engine.sequence_progress(id), now))
         });
@@ -148,7 +148,7 @@ impl LiveEngine {
     }
 
     /// Returns a snapshot of the KV blocks, in at most `most` cells.
-    pub fn snapshot_block_map(&self, most: u32) -> BlockMapSnapshot {
+    pub fn snapshot_kv_block_map(&self, most: u32) -> KvBlockMapSnapshot {
         let mut ranks = self.shared.ranks.lock();
         let stats = ranks[self.rank].engine.stats();
         let end = stats.total_blocks.saturating_add(1);
@@ -163,7 +163,7 @@ impl LiveEngine {
                 MutexGuard::bump(&mut ranks);
             }
         }
-        BlockMapSnapshot { stats, blocks_per_cell, cells }
+        KvBlockMapSnapshot { stats, blocks_per_cell, cells }
     }
 }
 

@@ -5,9 +5,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::groups::{BlockAllocationRequest, GroupBlockTable, LayerGroup, TokensNeedingBlocks};
+use super::groups::{
+    BlockAllocationRequest, LayerGroup, LayerGroupBlockTable, TokensNeedingBlocks,
+};
 use super::pool::{BlockPool, BlockTable};
-use crate::{BlockKey, BlockPlan, LayerGroupCacheEvent, SchedulerEvent};
+use crate::{BlockKey, LayerGroupCacheEvent, PlannedKvBlocks, SchedulerEvent};
 
 impl BlockPool {
     #[inline]
@@ -27,14 +29,20 @@ impl BlockPool {
     pub(crate) fn all_layer_groups(&self) -> Vec<LayerGroup> {
         let groups = &self.groups;
         let sparse = groups.all.iter().filter(|group| !group.has_full_attention());
-        let first = (!groups.is_first_null)
-            .then(|| LayerGroup::full_attention(self.config().block_size, sparse.count() as u32));
+        let first = (!groups.is_first_null).then(|| {
+            LayerGroup::full_attention_group(self.config().block_size, sparse.count() as u32)
+        });
         first.into_iter().chain(groups.all.iter().copied()).collect()
     }
 
     /// Returns whether a block table holds block `i` of layer group `at` (index in
     /// [`BlockPool::all_layer_groups`]) and the group keeps that block in the prefix cache.
-    pub(crate) fn is_kept_in_prefix_cache(&self, table: &BlockTable, at: usize, i: u32) -> bool {
+    pub(crate) fn is_block_kept_in_prefix_cache(
+        &self,
+        table: &BlockTable,
+        at: usize,
+        i: u32,
+    ) -> bool {
         let Some(at) = (at + usize::from(self.groups.is_first_null)).checked_sub(1) else {
             return true;
         };
@@ -52,7 +60,11 @@ impl BlockPool {
 
     /// Returns whether a prefix-cache hit of `tokens` tokens ends at a Mamba state that the current
     /// scheduling pass still computes.
-    pub(crate) fn is_state_still_computing(&self, plan: &BlockPlan, tokens: u32) -> bool {
+    pub(crate) fn is_recurrent_state_still_computing(
+        &self,
+        plan: &PlannedKvBlocks,
+        tokens: u32,
+    ) -> bool {
         let last = (tokens / self.config().block_size).checked_sub(1);
         let key = last.and_then(|last| plan.keys.get(last as usize));
         key.is_some_and(|key| self.groups.fresh.contains(key))
@@ -97,7 +109,7 @@ impl BlockPool {
 
     /// Returns the number of empty token slots in the blocks of a table whose sequence has `tokens`
     /// tokens in the KV cache. The block of a state layer counts as filled.
-    pub(crate) fn empty_slots(&self, table: &BlockTable, tokens: u32) -> u64 {
+    pub(crate) fn empty_token_slots(&self, table: &BlockTable, tokens: u32) -> u64 {
         let empty = |blocks: u32, size: u32| {
             (u64::from(blocks) * u64::from(size)).saturating_sub(tokens.into())
         };
@@ -115,7 +127,7 @@ impl BlockPool {
             true => 0,
             false => self.blocks_for_tokens(need.token_count()).saturating_sub(table.len()),
         };
-        let none = GroupBlockTable::default();
+        let none = LayerGroupBlockTable::default();
         let others = self.groups.all.iter().enumerate().map(|(at, group)| {
             let table = table.groups.get(at).unwrap_or(&none);
             group.missing_block_count(table, need)
@@ -125,7 +137,11 @@ impl BlockPool {
 
     /// Returns the number of leading tokens of `plan` that are cached in all layer groups, and the
     /// number cached in the full-attention groups.
-    pub(crate) fn cached_prefix_in_all_groups(&self, plan: &BlockPlan, tokens: u32) -> (u32, u32) {
+    pub(crate) fn cached_prefix_in_all_groups(
+        &self,
+        plan: &PlannedKvBlocks,
+        tokens: u32,
+    ) -> (u32, u32) {
         if !self.config().prefix_caching {
             return (0, 0);
         }
@@ -172,7 +188,7 @@ impl BlockPool {
     /// Records the block indices of a sequence that later prompts may share: the end of its prompt,
     /// and the point where the full-attention groups had a longer hit (`found` instead of `hit`
     /// tokens).
-    pub(crate) fn record_divergence_points(
+    pub(crate) fn record_prompt_divergence_points(
         &self,
         table: &mut BlockTable,
         prompt: u32,
@@ -193,12 +209,12 @@ impl BlockPool {
     pub(super) fn allocate_group_blocks(
         &mut self,
         table: &mut BlockTable,
-        plan: Option<&Arc<BlockPlan>>,
+        plan: Option<&Arc<PlannedKvBlocks>>,
         need: &BlockAllocationRequest,
         out: &mut impl FnMut(SchedulerEvent),
     ) -> bool {
         let starts = table.is_empty();
-        table.groups.resize_with(self.groups.all.len(), GroupBlockTable::default);
+        table.groups.resize_with(self.groups.all.len(), LayerGroupBlockTable::default);
         let is_found = match starts {
             true => self.find_prefix_in_groups(table, plan, need),
             false => {
@@ -246,7 +262,7 @@ impl BlockPool {
 
     fn new_group_blocks(
         group: &LayerGroup,
-        table: &GroupBlockTable,
+        table: &LayerGroupBlockTable,
         need: &BlockAllocationRequest,
     ) -> u32 {
         let fresh = group.missing_block_count(
@@ -261,7 +277,7 @@ impl BlockPool {
     fn find_prefix_in_groups(
         &self,
         table: &mut BlockTable,
-        plan: Option<&Arc<BlockPlan>>,
+        plan: Option<&Arc<PlannedKvBlocks>>,
         need: &BlockAllocationRequest,
     ) -> bool {
         let size = self.config().block_size;
@@ -297,7 +313,7 @@ impl BlockPool {
 
     fn clear_found_blocks(&self, table: &mut BlockTable) {
         table.blocks.clear();
-        table.groups.iter_mut().for_each(GroupBlockTable::clear);
+        table.groups.iter_mut().for_each(LayerGroupBlockTable::clear);
     }
 
     fn hold_found_blocks(&mut self, table: &mut BlockTable, hits: u32) {
@@ -391,7 +407,7 @@ impl BlockPool {
     pub(super) fn cache_group_blocks(
         &mut self,
         table: &BlockTable,
-        plan: &Arc<BlockPlan>,
+        plan: &Arc<PlannedKvBlocks>,
         (from, to): (u32, u32),
         groups: Range<usize>,
         out: &mut impl FnMut(SchedulerEvent),

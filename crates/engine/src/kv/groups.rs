@@ -44,7 +44,7 @@ pub(crate) struct BlockAllocationRequest {
 /// Describes the KV cache groups of a model's layers: groups with full attention, and groups of
 /// sliding-window or state layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LayerGroups {
+pub struct KvCacheLayerGroups {
     /// Number of layer groups with full attention.
     pub full: u32,
     /// Number of groups of sliding-window or state layers, which have the first group indices in KV
@@ -133,7 +133,7 @@ pub(super) struct ExtraLayerGroups {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct GroupBlockTable {
+pub(super) struct LayerGroupBlockTable {
     /// Index in the sequence of the first KV block that `blocks` lists.
     pub(super) first: u32,
     /// KV block ids of the layer group; 0 for a missing block.
@@ -141,7 +141,7 @@ pub(super) struct GroupBlockTable {
     pub(super) spare: Vec<u32>,
 }
 
-impl GroupBlockTable {
+impl LayerGroupBlockTable {
     pub(super) fn len(&self) -> u32 {
         self.first + self.blocks.len() as u32
     }
@@ -165,7 +165,7 @@ impl GroupBlockTable {
 }
 
 impl LayerGroup {
-    pub(super) const fn full_attention(block_size: u32, index: u32) -> Self {
+    pub(super) const fn full_attention_group(block_size: u32, index: u32) -> Self {
         Self {
             window: u32::MAX,
             block_size,
@@ -205,7 +205,7 @@ impl LayerGroup {
     /// tokens.
     pub(super) fn missing_block_count(
         &self,
-        table: &GroupBlockTable,
+        table: &LayerGroupBlockTable,
         need: TokensNeedingBlocks,
     ) -> u32 {
         let all = match need {
@@ -231,13 +231,13 @@ impl ExtraLayerGroups {
     }
 
     pub(super) fn new(
-        groups: &LayerGroups,
+        groups: &KvCacheLayerGroups,
         block_size: u32,
         caching: bool,
         limits: &LayerGroupLimits,
     ) -> Self {
         let &LayerGroupLimits { in_flight, max_model_len, drafts, drops_last } = limits;
-        let full = LayerGroup::full_attention(block_size, 0);
+        let full = LayerGroup::full_attention_group(block_size, 0);
         let sparse = match groups.kind {
             SparseLayerKind::Window(tokens) => {
                 let window = tokens.clamp(1, u32::MAX - 1);

@@ -8,14 +8,14 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::cbor::CborWriter;
 use super::pickle::PickleWriter;
 use super::sglang_hash;
-use crate::{BlockKey, BlockPlan, ExtraKey, LoraId};
+use crate::{BlockKey, ExtraKey, LoraId, PlannedKvBlocks};
 
 /// Selects the hash algorithm for KV blocks.
 ///
 /// **Source:** `vllm/utils/hashing.py` and `vllm/v1/core/kv_cache_utils.py` for the first four,
 /// `pkg/kvcache/kvblock/token_processor.go` of llm-d-kv-cache for llm-d's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HashAlgo {
+pub enum BlockHashAlgorithm {
     /// The block hash is the SHA-256 of a Python pickle of the hashed values (vLLM's default).
     #[default]
     Sha256,
@@ -43,23 +43,23 @@ pub enum HashAlgo {
 #[error(
     "prefix-caching-hash-algo: {given:?} is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
 )]
-pub struct UnknownHashAlgo {
+pub struct UnknownBlockHashAlgorithm {
     /// Rejected value of the flag.
     pub given: String,
 }
 
-impl FromStr for HashAlgo {
-    type Err = UnknownHashAlgo;
+impl FromStr for BlockHashAlgorithm {
+    type Err = UnknownBlockHashAlgorithm;
 
     /// Parses the name of one of the four block hash algorithms that vLLM accepts.
-    fn from_str(name: &str) -> Result<Self, UnknownHashAlgo> {
+    fn from_str(name: &str) -> Result<Self, UnknownBlockHashAlgorithm> {
         let all = [Self::Sha256, Self::Sha256Cbor, Self::Xxhash, Self::XxhashCbor];
         let found = all.into_iter().find(|algo| algo.to_string() == name);
-        found.ok_or_else(|| UnknownHashAlgo { given: name.to_owned() })
+        found.ok_or_else(|| UnknownBlockHashAlgorithm { given: name.to_owned() })
     }
 }
 
-impl fmt::Display for HashAlgo {
+impl fmt::Display for BlockHashAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Sha256 => "sha256",
@@ -74,9 +74,9 @@ impl fmt::Display for HashAlgo {
     }
 }
 
-impl HashAlgo {
+impl BlockHashAlgorithm {
     /// Returns the length of a full block hash, in bytes.
-    pub const fn hash_len(self) -> usize {
+    pub const fn hash_len_bytes(self) -> usize {
         match self {
             Self::Sha256 | Self::Sha256Cbor | Self::Sglang => 32,
             Self::Xxhash | Self::XxhashCbor | Self::Internal => 16,
@@ -89,7 +89,7 @@ impl HashAlgo {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlockHashConfig {
     /// Hash algorithm for KV blocks.
-    pub algo: HashAlgo,
+    pub algo: BlockHashAlgorithm,
     /// Seed of the root hash of KV blocks: value of PYTHONHASHSEED or `--hash-seed`.
     ///
     /// Default: `vllm-none-hash`, as in vLLM for SHA-256. For XXH3, vLLM draws a random root per
@@ -120,7 +120,7 @@ pub struct LoraAdapter {
 
 /// Describes an image, audio clip or video in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MediaSpan {
+pub struct HashedMediaSpan {
     /// Hash of the media item's content.
     pub identifier: Arc<str>,
     /// Index in the prompt of the media item's first placeholder token.
@@ -131,7 +131,7 @@ pub struct MediaSpan {
 
 /// Holds the inputs of block hashes other than tokens (vLLM's `extra_keys`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ExtraKeys {
+pub struct BlockHashExtraKeys {
     /// LoRA adapter of the request, if any.
     pub lora: Option<LoraAdapter>,
     /// First served model name; root of llm-d's hashes if there is no LoRA adapter.
@@ -139,7 +139,7 @@ pub struct ExtraKeys {
     /// `cache_salt` of the request.
     pub salt: Option<Arc<str>>,
     /// Media items of the prompt, in order.
-    pub media: Vec<MediaSpan>,
+    pub media: Vec<HashedMediaSpan>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl BlockHash {
     }
 }
 
-/// Computes the KV block hashes of sequences as a [`BlockPlan`]. All requests of a model share one
+/// Computes the KV block hashes of sequences as a [`PlannedKvBlocks`]. All requests of a model share one
 /// hasher.
 #[derive(Debug, Clone)]
 pub struct BlockHasher {
@@ -180,19 +180,19 @@ impl BlockHasher {
     pub fn new(config: BlockHashConfig) -> Self {
         let mut buf = Vec::new();
         let none = match config.algo {
-            HashAlgo::LlmdFnv => {
+            BlockHashAlgorithm::LlmdFnv => {
                 let seed = config.seed.as_deref().unwrap_or_default();
                 BlockHash::new(&fnv1a_64(seed.as_bytes()).to_be_bytes())
             }
-            HashAlgo::LlmdSha256 => {
+            BlockHashAlgorithm::LlmdSha256 => {
                 CborWriter(&mut buf).write_text(config.seed.as_deref().unwrap_or_default());
                 hash_bytes(config.algo, &buf)
             }
-            HashAlgo::Sglang => BlockHash::new(&[]),
+            BlockHashAlgorithm::Sglang => BlockHash::new(&[]),
             algo => {
                 let seed = config.seed.as_deref().unwrap_or("vllm-none-hash");
                 match algo {
-                    HashAlgo::Sha256 | HashAlgo::Xxhash => {
+                    BlockHashAlgorithm::Sha256 | BlockHashAlgorithm::Xxhash => {
                         let mut pickle = PickleWriter::new(&mut buf);
                         pickle.write_text(seed);
                         pickle.finish();
@@ -202,8 +202,12 @@ impl BlockHasher {
                 hash_bytes(algo, &buf)
             }
         };
-        let covers_lookahead =
-            !matches!(config.algo, HashAlgo::LlmdFnv | HashAlgo::LlmdSha256 | HashAlgo::Sglang);
+        let covers_lookahead = !matches!(
+            config.algo,
+            BlockHashAlgorithm::LlmdFnv
+                | BlockHashAlgorithm::LlmdSha256
+                | BlockHashAlgorithm::Sglang
+        );
         let config = BlockHashConfig {
             block_size: config.block_size.max(1),
             lookahead: if covers_lookahead { config.lookahead } else { 0 },
@@ -223,7 +227,7 @@ impl BlockHasher {
     }
 
     /// Returns the approximate memory of a block plan for `tokens` tokens, in bytes.
-    pub const fn estimate_plan_bytes(&self, tokens: u64) -> u64 {
+    pub const fn estimate_block_plan_bytes(&self, tokens: u64) -> u64 {
         let config = &self.config;
         let token = if config.keep_tokens { 4 } else { 0 };
         let block = if config.keep_hashes { 8 + 32 } else { 8 };
@@ -231,35 +235,35 @@ impl BlockHasher {
     }
 
     /// Computes the block plan of a sequence; `tokens` are its prompt and output tokens.
-    pub fn block_plan(&self, tokens: &[u32], extras: &ExtraKeys) -> BlockPlan {
-        let mut chain = self.begin_block_plan(extras, tokens.len());
+    pub fn plan_kv_blocks(&self, tokens: &[u32], extras: &BlockHashExtraKeys) -> PlannedKvBlocks {
+        let mut chain = self.begin_kv_block_plan(extras, tokens.len());
         chain.append_tokens(tokens);
-        chain.finish()
+        chain.finish_kv_block_plan()
     }
 
     /// Starts a block plan to which tokens are appended, with room for `tokens` tokens.
     ///
     /// Sequences with the same prompt need to hash it only once: append the prompt, then clone the
     /// builder.
-    pub fn begin_block_plan<'a>(
+    pub fn begin_kv_block_plan<'a>(
         &'a self,
-        extras: &'a ExtraKeys,
+        extras: &'a BlockHashExtraKeys,
         tokens: usize,
-    ) -> BlockPlanBuilder<'a> {
-        let mut chain = BlockPlanBuilder {
+    ) -> PlannedKvBlocksBuilder<'a> {
+        let mut chain = PlannedKvBlocksBuilder {
             hasher: self,
             extras,
             parent: self.none,
-            plan: BlockPlan {
+            plan: PlannedKvBlocks {
                 block_size: self.config.block_size,
                 lookahead: self.config.lookahead,
                 lora: extras.lora.as_ref().map(|lora| (lora.id, Arc::clone(&lora.name))),
                 tokens: Vec::with_capacity(tokens),
-                ..BlockPlan::default()
+                ..PlannedKvBlocks::default()
             },
             buf: Vec::new(),
         };
-        if self.config.algo == HashAlgo::LlmdFnv {
+        if self.config.algo == BlockHashAlgorithm::LlmdFnv {
             let model = extras.lora.as_ref().map_or(&extras.model, |lora| &lora.name);
             let mut cbor = CborWriter(&mut chain.buf);
             cbor.write_array_header(3);
@@ -268,24 +272,24 @@ impl BlockHasher {
             cbor.write_text(model);
             chain.parent = hash_bytes(self.config.algo, &chain.buf);
         }
-        if let (HashAlgo::Sglang, Some(salt)) = (self.config.algo, &extras.salt) {
-            chain.parent = BlockHash::new(&sglang_hash::salt_digest(salt));
+        if let (BlockHashAlgorithm::Sglang, Some(salt)) = (self.config.algo, &extras.salt) {
+            chain.parent = BlockHash::new(&sglang_hash::cache_salt_digest(salt));
         }
         chain
     }
 }
 
-/// Builds a [`BlockPlan`] token by token.
+/// Builds a [`PlannedKvBlocks`] token by token.
 #[derive(Debug, Clone)]
-pub struct BlockPlanBuilder<'a> {
+pub struct PlannedKvBlocksBuilder<'a> {
     hasher: &'a BlockHasher,
-    extras: &'a ExtraKeys,
+    extras: &'a BlockHashExtraKeys,
     parent: BlockHash,
-    plan: BlockPlan,
+    plan: PlannedKvBlocks,
     buf: Vec<u8>,
 }
 
-impl BlockPlanBuilder<'_> {
+impl PlannedKvBlocksBuilder<'_> {
     /// Appends tokens to the block plan and hashes the blocks that become full.
     pub fn append_tokens(&mut self, tokens: &[u32]) {
         self.plan.tokens.extend_from_slice(tokens);
@@ -305,7 +309,7 @@ impl BlockPlanBuilder<'_> {
             content.encode_hash_input(self.hasher.config.algo, &mut self.buf);
             self.parent = hash_bytes(self.hasher.config.algo, &self.buf);
             let key = match self.hasher.config.algo {
-                HashAlgo::Sglang => {
+                BlockHashAlgorithm::Sglang => {
                     let adapter = self.extras.lora.as_ref().map(|lora| &*lora.name);
                     sglang_hash::sglang_page_key(&self.parent.bytes, adapter)
                 }
@@ -323,7 +327,7 @@ impl BlockPlanBuilder<'_> {
 
     /// Returns the KV blocks of all appended tokens: the hash of each full block and the last partial
     /// block.
-    pub fn finish(mut self) -> BlockPlan {
+    pub fn finish_kv_block_plan(mut self) -> PlannedKvBlocks {
         if !self.hasher.config.keep_tokens {
             self.plan.tokens = Vec::new();
         }
@@ -366,7 +370,11 @@ impl ExtraKeyPart<'_> {
 
 /// Returns the extra keys of the block that starts at token `start`, in vLLM's order
 /// (`generate_block_hash_extra_keys`).
-fn extra_keys_of_block(extras: &ExtraKeys, start: usize, size: usize) -> Vec<ExtraKeyPart<'_>> {
+fn extra_keys_of_block(
+    extras: &BlockHashExtraKeys,
+    start: usize,
+    size: usize,
+) -> Vec<ExtraKeyPart<'_>> {
     let lora = extras.lora.iter().map(ExtraKeyPart::Lora);
     let media = extras.media.iter().filter_map(|item| {
         let offset = i64::from(item.start) - start as i64;
@@ -386,15 +394,17 @@ struct BlockHashInput<'a> {
 }
 
 impl BlockHashInput<'_> {
-    fn encode_hash_input(&self, algo: HashAlgo, buf: &mut Vec<u8>) {
+    fn encode_hash_input(&self, algo: BlockHashAlgorithm, buf: &mut Vec<u8>) {
         let &Self { parent, tokens, extra_keys, .. } = self;
         match algo {
-            HashAlgo::Sha256 | HashAlgo::Xxhash => self.encode_pickle(buf),
-            HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => self.encode_cbor(buf),
-            HashAlgo::LlmdFnv => encode_llmd(parent, tokens, extra_keys, buf),
-            HashAlgo::LlmdSha256 => encode_llmd(parent, tokens, &[], buf),
-            HashAlgo::Sglang => Self { extra_keys: &[], ..*self }.encode_internal(buf),
-            HashAlgo::Internal => self.encode_internal(buf),
+            BlockHashAlgorithm::Sha256 | BlockHashAlgorithm::Xxhash => self.encode_pickle(buf),
+            BlockHashAlgorithm::Sha256Cbor | BlockHashAlgorithm::XxhashCbor => {
+                self.encode_cbor(buf)
+            }
+            BlockHashAlgorithm::LlmdFnv => encode_llmd(parent, tokens, extra_keys, buf),
+            BlockHashAlgorithm::LlmdSha256 => encode_llmd(parent, tokens, &[], buf),
+            BlockHashAlgorithm::Sglang => Self { extra_keys: &[], ..*self }.encode_internal(buf),
+            BlockHashAlgorithm::Internal => self.encode_internal(buf),
         }
     }
 
@@ -459,7 +469,7 @@ impl BlockHashInput<'_> {
 
 fn pickle_extra_keys(p: &mut PickleWriter<'_>, extra_keys: &[ExtraKeyPart<'_>]) {
     if extra_keys.is_empty() {
-        p.write_none();
+        p.write_python_none();
         return;
     }
     // Python's literal "mm" is one object, so its second use is a reference.
@@ -546,16 +556,16 @@ fn encode_llmd(
     }
 }
 
-fn hash_bytes(algo: HashAlgo, bytes: &[u8]) -> BlockHash {
+fn hash_bytes(algo: BlockHashAlgorithm, bytes: &[u8]) -> BlockHash {
     match algo {
-        HashAlgo::Sha256 | HashAlgo::Sha256Cbor | HashAlgo::Sglang => {
-            BlockHash::new(&Sha256::digest(bytes))
-        }
-        HashAlgo::Xxhash | HashAlgo::XxhashCbor | HashAlgo::Internal => {
-            BlockHash::new(&xxh3_128(bytes).to_be_bytes())
-        }
-        HashAlgo::LlmdFnv => BlockHash::new(&fnv1a_64(bytes).to_be_bytes()),
-        HashAlgo::LlmdSha256 => BlockHash::new(&Sha256::digest(bytes)[24..]),
+        BlockHashAlgorithm::Sha256
+        | BlockHashAlgorithm::Sha256Cbor
+        | BlockHashAlgorithm::Sglang => BlockHash::new(&Sha256::digest(bytes)),
+        BlockHashAlgorithm::Xxhash
+        | BlockHashAlgorithm::XxhashCbor
+        | BlockHashAlgorithm::Internal => BlockHash::new(&xxh3_128(bytes).to_be_bytes()),
+        BlockHashAlgorithm::LlmdFnv => BlockHash::new(&fnv1a_64(bytes).to_be_bytes()),
+        BlockHashAlgorithm::LlmdSha256 => BlockHash::new(&Sha256::digest(bytes)[24..]),
     }
 }
 

@@ -29,7 +29,7 @@ impl BlockLeases {
     ) -> Box<[u32]> {
         let ids = table.block_ids().into();
         self.tables.insert(id, table);
-        self.ends.schedule(now + term, id);
+        self.ends.schedule_item(now + term, id);
         ids
     }
 
@@ -45,7 +45,7 @@ impl BlockLeases {
     /// Ends a lease of KV blocks at `now`, which frees them when leases next expire.
     pub(crate) fn end_lease(&mut self, id: SeqId, now: SimTime) {
         if self.has_lease(id) {
-            self.ends.schedule(now, id);
+            self.ends.schedule_item(now, id);
         }
     }
 
@@ -57,8 +57,8 @@ impl BlockLeases {
         self.tables.contains_key(&id)
     }
 
-    pub(crate) fn next_expiry(&self) -> Option<SimTime> {
-        self.ends.next_due()
+    pub(crate) fn next_lease_expiry(&self) -> Option<SimTime> {
+        self.ends.next_due_time()
     }
 
     /// Ends the first lease of KV blocks that expires by `now`. Returns its expiry, and whether
@@ -68,7 +68,7 @@ impl BlockLeases {
         now: SimTime,
         pool: &mut BlockPool,
     ) -> Option<(SimTime, bool)> {
-        let (at, id) = self.ends.pop_due(now)?;
+        let (at, id) = self.ends.pop_due_item(now)?;
         Some((at, self.release_lease(id, pool)))
     }
 }

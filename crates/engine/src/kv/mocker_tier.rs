@@ -13,7 +13,7 @@ use crate::{BlockKey, SeqId, SimTime};
 
 /// Configures the prefix cache in host memory of Dynamo's mocker.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MockerHostCacheConfig {
+pub struct DynamoMockerHostCacheConfig {
     /// Capacity of host memory, in KV blocks; at least 1.
     pub blocks: u32,
     /// Fixed time before a copy transfers data; other copies in its direction proceed during that
@@ -24,18 +24,18 @@ pub struct MockerHostCacheConfig {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MockerHostBlockState {
+pub(crate) enum DynamoMockerHostBlockState {
     Missing,
     Busy,
     Ready,
 }
 
-pub(crate) type HostCopyId = u64;
+pub(crate) type DynamoMockerHostCopyId = u64;
 
 /// Copy of KV blocks between GPU and host memory. Of copies that end at the same time, those to
 /// host memory end first.
 #[derive(Debug)]
-pub(crate) struct MockerHostCopy {
+pub(crate) struct DynamoMockerHostCopy {
     pub(crate) seq: SeqId,
     pub(crate) to_host: bool,
     keys: Vec<BlockKey>,
@@ -51,25 +51,25 @@ struct MockerHostCacheEntry {
 }
 
 #[derive(Debug)]
-pub(crate) struct MockerHostCache {
-    config: MockerHostCacheConfig,
+pub(crate) struct DynamoMockerHostCache {
+    config: DynamoMockerHostCacheConfig,
     entries: HashMap<BlockKey, MockerHostCacheEntry>,
     /// Evictable blocks in host memory, least recently used first.
     oldest: BTreeSet<(u64, BlockKey)>,
     clock: u64,
-    copies: BTreeMap<(SimTime, bool, HostCopyId), MockerHostCopy>,
-    ends: HashMap<HostCopyId, SimTime>,
+    copies: BTreeMap<(SimTime, bool, DynamoMockerHostCopyId), DynamoMockerHostCopy>,
+    ends: HashMap<DynamoMockerHostCopyId, SimTime>,
     /// Copies to host memory that start at the end of the current scheduling pass.
-    prepared: Vec<(HostCopyId, MockerHostCopy)>,
+    prepared: Vec<(DynamoMockerHostCopyId, DynamoMockerHostCopy)>,
     /// End times of the last queued copies: to host memory, and to the GPU.
     tails: (SimTime, SimTime),
     /// End time of the last copy from each GPU block.
     read: HashMap<u32, SimTime>,
-    next: HostCopyId,
+    next: DynamoMockerHostCopyId,
 }
 
-impl MockerHostCache {
-    pub(crate) fn new(config: MockerHostCacheConfig) -> Self {
+impl DynamoMockerHostCache {
+    pub(crate) fn new(config: DynamoMockerHostCacheConfig) -> Self {
         Self {
             config,
             entries: HashMap::new(),
@@ -84,19 +84,19 @@ impl MockerHostCache {
         }
     }
 
-    pub(crate) fn block_state(&self, key: BlockKey) -> MockerHostBlockState {
+    pub(crate) fn host_block_state(&self, key: BlockKey) -> DynamoMockerHostBlockState {
         match self.entries.get(&key) {
-            None => MockerHostBlockState::Missing,
-            Some(entry) if entry.storing || entry.pins > 0 => MockerHostBlockState::Busy,
-            Some(_) => MockerHostBlockState::Ready,
+            None => DynamoMockerHostBlockState::Missing,
+            Some(entry) if entry.storing || entry.pins > 0 => DynamoMockerHostBlockState::Busy,
+            Some(_) => DynamoMockerHostBlockState::Ready,
         }
     }
 
     /// Marks the blocks of a prompt in host memory as used, the last first, so that the first is
     /// evicted last. Skips blocks that are being copied.
-    pub(crate) fn mark_prompt_used(&mut self, keys: &[BlockKey]) {
+    pub(crate) fn mark_prompt_blocks_used(&mut self, keys: &[BlockKey]) {
         for key in keys.iter().rev() {
-            if self.block_state(*key) == MockerHostBlockState::Ready {
+            if self.host_block_state(*key) == DynamoMockerHostBlockState::Ready {
                 self.clock += 1;
                 self.make_evictable(*key);
             }
@@ -119,7 +119,7 @@ impl MockerHostCache {
         &mut self,
         seq: SeqId,
         blocks: &[(BlockKey, u32)],
-    ) -> Option<HostCopyId> {
+    ) -> Option<DynamoMockerHostCopyId> {
         let kept: HashSet<BlockKey> = blocks.iter().map(|(key, _)| *key).collect();
         let mut missing: Vec<(BlockKey, u32)> = Vec::new();
         for (key, block) in blocks {
@@ -145,12 +145,12 @@ impl MockerHostCache {
         }
         let id = self.next_copy_id();
         let (keys, sources) = missing.into_iter().unzip();
-        let copy = MockerHostCopy { seq, to_host: true, keys, sources };
+        let copy = DynamoMockerHostCopy { seq, to_host: true, keys, sources };
         self.prepared.push((id, copy));
         Some(id)
     }
 
-    fn next_copy_id(&mut self) -> HostCopyId {
+    fn next_copy_id(&mut self) -> DynamoMockerHostCopyId {
         self.next += 1;
         self.next
     }
@@ -164,7 +164,12 @@ impl MockerHostCache {
         }
     }
 
-    fn start_copy(&mut self, from: SimTime, id: HostCopyId, copy: MockerHostCopy) -> SimTime {
+    fn start_copy(
+        &mut self,
+        from: SimTime,
+        id: DynamoMockerHostCopyId,
+        copy: DynamoMockerHostCopy,
+    ) -> SimTime {
         let (tail, block) = match copy.to_host {
             true => (&mut self.tails.0, self.config.block_ns.0),
             false => (&mut self.tails.1, self.config.block_ns.1),
@@ -179,7 +184,7 @@ impl MockerHostCache {
     }
 
     /// Returns the time at which the last copy that reads these GPU blocks ends.
-    pub(crate) fn last_read_end(&self, blocks: &[u32]) -> SimTime {
+    pub(crate) fn last_block_read_end(&self, blocks: &[u32]) -> SimTime {
         let ends = blocks.iter().filter_map(|block| self.read.get(block));
         ends.copied().max().unwrap_or(SimTime::ZERO)
     }
@@ -190,7 +195,7 @@ impl MockerHostCache {
         seq: SeqId,
         keys: Vec<BlockKey>,
         from: SimTime,
-    ) -> HostCopyId {
+    ) -> DynamoMockerHostCopyId {
         for key in &keys {
             if let Some(entry) = self.entries.get_mut(key) {
                 entry.pins += 1;
@@ -200,13 +205,13 @@ impl MockerHostCache {
             }
         }
         let id = self.next_copy_id();
-        let copy = MockerHostCopy { seq, to_host: false, keys, sources: Vec::new() };
+        let copy = DynamoMockerHostCopy { seq, to_host: false, keys, sources: Vec::new() };
         self.start_copy(from, id, copy);
         id
     }
 
     /// Cancels a copy to the GPU. Later copies in its direction still wait for its planned end.
-    pub(crate) fn cancel_host_load(&mut self, id: HostCopyId) {
+    pub(crate) fn cancel_host_load(&mut self, id: DynamoMockerHostCopyId) {
         let Some(end) = self.ends.remove(&id) else {
             return;
         };
@@ -215,22 +220,22 @@ impl MockerHostCache {
         }
     }
 
-    pub(crate) fn copy_end_time(&self, id: HostCopyId) -> Option<SimTime> {
+    pub(crate) fn host_copy_end_time(&self, id: DynamoMockerHostCopyId) -> Option<SimTime> {
         self.ends.get(&id).copied()
     }
 
-    pub(crate) fn is_copy_unfinished(&self, id: HostCopyId) -> bool {
+    pub(crate) fn is_host_copy_unfinished(&self, id: DynamoMockerHostCopyId) -> bool {
         self.ends.contains_key(&id) || self.prepared.iter().any(|(other, _)| *other == id)
     }
 
-    pub(crate) fn next_copy_end(&self) -> Option<SimTime> {
+    pub(crate) fn next_host_copy_end(&self) -> Option<SimTime> {
         self.copies.first_key_value().map(|((end, ..), _)| *end)
     }
 
     /// Completes and returns the next copy between GPU and host memory that ends at or before
     /// `now`.
-    pub(crate) fn pop_finished_copy(&mut self, now: SimTime) -> Option<MockerHostCopy> {
-        self.next_copy_end().filter(|end| *end <= now)?;
+    pub(crate) fn pop_finished_host_copy(&mut self, now: SimTime) -> Option<DynamoMockerHostCopy> {
+        self.next_host_copy_end().filter(|end| *end <= now)?;
         let ((end, _, id), copy) = self.copies.pop_first()?;
         self.ends.remove(&id);
         if !copy.to_host {

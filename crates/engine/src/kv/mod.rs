@@ -2,7 +2,7 @@
 //!
 //! [`BlockPool`] is vLLM's block pool without the memory: reference counts, a free queue in
 //! eviction order, and a map from block keys to blocks. It does not hash; a [`BlockHasher`] computes the
-//! keys of a [`BlockPlan`](super::BlockPlan) before submission.
+//! keys of a [`PlannedKvBlocks`](super::PlannedKvBlocks) before submission.
 
 mod block_lists;
 mod cbor;
@@ -21,15 +21,19 @@ mod tests;
 mod vectors;
 
 pub(crate) use groups::{BlockAllocationRequest, LayerGroup, LayerGroupLimits};
-pub use groups::{LayerGroups, SparseLayerKind};
+pub use groups::{KvCacheLayerGroups, SparseLayerKind};
 pub use hash::{
-    BlockHashConfig, BlockHasher, BlockPlanBuilder, ExtraKeys, HashAlgo, LoraAdapter, MediaSpan,
-    UnknownHashAlgo,
+    BlockHashAlgorithm, BlockHashConfig, BlockHashExtraKeys, BlockHasher, HashedMediaSpan,
+    LoraAdapter, PlannedKvBlocksBuilder, UnknownBlockHashAlgorithm,
 };
-pub(crate) use host::{EndedLoad, HostCache, HostLookupRequest, HostLookupResult, HostStoreCopy};
-pub use host::{HostCacheConfig, HostChunkCounts, HostEvictionPolicy, OffloadConnector};
+pub(crate) use host::{
+    EndedHostLoad, HostCache, HostCacheLookupRequest, HostCacheLookupResult, HostStoreCopy,
+};
+pub use host::{HostCacheChunkCounts, HostCacheConfig, HostCacheEvictionPolicy, OffloadConnector};
 pub(crate) use lease::BlockLeases;
-pub use mocker_tier::MockerHostCacheConfig;
-pub(crate) use mocker_tier::{HostCopyId, MockerHostBlockState, MockerHostCache};
+pub use mocker_tier::DynamoMockerHostCacheConfig;
+pub(crate) use mocker_tier::{
+    DynamoMockerHostBlockState, DynamoMockerHostCache, DynamoMockerHostCopyId,
+};
 pub(crate) use pool::BlockTable;
-pub use pool::{BlockCounts, BlockPool, BlockPoolConfig};
+pub use pool::{BlockPool, BlockPoolConfig, KvBlockCounts};

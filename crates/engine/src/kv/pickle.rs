@@ -21,7 +21,7 @@ const OP_MARK: u8 = b'(';
 const OP_TUPLE: u8 = b't';
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MemoIndex(u32);
+pub(super) struct PickleMemoIndex(u32);
 
 pub(super) struct PickleWriter<'a> {
     buf: &'a mut Vec<u8>,
@@ -29,7 +29,7 @@ pub(super) struct PickleWriter<'a> {
     memoized: u32,
     /// References to written texts that are singletons in CPython: the empty text and single
     /// Latin-1 characters.
-    singletons: Vec<(Option<char>, MemoIndex)>,
+    singletons: Vec<(Option<char>, PickleMemoIndex)>,
 }
 
 impl<'a> PickleWriter<'a> {
@@ -43,7 +43,7 @@ impl<'a> PickleWriter<'a> {
         self.close_frame();
     }
 
-    pub(super) fn write_none(&mut self) {
+    pub(super) fn write_python_none(&mut self) {
         self.begin_item();
         self.append_to_frame(&[OP_NONE]);
     }
@@ -72,7 +72,7 @@ impl<'a> PickleWriter<'a> {
         self.write_string_opcode(b'C', b'B', bytes);
     }
 
-    pub(super) fn write_text(&mut self, text: &str) -> MemoIndex {
+    pub(super) fn write_text(&mut self, text: &str) -> PickleMemoIndex {
         let mut chars = text.chars();
         let only = chars.next();
         let singleton = chars.next().is_none() && only.is_none_or(|c| c < '\u{100}');
@@ -90,7 +90,7 @@ impl<'a> PickleWriter<'a> {
     }
 
     /// Writes a pickle reference to an object that was written before.
-    pub(super) fn write_memo_reference(&mut self, MemoIndex(at): MemoIndex) {
+    pub(super) fn write_memo_reference(&mut self, PickleMemoIndex(at): PickleMemoIndex) {
         self.begin_item();
         match u8::try_from(at) {
             Ok(at) => self.append_to_frame(&[OP_BINGET, at]),
@@ -118,13 +118,13 @@ impl<'a> PickleWriter<'a> {
         self.write_memoize();
     }
 
-    fn write_memoize(&mut self) -> MemoIndex {
+    fn write_memoize(&mut self) -> PickleMemoIndex {
         self.append_to_frame(&[OP_MEMOIZE]);
         self.memoized += 1;
-        MemoIndex(self.memoized - 1)
+        PickleMemoIndex(self.memoized - 1)
     }
 
-    fn write_string_opcode(&mut self, short: u8, long: u8, bytes: &[u8]) -> MemoIndex {
+    fn write_string_opcode(&mut self, short: u8, long: u8, bytes: &[u8]) -> PickleMemoIndex {
         // Strings over 4 GiB use another opcode; block contents are shorter.
         let len = bytes.len() as u32;
         let bare = bytes.len() >= FRAME_TARGET_BYTES;
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn short_pickle_has_no_frame() {
-        assert_eq!(pickle_hex(|p| p.write_none()), "80054e2e");
+        assert_eq!(pickle_hex(|p| p.write_python_none()), "80054e2e");
     }
 
     #[test]

@@ -3,9 +3,10 @@ use std::sync::Arc;
 
 use super::block_lists::{CachedBlockMap, FreeBlockQueue};
 use super::groups::{
-    BlockAllocationRequest, ExtraLayerGroups, GroupBlockTable, LayerGroupLimits, LayerGroups,
+    BlockAllocationRequest, ExtraLayerGroups, KvCacheLayerGroups, LayerGroupBlockTable,
+    LayerGroupLimits,
 };
-use crate::{BlockKey, BlockPlan, CachedBlock, KvBlockUsage, SchedulerEvent};
+use crate::{BlockKey, CachedBlock, KvBlockUsage, PlannedKvBlocks, SchedulerEvent};
 
 /// Configures a [`BlockPool`], the KV cache of one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub struct BlockPoolConfig {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BlockTable {
     pub(super) blocks: Vec<u32>,
-    pub(super) groups: Vec<GroupBlockTable>,
+    pub(super) groups: Vec<LayerGroupBlockTable>,
     /// Block indices at which later prompts may diverge from the sequence, for sparse layer groups.
     pub(super) ends: [u32; 4],
     cached: u32,
@@ -48,7 +49,7 @@ impl BlockTable {
 
     /// Returns the end of the prefix-cache hit in the full-attention groups, in tokens, if it was
     /// longer than the hit in all groups; else 0.
-    pub(crate) fn divergence_tokens(&self, block_size: u32) -> u32 {
+    pub(crate) fn prompt_divergence_tokens(&self, block_size: u32) -> u32 {
         self.ends[3] * block_size
     }
 
@@ -62,7 +63,7 @@ impl BlockTable {
 
 /// Counts the usable KV blocks by state. Each block has exactly one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BlockCounts {
+pub struct KvBlockCounts {
     /// Number of free KV blocks outside the prefix cache.
     pub unused: u32,
     /// Number of free KV blocks in the prefix cache.
@@ -124,12 +125,16 @@ impl BlockPool {
     /// Sets the delay, in tokens, with which full decoded blocks enter the prefix cache: 1 with
     /// asynchronous scheduling, where the last token is not known before.
     #[must_use]
-    pub(crate) fn with_caching_delay(self, late: u32) -> Self {
+    pub(crate) fn with_block_caching_delay(self, late: u32) -> Self {
         Self { late, ..self }
     }
 
     #[must_use]
-    pub(crate) fn with_layer_groups(self, groups: &LayerGroups, limits: &LayerGroupLimits) -> Self {
+    pub(crate) fn with_layer_groups(
+        self,
+        groups: &KvCacheLayerGroups,
+        limits: &LayerGroupLimits,
+    ) -> Self {
         let BlockPoolConfig { block_size, prefix_caching, .. } = self.config;
         Self {
             groups: ExtraLayerGroups::new(groups, block_size, prefix_caching, limits),
@@ -151,7 +156,7 @@ impl BlockPool {
     ///
     /// `tokens` is the length of the sequence (after a preemption with output). Its last token must
     /// always be computed, so at most `tokens - 1` are found.
-    pub(crate) fn cached_prefix_tokens(&self, plan: &BlockPlan, tokens: u32) -> u32 {
+    pub(crate) fn cached_prefix_tokens(&self, plan: &PlannedKvBlocks, tokens: u32) -> u32 {
         if !self.config.prefix_caching {
             return 0;
         }
@@ -167,7 +172,7 @@ impl BlockPool {
 
     /// Returns how many of the first `blocks` KV blocks of `plan` are cached and held by sequences,
     /// counted up to the first that is not.
-    pub(crate) fn held_prefix_blocks(&self, plan: &BlockPlan, blocks: u32) -> u32 {
+    pub(crate) fn held_prefix_blocks(&self, plan: &PlannedKvBlocks, blocks: u32) -> u32 {
         let keys = plan.keys.iter().take(blocks as usize);
         let held = keys.take_while(|&&key| {
             let found = self.cache.find_block(key);
@@ -184,7 +189,7 @@ impl BlockPool {
     pub(crate) fn allocate_blocks(
         &mut self,
         table: &mut BlockTable,
-        plan: Option<&Arc<BlockPlan>>,
+        plan: Option<&Arc<PlannedKvBlocks>>,
         need: &BlockAllocationRequest,
         out: &mut impl FnMut(SchedulerEvent),
     ) -> bool {
@@ -217,7 +222,7 @@ impl BlockPool {
     fn take_cached_prefix(
         &mut self,
         table: &mut BlockTable,
-        plan: Option<&Arc<BlockPlan>>,
+        plan: Option<&Arc<PlannedKvBlocks>>,
         need: &BlockAllocationRequest,
     ) -> bool {
         let hits = match plan {
@@ -258,7 +263,7 @@ impl BlockPool {
     pub(super) fn report_reused_blocks(
         &self,
         table: &BlockTable,
-        plan: Option<&Arc<BlockPlan>>,
+        plan: Option<&Arc<PlannedKvBlocks>>,
         out: &mut impl FnMut(SchedulerEvent),
     ) {
         if let Some(plan) = plan.filter(|plan| plan.reports_reused)
@@ -342,7 +347,7 @@ impl BlockPool {
     pub(crate) fn cache_full_blocks(
         &mut self,
         table: &mut BlockTable,
-        plan: Option<&Arc<BlockPlan>>,
+        plan: Option<&Arc<PlannedKvBlocks>>,
         upto: u32,
         out: &mut impl FnMut(SchedulerEvent),
     ) {
@@ -400,7 +405,7 @@ impl BlockPool {
         &mut self,
         id: u32,
         key: BlockKey,
-        plan: &BlockPlan,
+        plan: &PlannedKvBlocks,
         i: usize,
     ) {
         self.blocks[id as usize].cached = true;
@@ -508,7 +513,7 @@ impl BlockPool {
         blocks.map(named).collect()
     }
 
-    pub(crate) fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
+    pub(crate) fn kv_block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
         let blocks = self.blocks.iter().take(numbers.end as usize);
         // The null block does not count.
         let mut all = KvBlockUsage::default();
@@ -541,8 +546,8 @@ impl BlockPool {
     }
 
     /// Returns the numbers of KV blocks by state; their sum is [`BlockPool::usable_block_count`].
-    pub const fn block_counts(&self) -> BlockCounts {
-        BlockCounts {
+    pub const fn block_counts(&self) -> KvBlockCounts {
+        KvBlockCounts {
             unused: self.free.len() - self.idle,
             idle: self.idle,
             used: self.used_block_count(),

@@ -7,7 +7,7 @@
 use sha2::{Digest as _, Sha256};
 
 /// Returns the hash that precedes the first KV cache page of prompts with a cache salt.
-pub(super) fn salt_digest(salt: &str) -> [u8; 32] {
+pub(super) fn cache_salt_digest(salt: &str) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update(b"sglang-cache-salt-v1\0");
     digest.update(salt.as_bytes());

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{BlockHashConfig, BlockHasher, ExtraKeys, HashAlgo, LoraAdapter, MediaSpan};
-use crate::{BlockPlan, ExtraKey, LoraId};
+use super::{
+    BlockHashAlgorithm, BlockHashConfig, BlockHashExtraKeys, BlockHasher, HashedMediaSpan,
+    LoraAdapter,
+};
+use crate::{ExtraKey, LoraId, PlannedKvBlocks};
 
-fn block_hasher(algo: HashAlgo, seed: Option<&str>, block_size: u32) -> BlockHasher {
+fn block_hasher(algo: BlockHashAlgorithm, seed: Option<&str>, block_size: u32) -> BlockHasher {
     BlockHasher::new(BlockHashConfig {
         algo,
         seed: seed.map(str::to_owned),
@@ -24,21 +27,21 @@ fn lora_adapter(name: &str, path: &str) -> LoraAdapter {
     LoraAdapter { id: LoraId(1), name: name.into(), path: path.into() }
 }
 
-fn media_span(identifier: &str, start: u32, len: u32) -> MediaSpan {
-    MediaSpan { identifier: identifier.into(), start, len }
+fn media_span(identifier: &str, start: u32, len: u32) -> HashedMediaSpan {
+    HashedMediaSpan { identifier: identifier.into(), start, len }
 }
 
 /// Returns the hash of each block in hexadecimal digits, and its key.
-fn hashes_and_keys(plan: &BlockPlan, len: usize) -> Vec<(String, u64)> {
+fn hashes_and_keys(plan: &PlannedKvBlocks, len: usize) -> Vec<(String, u64)> {
     let keys = plan.keys.iter().map(|key| key.0);
     plan.hashes.iter().map(|hash| hex(&hash[..len])).zip(keys).collect()
 }
 
 struct PublishedVector {
-    algo: HashAlgo,
+    algo: BlockHashAlgorithm,
     seed: Option<&'static str>,
     block_size: u32,
-    extras: ExtraKeys,
+    extras: BlockHashExtraKeys,
     tokens: Vec<u32>,
     none: &'static str,
     blocks: &'static [(&'static str, u64)],
@@ -47,10 +50,10 @@ struct PublishedVector {
 impl PublishedVector {
     fn check(&self) {
         let hasher = block_hasher(self.algo, self.seed, self.block_size);
-        let plan = hasher.block_plan(&self.tokens, &self.extras);
+        let plan = hasher.plan_kv_blocks(&self.tokens, &self.extras);
         let expected: Vec<_> = self.blocks.iter().map(|&(h, n)| (h.to_owned(), n)).collect();
         assert_eq!(hex(hasher.none_hash()), self.none);
-        assert_eq!(hashes_and_keys(&plan, self.algo.hash_len()), expected);
+        assert_eq!(hashes_and_keys(&plan, self.algo.hash_len_bytes()), expected);
     }
 }
 
@@ -66,8 +69,8 @@ fn tokens_by_formula() -> Vec<u32> {
     (0..100).map(|i| (7 * i + 11) % 4000).collect()
 }
 
-fn cache_salt(salt: &str) -> ExtraKeys {
-    ExtraKeys { salt: Some(salt.into()), ..ExtraKeys::default() }
+fn cache_salt(salt: &str) -> BlockHashExtraKeys {
+    BlockHashExtraKeys { salt: Some(salt.into()), ..BlockHashExtraKeys::default() }
 }
 
 const SHA256_NONE_HASH_SEED_0: &str =
@@ -83,24 +86,24 @@ const CBOR_NONE_HASH_NO_SEED: &str =
 fn none_hash_is_the_hash_of_pythonhashseed() {
     let root = |algo, seed| hex(block_hasher(algo, seed, 16).none_hash());
     for (algo, seed, expected) in [
-        (HashAlgo::Sha256, Some("0"), SHA256_NONE_HASH_SEED_0),
-        (HashAlgo::Sha256, None, SHA256_NONE_HASH_NO_SEED),
-        (HashAlgo::Sha256Cbor, Some("0"), CBOR_NONE_HASH_SEED_0),
-        (HashAlgo::Sha256Cbor, None, CBOR_NONE_HASH_NO_SEED),
+        (BlockHashAlgorithm::Sha256, Some("0"), SHA256_NONE_HASH_SEED_0),
+        (BlockHashAlgorithm::Sha256, None, SHA256_NONE_HASH_NO_SEED),
+        (BlockHashAlgorithm::Sha256Cbor, Some("0"), CBOR_NONE_HASH_SEED_0),
+        (BlockHashAlgorithm::Sha256Cbor, None, CBOR_NONE_HASH_NO_SEED),
         (
-            HashAlgo::Sha256,
+            BlockHashAlgorithm::Sha256,
             Some("42"),
             "c0bc02c9fc92a4944335649961b9e55cc41b194bece4801e8c6ef0f0f3f5884a",
         ),
         (
-            HashAlgo::Sha256Cbor,
+            BlockHashAlgorithm::Sha256Cbor,
             Some("42"),
             "9fa6eb003f14425eb9c8e6baacfbcaab26257357b829c7bfa74ffcc4f31c1780",
         ),
-        (HashAlgo::Xxhash, Some("0"), "6fb31cc38bba6066183f7f2104b9c051"),
-        (HashAlgo::Xxhash, Some("42"), "b6cdd80ea04b31ad0b9fc22fff500882"),
-        (HashAlgo::XxhashCbor, Some("0"), "1ebe36576dcb573f26b99533a20aaeca"),
-        (HashAlgo::XxhashCbor, Some("42"), "a9d2e63407fce1a26c9dc9d7fa2d7caf"),
+        (BlockHashAlgorithm::Xxhash, Some("0"), "6fb31cc38bba6066183f7f2104b9c051"),
+        (BlockHashAlgorithm::Xxhash, Some("42"), "b6cdd80ea04b31ad0b9fc22fff500882"),
+        (BlockHashAlgorithm::XxhashCbor, Some("0"), "1ebe36576dcb573f26b99533a20aaeca"),
+        (BlockHashAlgorithm::XxhashCbor, Some("42"), "a9d2e63407fce1a26c9dc9d7fa2d7caf"),
     ] {
         assert_eq!(root(algo, seed), expected, "{algo} {seed:?}");
     }
@@ -109,10 +112,10 @@ fn none_hash_is_the_hash_of_pythonhashseed() {
 #[test]
 fn sha256_cbor_hashes_equal_vllm() {
     PublishedVector {
-        algo: HashAlgo::Sha256Cbor,
+        algo: BlockHashAlgorithm::Sha256Cbor,
         seed: Some("0"),
         block_size: 4,
-        extras: ExtraKeys::default(),
+        extras: BlockHashExtraKeys::default(),
         tokens: twelve_tokens(),
         none: CBOR_NONE_HASH_SEED_0,
         blocks: &[
@@ -136,10 +139,10 @@ fn sha256_cbor_hashes_equal_vllm() {
 #[test]
 fn sha256_pickle_hashes_equal_vllm() {
     PublishedVector {
-        algo: HashAlgo::Sha256,
+        algo: BlockHashAlgorithm::Sha256,
         seed: Some("0"),
         block_size: 4,
-        extras: ExtraKeys::default(),
+        extras: BlockHashExtraKeys::default(),
         tokens: twelve_tokens(),
         none: SHA256_NONE_HASH_SEED_0,
         blocks: &[
@@ -163,10 +166,10 @@ fn sha256_pickle_hashes_equal_vllm() {
 #[test]
 fn token_ids_of_every_width_hash_as_in_vllm() {
     PublishedVector {
-        algo: HashAlgo::Sha256Cbor,
+        algo: BlockHashAlgorithm::Sha256Cbor,
         seed: None,
         block_size: 16,
-        extras: ExtraKeys::default(),
+        extras: BlockHashExtraKeys::default(),
         tokens: tokens_at_encoding_limits(),
         none: CBOR_NONE_HASH_NO_SEED,
         blocks: &[(
@@ -176,10 +179,10 @@ fn token_ids_of_every_width_hash_as_in_vllm() {
     }
     .check();
     PublishedVector {
-        algo: HashAlgo::Sha256,
+        algo: BlockHashAlgorithm::Sha256,
         seed: None,
         block_size: 16,
-        extras: ExtraKeys::default(),
+        extras: BlockHashExtraKeys::default(),
         tokens: tokens_at_encoding_limits(),
         none: SHA256_NONE_HASH_NO_SEED,
         blocks: &[(
@@ -193,10 +196,10 @@ fn token_ids_of_every_width_hash_as_in_vllm() {
 #[test]
 fn blocks_of_32_tokens_hash_as_in_vllm() {
     PublishedVector {
-        algo: HashAlgo::Sha256Cbor,
+        algo: BlockHashAlgorithm::Sha256Cbor,
         seed: Some("0"),
         block_size: 32,
-        extras: ExtraKeys::default(),
+        extras: BlockHashExtraKeys::default(),
         tokens: tokens_by_formula(),
         none: CBOR_NONE_HASH_SEED_0,
         blocks: &[
@@ -220,7 +223,7 @@ fn blocks_of_32_tokens_hash_as_in_vllm() {
 #[test]
 fn cache_salt_changes_every_block_hash() {
     PublishedVector {
-        algo: HashAlgo::Sha256,
+        algo: BlockHashAlgorithm::Sha256,
         seed: None,
         block_size: 32,
         extras: cache_salt("pepper"),
@@ -247,10 +250,10 @@ fn cache_salt_changes_every_block_hash() {
 #[test]
 fn lora_and_cache_salt_hash_as_in_vllm() {
     PublishedVector {
-        algo: HashAlgo::Sha256Cbor,
+        algo: BlockHashAlgorithm::Sha256Cbor,
         seed: Some("0"),
         block_size: 32,
-        extras: ExtraKeys {
+        extras: BlockHashExtraKeys {
             lora: Some(lora_adapter("sql-lora", "adapters/sql-lora")),
             ..cache_salt("pepper")
         },
@@ -277,10 +280,10 @@ fn lora_and_cache_salt_hash_as_in_vllm() {
 #[test]
 fn xxhash_cbor_hashes_equal_vllm() {
     PublishedVector {
-        algo: HashAlgo::XxhashCbor,
+        algo: BlockHashAlgorithm::XxhashCbor,
         seed: Some("0"),
         block_size: 4,
-        extras: ExtraKeys::default(),
+        extras: BlockHashExtraKeys::default(),
         tokens: twelve_tokens(),
         none: "1ebe36576dcb573f26b99533a20aaeca",
         blocks: &[
@@ -295,10 +298,10 @@ fn xxhash_cbor_hashes_equal_vllm() {
 #[test]
 fn xxhash_pickle_hashes_equal_vllm() {
     PublishedVector {
-        algo: HashAlgo::Xxhash,
+        algo: BlockHashAlgorithm::Xxhash,
         seed: Some("42"),
         block_size: 4,
-        extras: ExtraKeys::default(),
+        extras: BlockHashExtraKeys::default(),
         tokens: twelve_tokens(),
         none: "b6cdd80ea04b31ad0b9fc22fff500882",
         blocks: &[
@@ -318,12 +321,12 @@ fn media_identifiers_hash_as_in_vllm() {
         128_007, 271, 40,
     ];
     PublishedVector {
-        algo: HashAlgo::Sha256Cbor,
+        algo: BlockHashAlgorithm::Sha256Cbor,
         seed: Some("random"),
         block_size: 16,
-        extras: ExtraKeys {
+        extras: BlockHashExtraKeys {
             media: vec![media_span("img-hash-1", 6, 12), media_span("img-hash-2", 20, 4)],
-            ..ExtraKeys::default()
+            ..BlockHashExtraKeys::default()
         },
         tokens,
         none: "78d6ac7e28de859e492449dcea03e3807377d69998c5af819fed33a6df490cad",
@@ -343,14 +346,15 @@ fn media_identifiers_hash_as_in_vllm() {
 
 #[test]
 fn llmd_root_hash_depends_on_the_model() {
-    let extras = |media: Vec<MediaSpan>| ExtraKeys {
+    let extras = |media: Vec<HashedMediaSpan>| BlockHashExtraKeys {
         model: "my_model".into(),
         media,
-        ..ExtraKeys::default()
+        ..BlockHashExtraKeys::default()
     };
-    let keys = |seed, size, extras: &ExtraKeys| -> Vec<u64> {
+    let keys = |seed, size, extras: &BlockHashExtraKeys| -> Vec<u64> {
         let tokens: Vec<u32> = (1..=16).collect();
-        let plan = block_hasher(HashAlgo::LlmdFnv, Some(seed), size).block_plan(&tokens, extras);
+        let plan = block_hasher(BlockHashAlgorithm::LlmdFnv, Some(seed), size)
+            .plan_kv_blocks(&tokens, extras);
         plan.keys.iter().map(|key| key.0).collect()
     };
     let plain = extras(vec![]);
@@ -360,7 +364,7 @@ fn llmd_root_hash_depends_on_the_model() {
     let image = extras(vec![media_span("abc", 2, 3)]);
     assert_eq!(keys("", 8, &image), [7_103_571_041_084_167_398, 911_194_152_905_941_944]);
     // The router that recomputes keys from events cannot distinguish a salt from a media item.
-    let salted = ExtraKeys { salt: Some("abc".into()), ..extras(vec![]) };
+    let salted = BlockHashExtraKeys { salt: Some("abc".into()), ..extras(vec![]) };
     assert_eq!(keys("", 8, &salted), [7_103_571_041_084_167_398, 911_194_152_905_941_944]);
 }
 
@@ -369,8 +373,8 @@ fn llmd_v06_block_hashes_ignore_the_model() {
     // The expected values are from fxamacker/cbor, as used by llm-d-kv-cache-manager v0.3.0.
     let keys = |seed| -> Vec<u64> {
         let tokens: Vec<u32> = (1..=16).collect();
-        let plan = block_hasher(HashAlgo::LlmdSha256, Some(seed), 8)
-            .block_plan(&tokens, &ExtraKeys::default());
+        let plan = block_hasher(BlockHashAlgorithm::LlmdSha256, Some(seed), 8)
+            .plan_kv_blocks(&tokens, &BlockHashExtraKeys::default());
         plan.keys.iter().map(|key| key.0).collect()
     };
     assert_eq!(keys(""), [8_565_633_689_886_292_673, 1_365_280_974_284_707_021]);
@@ -379,54 +383,55 @@ fn llmd_v06_block_hashes_ignore_the_model() {
 
 #[test]
 fn kv_events_contain_untagged_extra_keys() {
-    let extras = ExtraKeys {
+    let extras = BlockHashExtraKeys {
         lora: Some(lora_adapter("sql-lora", "p")),
         media: vec![media_span("img", 3, 4)],
         ..cache_salt("pepper")
     };
     let text = |text: &str| ExtraKey::Text(text.into());
     let img = |offset| ExtraKey::Media { identifier: "img".into(), offset };
-    let shown =
-        block_hasher(HashAlgo::Sha256, None, 4).block_plan(&twelve_tokens(), &extras).extra_keys;
+    let shown = block_hasher(BlockHashAlgorithm::Sha256, None, 4)
+        .plan_kv_blocks(&twelve_tokens(), &extras)
+        .extra_keys;
     let expected: Vec<Option<Arc<[ExtraKey]>>> = vec![
         Some([text("sql-lora"), img(3), text("pepper")].into()),
         Some([text("sql-lora"), img(-1)].into()),
         Some([text("sql-lora")].into()),
     ];
     assert_eq!(shown, expected);
-    let salted = block_hasher(HashAlgo::Sha256, None, 4)
-        .block_plan(&twelve_tokens(), &cache_salt("s"))
+    let salted = block_hasher(BlockHashAlgorithm::Sha256, None, 4)
+        .plan_kv_blocks(&twelve_tokens(), &cache_salt("s"))
         .extra_keys;
     assert_eq!(salted, [Some([text("s")].into()), None, None]);
 }
 
 #[test]
 fn block_plan_built_incrementally_is_equal() {
-    let hasher = block_hasher(HashAlgo::Sha256Cbor, None, 4);
+    let hasher = block_hasher(BlockHashAlgorithm::Sha256Cbor, None, 4);
     let extras = cache_salt("s");
-    let whole = hasher.block_plan(&tokens_by_formula(), &extras);
-    let mut prompt = hasher.begin_block_plan(&extras, 0);
+    let whole = hasher.plan_kv_blocks(&tokens_by_formula(), &extras);
+    let mut prompt = hasher.begin_kv_block_plan(&extras, 0);
     prompt.append_tokens(&tokens_by_formula()[..37]);
     let mut reply = prompt.clone();
     tokens_by_formula()[37..].iter().for_each(|&token| reply.append_tokens(&[token]));
-    assert_eq!(reply.finish(), whole);
-    assert_eq!(prompt.finish().keys, whole.keys[..9]);
+    assert_eq!(reply.finish_kv_block_plan(), whole);
+    assert_eq!(prompt.finish_kv_block_plan().keys, whole.keys[..9]);
 }
 
 #[test]
 fn block_plan_omits_parts_that_nothing_reads() {
     let plan = BlockHasher::new(BlockHashConfig { block_size: 4, ..BlockHashConfig::default() })
-        .block_plan(&twelve_tokens(), &cache_salt("s"));
+        .plan_kv_blocks(&twelve_tokens(), &cache_salt("s"));
     assert_eq!(plan.keys.len(), 3);
     assert_eq!(plan.tokens.len() + plan.hashes.len() + plan.extra_keys.len(), 0);
 }
 
 #[test]
 fn an_unknown_hash_algorithm_is_rejected_with_the_known_ones() {
-    assert_eq!("xxhash_cbor".parse(), Ok(HashAlgo::XxhashCbor));
+    assert_eq!("xxhash_cbor".parse(), Ok(BlockHashAlgorithm::XxhashCbor));
     assert_eq!(
-        "md5".parse::<HashAlgo>().unwrap_err().to_string(),
+        "md5".parse::<BlockHashAlgorithm>().unwrap_err().to_string(),
         "prefix-caching-hash-algo: \"md5\" is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
     );
-    assert!("llm-d-fnv".parse::<HashAlgo>().is_err());
+    assert!("llm-d-fnv".parse::<BlockHashAlgorithm>().is_err());
 }

@@ -26,7 +26,7 @@ impl All2AllBackend {
 
 /// Network between the GPUs of a deployment: NVLink or PCIe in a node, network cards between nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Fabric {
+pub(super) struct InterconnectFabric {
     /// Number of GPUs of a node, or of a rack that NVLink spans.
     pub gpus_per_node: u32,
     /// Rates of low-latency and of high-throughput kernels inside a node, in GB/s per GPU.
@@ -48,7 +48,7 @@ const KERNEL_FLOOR_US: (f64, f64) = (90.0, 300.0);
 const NETWORK_LOW_LATENCY_GBS: [(u32, f64); 4] =
     [(16, 99.0), (32, 65.0), (64, 55.0), (u32::MAX, 47.0)];
 
-impl Fabric {
+impl InterconnectFabric {
     fn nodes(&self, gpus: u32) -> f64 {
         f64::from(gpus.div_ceil(self.gpus_per_node.max(1)).max(1))
     }
@@ -106,7 +106,8 @@ impl Fabric {
 mod tests {
     use super::*;
 
-    const HOPPER: Fabric = Fabric { gpus_per_node: 8, kernel_gbs: (155.0, 280.0) };
+    const HOPPER: InterconnectFabric =
+        InterconnectFabric { gpus_per_node: 8, kernel_gbs: (155.0, 280.0) };
 
     /// Compares with tables of vLLM 0.24 on one H200 node and with DeepEP's own figures.
     #[test]
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(HOPPER.network_all_reduce_us(8, 1e6), 0.0);
         // Half of an eighth, there and back, at 50 GB/s.
         assert!((HOPPER.network_all_reduce_us(16, 8e6) - (20.0 + 40.0)).abs() < 1e-9);
-        let rack = Fabric { gpus_per_node: 72, ..HOPPER };
+        let rack = InterconnectFabric { gpus_per_node: 72, ..HOPPER };
         assert_eq!(rack.network_all_reduce_us(72, 1e6), 0.0);
     }
 

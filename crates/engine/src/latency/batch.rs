@@ -30,7 +30,7 @@ impl BatchWork {
     /// Adds a decoding sequence with `context` tokens to the batch; `tokens` of them are computed
     /// in this step.
     #[inline]
-    pub fn add_decode(&mut self, context: u32, tokens: u32, window: Option<u32>) {
+    pub fn add_decoding_sequence(&mut self, context: u32, tokens: u32, window: Option<u32>) {
         self.decodes += 1;
         self.decode_tokens += tokens;
         self.context += u64::from(context);

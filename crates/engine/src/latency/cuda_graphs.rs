@@ -51,7 +51,7 @@ impl Default for CudaGraphs {
 
 impl CudaGraphs {
     /// Configuration without CUDA graphs.
-    pub const NO_GRAPHS: Self = Self { sizes: Vec::new() };
+    pub const NO_CUDA_GRAPHS: Self = Self { sizes: Vec::new() };
 
     /// Creates the list of captured batch sizes from configured `sizes`, without those above
     /// `tokens`.
@@ -88,7 +88,7 @@ impl CudaGraphs {
     }
 
     /// Returns the captured batch sizes in tokens, ascending.
-    pub fn captured_sizes(&self) -> &[u32] {
+    pub fn cudagraph_capture_sizes(&self) -> &[u32] {
         &self.sizes
     }
 
@@ -100,14 +100,14 @@ impl CudaGraphs {
     }
 
     /// Returns whether a step of `tokens` is larger than every captured size.
-    pub(super) fn is_largest_graph_exceeded(&self, tokens: u64) -> bool {
+    pub(super) fn exceeds_largest_graph(&self, tokens: u64) -> bool {
         self.sizes.last().is_none_or(|most| u64::from(*most) < tokens)
     }
 
     /// Returns whether a step of `tokens` is larger than the CUDA graphs of a default server, or
     /// than every captured size.
     pub(super) fn is_large_step(&self, tokens: u64) -> bool {
-        tokens > LAUNCH_BOUND_TOKENS || self.is_largest_graph_exceeded(tokens)
+        tokens > LAUNCH_BOUND_TOKENS || self.exceeds_largest_graph(tokens)
     }
 
     pub(super) fn is_launch_bound(&self, tokens: u64) -> bool {
@@ -136,15 +136,15 @@ mod tests {
     #[test]
     fn default_cuda_graph_sizes_equal_vllm() {
         let graphs = CudaGraphs::vllm_default_sizes(SERVER);
-        assert_eq!(graphs.captured_sizes()[..5], [1, 2, 4, 8, 16]);
-        assert_eq!(graphs.captured_sizes().last(), Some(&512));
+        assert_eq!(graphs.cudagraph_capture_sizes()[..5], [1, 2, 4, 8, 16]);
+        assert_eq!(graphs.cudagraph_capture_sizes().last(), Some(&512));
         let padded = [1, 3, 9, 250, 257, 512, 513].map(|tokens| graphs.padded_tokens(tokens));
         assert_eq!(padded, [1, 4, 16, 256, 272, 512, 513]);
         let blackwell =
             CudaGraphs::vllm_default_sizes(CudaGraphLimits { blackwell: true, ..SERVER });
-        assert_eq!(blackwell.captured_sizes().last(), Some(&1024));
+        assert_eq!(blackwell.cudagraph_capture_sizes().last(), Some(&1024));
         let few = CudaGraphs::vllm_default_sizes(CudaGraphLimits { seqs: 5, ..SERVER });
-        assert_eq!(few.captured_sizes(), [1, 2, 4, 5, 8]);
+        assert_eq!(few.cudagraph_capture_sizes(), [1, 2, 4, 5, 8]);
     }
 
     #[test]
@@ -159,9 +159,9 @@ mod tests {
     #[test]
     fn configured_cuda_graph_sizes_are_sorted() {
         let typed = CudaGraphs::from_configured_sizes(vec![64, 8, 8, 9000], 2048);
-        assert_eq!(typed.captured_sizes(), [8, 64]);
+        assert_eq!(typed.cudagraph_capture_sizes(), [8, 64]);
         assert_eq!((typed.padded_tokens(3), typed.padded_tokens(65)), (8, 65));
-        let eager = CudaGraphs::NO_GRAPHS;
+        let eager = CudaGraphs::NO_CUDA_GRAPHS;
         assert!(eager.is_launch_bound(1) && !eager.is_launch_bound(4096));
         assert!(!typed.is_launch_bound(100));
     }

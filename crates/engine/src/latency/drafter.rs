@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::memory::weight_bytes;
 use super::{
-    BatchWork, ExpertsShape, MAX_SIMULATED_DELAY, ModelShape, Roofline, RooflineCoefficients,
-    RooflineError, RooflineSetup, SpeedFactors, WeightRanks, divide_duration,
+    BatchWork, MAX_SIMULATED_DELAY, ModelShape, MoeShape, RooflineCoefficients, RooflineError,
+    RooflineModel, RooflineModelSetup, SimulationSpeedFactors, WeightShardingRanks,
+    divide_duration,
 };
 
 /// Vocabulary size of EAGLE-3's own output head.
@@ -33,12 +34,12 @@ pub enum Drafter {
         on_gpu: bool,
     },
     /// Drafts computed by extra layers or by a draft model.
-    Layers(Box<DraftLayers>),
+    Layers(Box<DraftModelLayers>),
 }
 
 /// Describes the model layers that compute draft tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub struct DraftLayers {
+pub struct DraftModelLayers {
     shape: ModelShape,
     own_rows: u32,
     passes: u32,
@@ -84,11 +85,11 @@ impl Drafter {
         };
         let at_once = parallel_drafting || matches!(method, "dflash" | "dspark");
         let (passes, rows) = if at_once { (1, num_drafts + 1) } else { (num_drafts, 1) };
-        Some(Self::Layers(Box::new(DraftLayers { shape, own_rows, passes, rows })))
+        Some(Self::Layers(Box::new(DraftModelLayers { shape, own_rows, passes, rows })))
     }
 
     /// Returns the weights of the draft layers, in bytes per GPU.
-    pub fn weight_bytes(&self, ranks: impl Into<WeightRanks>) -> f64 {
+    pub fn weight_bytes(&self, ranks: impl Into<WeightShardingRanks>) -> f64 {
         let Self::Layers(layers) = self else {
             return 0.0;
         };
@@ -116,15 +117,18 @@ impl Drafter {
     /// Builds the time model of drafting for a target model with the deployment `target`.
     ///
     /// # Errors
-    /// Returns the errors of [`Roofline::new`].
-    pub fn latency_model(&self, target: &RooflineSetup) -> Result<DraftLatency, RooflineError> {
+    /// Returns the errors of [`RooflineModel::new`].
+    pub fn draft_latency_model(
+        &self,
+        target: &RooflineModelSetup,
+    ) -> Result<DraftLatencyModel, RooflineError> {
         Ok(match self {
-            Self::Lookup { on_gpu: true } => DraftLatency::Lookup(NGRAM_GPU_LOOKUP_US, 0.0),
+            Self::Lookup { on_gpu: true } => DraftLatencyModel::Lookup(NGRAM_GPU_LOOKUP_US, 0.0),
             Self::Lookup { on_gpu: false } => {
-                DraftLatency::Lookup(NGRAM_LOOKUP_US.0, NGRAM_LOOKUP_US.1)
+                DraftLatencyModel::Lookup(NGRAM_LOOKUP_US.0, NGRAM_LOOKUP_US.1)
             }
             Self::Layers(layers) => {
-                let setup = RooflineSetup {
+                let setup = RooflineModelSetup {
                     shape: layers.shape.clone(),
                     pp: 1,
                     async_scheduling: true,
@@ -138,8 +142,8 @@ impl Drafter {
                     },
                     ..target.clone()
                 };
-                DraftLatency::Passes {
-                    pass: Box::new(Roofline::new(&setup)?),
+                DraftLatencyModel::Passes {
+                    pass: Box::new(RooflineModel::new(&setup)?),
                     passes: layers.passes,
                     rows: layers.rows,
                 }
@@ -180,24 +184,20 @@ fn mtp_draft_layer(target: &ModelShape) -> ModelShape {
         intermediate: target.intermediate + projection,
         tied: true,
         window: None,
-        moe: target.moe.map(|moe| ExpertsShape {
-            layers: 1,
-            shared: moe.shared + projection,
-            ..moe
-        }),
+        moe: target.moe.map(|moe| MoeShape { layers: 1, shared: moe.shared + projection, ..moe }),
         ..target.clone()
     }
 }
 
 /// Models the time to draft tokens in each step.
 #[derive(Debug, Clone, PartialEq)]
-pub enum DraftLatency {
+pub enum DraftLatencyModel {
     /// Lookup of drafts in earlier text: fixed time and time per sequence, in us.
     Lookup(f64, f64),
     /// Drafting by forward passes through draft layers.
     Passes {
         /// Time model of one pass through the draft layers.
-        pass: Box<Roofline>,
+        pass: Box<RooflineModel>,
         /// Number of passes through the draft layers; the first covers all tokens of the step to
         /// fill their KV cache.
         passes: u32,
@@ -208,10 +208,10 @@ pub enum DraftLatency {
     },
 }
 
-impl DraftLatency {
+impl DraftLatencyModel {
     /// Returns the time to draft tokens after a step of the target model, divided by `speed`; at
     /// most [`MAX_SIMULATED_DELAY`].
-    pub fn draft_time(&self, batch: &BatchWork, speed: SpeedFactors) -> Duration {
+    pub fn draft_time(&self, batch: &BatchWork, speed: SimulationSpeedFactors) -> Duration {
         let time = match self {
             _ if batch.is_empty() => Duration::ZERO,
             Self::Lookup(fixed, each) => {
@@ -251,17 +251,17 @@ mod tests {
     fn share(target: &str, tp: u32, method: &str, own: Option<&str>) -> f64 {
         let shape = known_model_shape(target).unwrap();
         let own = own.map(|name| known_model_shape(name).unwrap());
-        let setup = RooflineSetup {
+        let setup = RooflineModelSetup {
             tp,
-            ..RooflineSetup::new(shape.clone(), find_gpu("H100").unwrap().clone())
+            ..RooflineModelSetup::new(shape.clone(), find_gpu("H100").unwrap().clone())
         };
         let drafter =
             Drafter::for_speculative_method(method, &shape, own.as_ref(), 1, false).unwrap();
         let mut batch = BatchWork::default();
-        batch.add_decode(1000, 1, None);
-        let speed = SpeedFactors::default();
-        let drafting = drafter.latency_model(&setup).unwrap().draft_time(&batch, speed);
-        let step = Roofline::new(&setup).unwrap().step_time(&batch);
+        batch.add_decoding_sequence(1000, 1, None);
+        let speed = SimulationSpeedFactors::default();
+        let drafting = drafter.draft_latency_model(&setup).unwrap().draft_time(&batch, speed);
+        let step = RooflineModel::new(&setup).unwrap().step_time(&batch);
         drafting.as_secs_f64() / step.as_secs_f64()
     }
 
@@ -281,32 +281,33 @@ mod tests {
     #[test]
     fn more_drafts_take_more_passes_unless_drafted_together() {
         let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
-        let setup = RooflineSetup::new(shape.clone(), find_gpu("H100").unwrap().clone());
+        let setup = RooflineModelSetup::new(shape.clone(), find_gpu("H100").unwrap().clone());
         let mut batch = BatchWork::default();
-        batch.add_decode(1000, 4, None);
+        batch.add_decoding_sequence(1000, 4, None);
         let time = |method: &str, drafts: u32| {
             let drafter =
                 Drafter::for_speculative_method(method, &shape, None, drafts, false).unwrap();
-            let drafting = drafter.latency_model(&setup).unwrap();
-            drafting.draft_time(&batch, SpeedFactors::default()).as_secs_f64()
+            let drafting = drafter.draft_latency_model(&setup).unwrap();
+            drafting.draft_time(&batch, SimulationSpeedFactors::default()).as_secs_f64()
         };
         assert!(time("eagle3", 4) > 3.0 * time("eagle3", 1));
         assert!(time("dflash", 8) < 1.2 * time("dflash", 1));
-        let fast = SpeedFactors { all: 2.0, ..SpeedFactors::default() };
+        let fast = SimulationSpeedFactors { all: 2.0, ..SimulationSpeedFactors::default() };
         let eagle = Drafter::for_speculative_method("eagle3", &shape, None, 4, false).unwrap();
-        let halved = eagle.latency_model(&setup).unwrap().draft_time(&batch, fast).as_secs_f64();
+        let halved =
+            eagle.draft_latency_model(&setup).unwrap().draft_time(&batch, fast).as_secs_f64();
         assert!((halved * 2.0 / time("eagle3", 4) - 1.0).abs() < 1e-3);
     }
 
     #[test]
     fn draft_time_has_a_bound_at_any_speed() {
         let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
-        let setup = RooflineSetup::new(shape.clone(), find_gpu("H100").unwrap().clone());
+        let setup = RooflineModelSetup::new(shape.clone(), find_gpu("H100").unwrap().clone());
         let mut batch = BatchWork::default();
-        batch.add_decode(1000, 4, None);
+        batch.add_decoding_sequence(1000, 4, None);
         let drafter = Drafter::for_speculative_method("eagle3", &shape, None, 4, false).unwrap();
-        let slow = SpeedFactors { all: 1e-300, ..SpeedFactors::default() };
-        let time = drafter.latency_model(&setup).unwrap().draft_time(&batch, slow);
+        let slow = SimulationSpeedFactors { all: 1e-300, ..SimulationSpeedFactors::default() };
+        let time = drafter.draft_latency_model(&setup).unwrap().draft_time(&batch, slow);
         assert_eq!(time, MAX_SIMULATED_DELAY);
     }
 

@@ -6,10 +6,11 @@ use serde_json::Value;
 
 use super::shape::{clamp_layer_size, read_config_size};
 use super::{
-    BatchWork, CudaGraphs, Gpu, MAX_SIMULATED_DELAY, ModelShape, Quantization, Roofline,
-    RooflineCoefficients, RooflineError, RooflineSetup, SlidingWindowLayers, divide_duration,
+    BatchWork, CudaGraphs, Gpu, MAX_SIMULATED_DELAY, ModelQuantization, ModelShape,
+    RooflineCoefficients, RooflineError, RooflineModel, RooflineModelSetup, SlidingWindowLayers,
+    divide_duration,
 };
-use crate::{EncoderKind, PromptMediaItem};
+use crate::{MediaEncoderKind, PromptMediaItem};
 
 /// Time of 1000 embeddings on an H100, in ms, for encoders of unknown size. 5 to 15 are usual for
 /// vision transformers of 300 to 700 million weights.
@@ -24,7 +25,7 @@ const FRAMES_PER_EMBEDDING: u32 = 2;
 
 /// Describes the transformer that encodes image patches or audio frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EncoderShape {
+pub struct MediaEncoderShape {
     /// Hidden size of the image or audio encoder.
     pub hidden: u32,
     /// Number of layers of the image or audio encoder.
@@ -42,13 +43,13 @@ pub struct EncoderShape {
     pub window: Option<SlidingWindowLayers>,
 }
 
-impl EncoderShape {
+impl MediaEncoderShape {
     /// Reads the shape of the vision encoder from a `config.json`. Returns `None` without such an
     /// encoder or if its size is unknown.
     ///
     /// Supports Qwen2-VL, 2.5-VL and 3-VL, LLaVA, Gemma 3, Pixtral, Mistral 3, InternVL, Llama 4,
     /// Idefics 3, Kimi-VL and GLM-4V.
-    pub fn vision_from_config(config: &Value) -> Option<Self> {
+    pub fn vision_encoder_from_config(config: &Value) -> Option<Self> {
         let (config, part) = find_config_part(config, "vision_config")?;
         let hidden = read_config_size(part, &["embed_dim", "hidden_size"]).filter(|&n| n > 0)?;
         let layers =
@@ -79,7 +80,7 @@ impl EncoderShape {
 
     /// Reads the shape of the audio encoder from a `config.json`. Supports the successors of
     /// Whisper (Qwen2-Audio, Qwen2.5-Omni, Ultravox).
-    pub fn audio_from_config(config: &Value) -> Option<Self> {
+    pub fn audio_encoder_from_config(config: &Value) -> Option<Self> {
         let (config, part) = find_config_part(config, "audio_config")?;
         let hidden = read_config_size(part, &["d_model", "hidden_size"]).filter(|&n| n > 0)?;
         let ffn = read_config_size(part, &["encoder_ffn_dim", "intermediate_size"]);
@@ -125,7 +126,7 @@ impl EncoderShape {
             window: self.window,
             state: None,
             qk_norm: false,
-            quantization: Quantization::default(),
+            quantization: ModelQuantization::default(),
             max_context: u32::MAX,
         }
     }
@@ -166,7 +167,7 @@ fn patches_per_embedding(config: &Value, part: &Value, tile: Option<u32>) -> u32
 
 /// Models the time of a deployment's image and audio encoders.
 #[derive(Debug, Clone, PartialEq)]
-pub struct EncoderLatency {
+pub struct MediaEncoderLatency {
     vision: EncoderTiming,
     audio: EncoderTiming,
     /// Number of GPUs over which whole images and audio clips are distributed.
@@ -175,29 +176,29 @@ pub struct EncoderLatency {
 
 #[derive(Debug, Clone, PartialEq)]
 enum EncoderTiming {
-    Layers(EncoderShape, Box<Roofline>),
+    Layers(MediaEncoderShape, Box<RooflineModel>),
     /// The size of the encoder is unknown; the value is the time per embedding, in us.
     Usual(f64),
 }
 
-impl EncoderLatency {
+impl MediaEncoderLatency {
     /// Builds the time model of a vision and an audio encoder. With `is_spread`, each GPU encodes
     /// whole inputs (`--mm-encoder-tp-mode data`) instead of a part of each.
     ///
     /// # Errors
-    /// Returns the errors of [`Roofline::new`].
+    /// Returns the errors of [`RooflineModel::new`].
     pub fn new(
-        (vision, audio): (Option<EncoderShape>, Option<EncoderShape>),
-        setup: &RooflineSetup,
+        (vision, audio): (Option<MediaEncoderShape>, Option<MediaEncoderShape>),
+        setup: &RooflineModelSetup,
         is_spread: bool,
     ) -> Result<Self, RooflineError> {
         let (tp, spread) = if is_spread { (1, setup.tp) } else { (setup.tp, 1) };
-        let timing = |shape: Option<EncoderShape>| {
+        let timing = |shape: Option<MediaEncoderShape>| {
             let Some(shape) = shape else {
                 let ms = DEFAULT_ENCODER_MS * H100_TFLOPS / setup.gpu.bf16_tflops / f64::from(tp);
                 return Ok(EncoderTiming::Usual(ms));
             };
-            let setup = RooflineSetup {
+            let setup = RooflineModelSetup {
                 shape: shape.as_model_shape(),
                 tp,
                 pp: 1,
@@ -205,7 +206,7 @@ impl EncoderLatency {
                 expert_ranks: 1,
                 async_scheduling: true,
                 truncated_sampling: false,
-                graphs: CudaGraphs::NO_GRAPHS,
+                graphs: CudaGraphs::NO_CUDA_GRAPHS,
                 // The times of eager steps are fitted to language models.
                 gpu: Gpu { eager_prefill_us: (0.0, 0.0), ..setup.gpu.clone() },
                 coefficients: RooflineCoefficients {
@@ -216,29 +217,30 @@ impl EncoderLatency {
                 },
                 ..setup.clone()
             };
-            Ok(EncoderTiming::Layers(shape, Box::new(Roofline::new(&setup)?)))
+            Ok(EncoderTiming::Layers(shape, Box::new(RooflineModel::new(&setup)?)))
         };
         Ok(Self { vision: timing(vision)?, audio: timing(audio)?, spread })
     }
 
     /// Returns the time to encode these images and audio clips together, divided by `speed`; at
     /// most [`MAX_SIMULATED_DELAY`].
-    pub fn encode_time(
+    pub fn media_encoding_time(
         &self,
         inputs: impl Iterator<Item = PromptMediaItem> + Clone,
         speed: f64,
     ) -> Duration {
-        let of = |kind: EncoderKind, timing: &EncoderTiming| {
+        let of = |kind: MediaEncoderKind, timing: &EncoderTiming| {
             let lens = inputs.clone().filter(|input| input.kind == kind);
             timing.encode_us(lens.map(|input| u64::from(input.len)), self.spread)
         };
-        let us = of(EncoderKind::Vision, &self.vision) + of(EncoderKind::Audio, &self.audio);
+        let us =
+            of(MediaEncoderKind::Vision, &self.vision) + of(MediaEncoderKind::Audio, &self.audio);
         let time = Duration::try_from_secs_f64(us / 1e6).unwrap_or(MAX_SIMULATED_DELAY);
         divide_duration(time, speed).min(MAX_SIMULATED_DELAY)
     }
 
     /// Returns whether the shape of the vision encoder is known.
-    pub fn has_vision_shape(&self) -> bool {
+    pub fn has_vision_encoder_shape(&self) -> bool {
         matches!(self.vision, EncoderTiming::Layers(..))
     }
 }
@@ -263,7 +265,7 @@ impl EncoderTiming {
                 batch.chunk_tokens = part(batch.chunk_tokens);
                 batch.chunk_pairs = part(batch.chunk_pairs);
                 batch.chunk_pairs_clipped = part(batch.chunk_pairs_clipped);
-                roofline.step_breakdown(&batch).total_us()
+                roofline.step_time_breakdown(&batch).total_us()
             }
         }
     }
@@ -276,39 +278,42 @@ mod tests {
     use super::*;
     use crate::latency::{find_gpu, known_model_shape};
 
-    fn qwen25_vl() -> EncoderShape {
+    fn qwen25_vl() -> MediaEncoderShape {
         let config = json!({"vision_config": {
             "depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420,
             "num_heads": 16, "patch_size": 14, "spatial_merge_size": 2, "window_size": 112,
             "fullatt_block_indexes": [7, 15, 23, 31]
         }});
-        EncoderShape::vision_from_config(&config).unwrap()
+        MediaEncoderShape::vision_encoder_from_config(&config).unwrap()
     }
 
     fn images(lens: &[u32]) -> Vec<PromptMediaItem> {
         let inputs = lens.iter().enumerate().map(|(at, &len)| PromptMediaItem {
             key: at as u64,
-            kind: EncoderKind::Vision,
+            kind: MediaEncoderKind::Vision,
             start: 0,
             len,
         });
         inputs.collect()
     }
 
-    fn ms(latency: &EncoderLatency, lens: &[u32]) -> f64 {
-        latency.encode_time(images(lens).into_iter(), 1.0).as_secs_f64() * 1e3
+    fn ms(latency: &MediaEncoderLatency, lens: &[u32]) -> f64 {
+        latency.media_encoding_time(images(lens).into_iter(), 1.0).as_secs_f64() * 1e3
     }
 
-    fn setup(gpu_name: &str, tp: u32) -> RooflineSetup {
+    fn setup(gpu_name: &str, tp: u32) -> RooflineModelSetup {
         let shape = known_model_shape("Qwen/Qwen2.5-7B-Instruct").unwrap();
-        RooflineSetup { tp, ..RooflineSetup::new(shape, find_gpu(gpu_name).unwrap().clone()) }
+        RooflineModelSetup {
+            tp,
+            ..RooflineModelSetup::new(shape, find_gpu(gpu_name).unwrap().clone())
+        }
     }
 
     #[test]
     fn encoder_shapes_of_all_model_families_are_read() {
         assert_eq!(
             qwen25_vl(),
-            EncoderShape {
+            MediaEncoderShape {
                 hidden: 1280,
                 layers: 32,
                 intermediate: 3420,
@@ -319,7 +324,7 @@ mod tests {
             }
         );
         let merged = |config: Value| {
-            let shape = EncoderShape::vision_from_config(&config).unwrap();
+            let shape = MediaEncoderShape::vision_encoder_from_config(&config).unwrap();
             (shape.hidden, shape.layers, shape.intermediate, shape.merged, shape.tile)
         };
         let qwen2 = json!({"vision_config": {"depth": 32, "embed_dim": 1280, "hidden_size": 3584,
@@ -338,13 +343,19 @@ mod tests {
         assert_eq!(merged(llava), (1024, 24, 4096, 1, Some(576)));
         let audio = json!({"thinker_config": {"audio_config": {"d_model": 1280,
             "encoder_layers": 32, "encoder_ffn_dim": 5120, "max_source_positions": 1500}}});
-        let audio = EncoderShape::audio_from_config(&audio).unwrap();
+        let audio = MediaEncoderShape::audio_encoder_from_config(&audio).unwrap();
         assert_eq!(
             (audio.hidden, audio.layers, audio.merged, audio.tile),
             (1280, 32, 2, Some(1500))
         );
-        assert_eq!(EncoderShape::vision_from_config(&json!({"vision_config": {"depth": 3}})), None);
-        assert_eq!(EncoderShape::audio_from_config(&json!({"vision_config": {"depth": 3}})), None);
+        assert_eq!(
+            MediaEncoderShape::vision_encoder_from_config(&json!({"vision_config": {"depth": 3}})),
+            None
+        );
+        assert_eq!(
+            MediaEncoderShape::audio_encoder_from_config(&json!({"vision_config": {"depth": 3}})),
+            None
+        );
     }
 
     /// By hand: 4000 patches of 32 layers of 4 x 1280^2 + 3 x 1280 x 3420 weights, twice each, on
@@ -352,7 +363,7 @@ mod tests {
     #[test]
     fn encoder_time_is_close_to_its_matrix_products() {
         let latency =
-            EncoderLatency::new((Some(qwen25_vl()), None), &setup("H100", 1), false).unwrap();
+            MediaEncoderLatency::new((Some(qwen25_vl()), None), &setup("H100", 1), false).unwrap();
         let matrices = 4000.0 * 32.0 * 2.0 * (4.0 * 1280.0_f64.powi(2) + 3.0 * 1280.0 * 3420.0);
         let matrices = matrices / (0.591 * 989.5e12) * 1e3;
         let all = ms(&latency, &[1000]);
@@ -362,8 +373,9 @@ mod tests {
 
     #[test]
     fn an_encoder_of_unknown_shape_takes_a_typical_time() {
-        let on =
-            |name: &str, tp| EncoderLatency::new((None, None), &setup(name, tp), false).unwrap();
+        let on = |name: &str, tp| {
+            MediaEncoderLatency::new((None, None), &setup(name, tp), false).unwrap()
+        };
         assert!((ms(&on("H100", 1), &[600, 400]) - 10.0).abs() < 1e-6);
         assert!((ms(&on("H100", 2), &[600, 400]) - 5.0).abs() < 1e-6);
         assert!(ms(&on("A100", 1), &[1000]) > 30.0);
@@ -374,7 +386,7 @@ mod tests {
         let (whole, parts) = (true, false);
         let of = |tp, is_spread, lens: &[u32]| {
             let setup = setup("H100", tp);
-            let latency = EncoderLatency::new((Some(qwen25_vl()), None), &setup, is_spread);
+            let latency = MediaEncoderLatency::new((Some(qwen25_vl()), None), &setup, is_spread);
             ms(&latency.unwrap(), lens)
         };
         let (one, four) = (of(1, parts, &[1000]), of(1, parts, &[1000; 4]));
@@ -387,8 +399,8 @@ mod tests {
 
     #[test]
     fn twice_the_speed_is_half_the_time() {
-        let latency = EncoderLatency::new((None, None), &setup("H100", 1), false).unwrap();
-        let time = |speed| latency.encode_time(images(&[1000]).into_iter(), speed);
+        let latency = MediaEncoderLatency::new((None, None), &setup("H100", 1), false).unwrap();
+        let time = |speed| latency.media_encoding_time(images(&[1000]).into_iter(), speed);
         assert_eq!((time(1.0), time(2.0)), (Duration::from_millis(10), Duration::from_millis(5)));
     }
 }

@@ -1,10 +1,10 @@
 mod efficiency;
 use super::all_reduce::{self, AllReduceTable};
-use super::all2all::Fabric;
+use super::all2all::InterconnectFabric;
 pub(super) use efficiency::KernelEfficiency;
 use efficiency::{
     BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertEfficiency, NVLINK_ALL_REDUCE,
-    PCIE_ALL_REDUCE, kernel_efficiency, with_hopper_mxfp4,
+    PCIE_ALL_REDUCE, kernel_efficiency, with_hopper_mxfp4_efficiency,
 };
 
 /// Describes a GPU: limits from its data sheet, and the efficiency of its kernels.
@@ -118,7 +118,7 @@ const fn with_flash_attention(flash_attention: u32, sheet: Gpu) -> Gpu {
 
 const H100: Gpu = Gpu {
     gemm: kernel_efficiency(3.9, 0.924, 0.70),
-    experts: with_hopper_mxfp4(DEFAULT_EXPERT_EFFICIENCY),
+    experts: with_hopper_mxfp4_efficiency(DEFAULT_EXPERT_EFFICIENCY),
     gemm_fp8: kernel_efficiency(7.8, 0.869, 0.506),
     gemm_fp8_block: kernel_efficiency(29.8, 0.73, 0.29),
     decode_attention: (13.0, 0.934),
@@ -141,7 +141,7 @@ const H200: Gpu = Gpu {
     decode_attention: (14.6, 0.882),
     prefill_attention: (22.7, 0.458),
     all_reduce: all_reduce::H200_ALL_REDUCE,
-    experts: with_hopper_mxfp4(ExpertEfficiency {
+    experts: with_hopper_mxfp4_efficiency(ExpertEfficiency {
         fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(69.0, 0.56, 0.105)],
         fp8_block: [kernel_efficiency(40.9, 0.809, 0.175), kernel_efficiency(36.5, 0.904, 0.104)],
         int4: [kernel_efficiency(35.4, 0.706, 0.236), kernel_efficiency(46.1, 0.636, 0.154)],
@@ -205,7 +205,7 @@ const B200: Gpu = Gpu {
 };
 
 /// Built-in descriptions of GPUs, by which `--gpu` is looked up.
-pub const GPUS: &[Gpu] = &[
+pub const KNOWN_GPUS: &[Gpu] = &[
     H100,
     H200,
     A100,
@@ -463,9 +463,9 @@ impl Gpu {
 
     /// Returns the network between GPUs of this type, and the rates of expert-parallel kernels in
     /// it. Those of GPUs other than H100, H200 and B200 are assumed.
-    pub(super) fn fabric(&self) -> Fabric {
+    pub(super) fn interconnect_fabric(&self) -> InterconnectFabric {
         let is_rack = ["GB200", "GB300"].iter().any(|name| self.name.starts_with(name));
-        Fabric {
+        InterconnectFabric {
             gpus_per_node: if is_rack { 72 } else { 8 },
             kernel_gbs: match self.is_data_center_blackwell() {
                 true => (260.0, 181.0),
@@ -478,7 +478,7 @@ impl Gpu {
     ///
     /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70B from
     /// October 2025. Those since 0.20 are fitted to `tests/fixtures/capacity`.
-    pub fn with_kernels_of_version(&self, version: (u32, u32)) -> Self {
+    pub fn with_kernels_of_vllm_version(&self, version: (u32, u32)) -> Self {
         let mut gpu = self.clone();
         if version < FAST_BLOCK_FP8_EXPERTS_VERSION {
             gpu.experts.fp8_block = gpu.experts.fp8;
@@ -508,7 +508,7 @@ pub fn find_gpu(name: &str) -> Option<&'static Gpu> {
 
 fn gpu_by_exact_name(name: &str) -> Option<&'static Gpu> {
     let wanted = normalized_gpu_name(name);
-    GPUS.iter().find(|gpu| {
+    KNOWN_GPUS.iter().find(|gpu| {
         std::iter::once(&gpu.name)
             .chain(gpu.aliases)
             .any(|known| normalized_gpu_name(known) == wanted)
@@ -554,7 +554,7 @@ mod tests {
 
     #[test]
     fn no_two_gpus_share_a_name() {
-        let mut names: Vec<_> = GPUS
+        let mut names: Vec<_> = KNOWN_GPUS
             .iter()
             .flat_map(|g| std::iter::once(&g.name).chain(g.aliases))
             .map(|name| normalized_gpu_name(name))

@@ -318,7 +318,7 @@ mod tests {
         let ms = |contexts: &[u32]| {
             let mut batch = BatchWork::default();
             for &context in contexts {
-                batch.add_decode(context, 1, None);
+                batch.add_decoding_sequence(context, 1, None);
             }
             grid().decode_ms(&batch)
         };
@@ -328,7 +328,7 @@ mod tests {
         assert!((ms(&[150, 150, 100, 200, 150, 150, 100]) - 7.26).abs() < 1e-12);
         let low = StepTimeGrid { decode_ms: vec![0.1; 4], ..grid() };
         let mut batch = BatchWork::default();
-        batch.add_decode(100, 1, None);
+        batch.add_decoding_sequence(100, 1, None);
         assert_eq!(low.decode_ms(&batch), 1.0);
     }
 

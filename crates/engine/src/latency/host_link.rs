@@ -2,7 +2,7 @@ use super::Gpu;
 
 /// Describes the bandwidth between a GPU and pinned host memory, in GB/s per direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct HostLink {
+pub struct HostLinkBandwidth {
     /// Name of the link between GPU and host, such as `PCIe gen 5 x16`.
     pub name: &'static str,
     /// Bandwidth from the GPU to the host, in GB/s.
@@ -11,11 +11,11 @@ pub struct HostLink {
     pub to_device: f64,
 }
 
-const fn host_link(name: &'static str, to_host: f64, to_device: f64) -> HostLink {
-    HostLink { name, to_host, to_device }
+const fn host_link(name: &'static str, to_host: f64, to_device: f64) -> HostLinkBandwidth {
+    HostLinkBandwidth { name, to_host, to_device }
 }
 
-impl HostLink {
+impl HostLinkBandwidth {
     /// Link with typical copy rates of PCIe gen 5; the default for unknown GPUs.
     pub const PCIE_5: Self = host_link("PCIe gen 5 x16", 52.0, 52.0);
     const PCIE_4: Self = host_link("PCIe gen 4 x16", 24.0, 24.0);
@@ -24,7 +24,7 @@ impl HostLink {
     const HALF_NVLINK_C2C: Self = host_link("half an NVLink-C2C", 175.0, 190.0);
 
     /// Returns the host link of a GPU, by the GPU's name.
-    pub fn of_gpu(gpu: &Gpu) -> Self {
+    pub fn for_gpu(gpu: &Gpu) -> Self {
         let starts = |names: &[&str]| names.iter().any(|name| gpu.name.starts_with(name));
         if starts(&["GB"]) {
             Self::HALF_NVLINK_C2C
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn host_link_follows_the_gpu_generation() {
-        let rate = |name| find_gpu(name).map(|gpu| HostLink::of_gpu(gpu).to_device);
+        let rate = |name| find_gpu(name).map(|gpu| HostLinkBandwidth::for_gpu(gpu).to_device);
         assert_eq!(
             ["H100", "A100", "L40S", "GH200", "GB200"].map(rate),
             [Some(52.0), Some(24.0), Some(24.0), Some(380.0), Some(190.0)]

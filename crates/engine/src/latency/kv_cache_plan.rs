@@ -1,5 +1,5 @@
 use super::ModelShape;
-use crate::kv::{LayerGroups, SparseLayerKind};
+use crate::kv::{KvCacheLayerGroups, SparseLayerKind};
 
 /// Describes the layout of a model's KV cache in blocks.
 ///
@@ -36,7 +36,7 @@ impl KvCachePlan {
     /// Plans the KV blocks of a model on each of `tp` GPUs, with `width` bytes per cached number.
     /// Without `hybrid`, window layers count as full-attention layers; state layers cannot.
     ///
-    /// A block must have room for a state ([`KvCachePlan::min_block_size_for_state`]).
+    /// A block must have room for a state ([`KvCachePlan::min_block_size_for_recurrent_state`]).
     pub fn new(shape: &ModelShape, tp: u32, block_size: u32, width: f64, hybrid: bool) -> Self {
         let attention = shape.attention_layer_count();
         let token = shape.kv_bytes_per_token(tp, 1) as f64 / f64::from(attention) * width;
@@ -45,7 +45,7 @@ impl KvCachePlan {
         let (sparse_layers, sparse, page_bytes) = match (shape.state, window) {
             (Some(state), _) => {
                 let most = 2 + u32::from(state.checkpoints);
-                let page_bytes = page_bytes.max(state.state_bytes(tp) as f64);
+                let page_bytes = page_bytes.max(state.recurrent_state_bytes(tp) as f64);
                 (state.layers.min(shape.layers), SparseLayerKind::State(most), page_bytes)
             }
             (None, Some(window)) => {
@@ -79,13 +79,13 @@ impl KvCachePlan {
     /// keys and values are as large as a state; `None` without state layers.
     ///
     /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `_align_hybrid_block_size`.
-    pub fn min_block_size_for_state(
+    pub fn min_block_size_for_recurrent_state(
         shape: &ModelShape,
         tp: u32,
         width: f64,
         step: u32,
     ) -> Option<u32> {
-        let state = shape.state?.state_bytes(tp) as f64;
+        let state = shape.state?.recurrent_state_bytes(tp) as f64;
         let hybrid = true;
         let token = Self::new(shape, tp, 1, width, hybrid).layer_token_bytes;
         let steps = (state / (token * f64::from(step))).ceil().max(1.0);
@@ -95,7 +95,7 @@ impl KvCachePlan {
     /// Sets the number of states per request of state layers, from prefix caching and the number of
     /// drafts per step.
     #[must_use]
-    pub fn with_states_per_request(self, caching: bool, drafts: u32) -> Self {
+    pub fn with_recurrent_states_per_request(self, caching: bool, drafts: u32) -> Self {
         let sparse = match self.sparse {
             SparseLayerKind::State(most) => {
                 SparseLayerKind::State(drafts + if caching { most } else { 1 })
@@ -107,8 +107,8 @@ impl KvCachePlan {
 
     /// Returns the layer groups for the scheduler's KV cache; `None` with a single full-attention
     /// group.
-    pub fn layer_groups(&self, interval: Option<u32>) -> Option<LayerGroups> {
-        (self.sparse_groups > 0).then_some(LayerGroups {
+    pub fn kv_cache_layer_groups(&self, interval: Option<u32>) -> Option<KvCacheLayerGroups> {
+        (self.sparse_groups > 0).then_some(KvCacheLayerGroups {
             full: self.full_groups,
             sparse: self.sparse_groups,
             kind: self.sparse,
@@ -255,7 +255,7 @@ mod tests {
             ("nvidia/Nemotron-H-8B-Base-8K", 16, 1040, (1, 6), 4.0 * 1040.0 * 4096.0),
         ] {
             let shape = known_model_shape(name).unwrap();
-            let size = KvCachePlan::min_block_size_for_state(&shape, 1, 2.0, step);
+            let size = KvCachePlan::min_block_size_for_recurrent_state(&shape, 1, 2.0, step);
             assert_eq!(size, Some(least), "{name}");
             let plan = KvCachePlan::new(&shape, 1, least, 2.0, true);
             assert_eq!((plan.full_groups, plan.sparse_groups), groups, "{name}");
@@ -266,10 +266,10 @@ mod tests {
         assert_eq!(plan.bytes_per_token(), 12.0 * 2048.0);
         // 482 blocks for the tokens, two states in each of three groups; one without a prefix cache.
         assert_eq!(plan.blocks_per_request(262_144, 8192), 482 + 3 * 2);
-        let plain = plan.with_states_per_request(false, 0);
+        let plain = plan.with_recurrent_states_per_request(false, 0);
         assert_eq!(plain.blocks_per_request(262_144, 8192), 482 + 3);
         assert_eq!(
-            KvCachePlan::min_block_size_for_state(
+            KvCachePlan::min_block_size_for_recurrent_state(
                 &known_model_shape("gpt-oss-20b").unwrap(),
                 1,
                 2.0,

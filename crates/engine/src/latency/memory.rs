@@ -1,8 +1,8 @@
-use super::{Gpu, ModelShape, ProfileRun, Quantization, QuantizationScheme};
+use super::{Gpu, ModelQuantization, ModelShape, ProfileRun, QuantizationScheme};
 
 /// Numbers of GPUs that share the weights of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WeightRanks {
+pub struct WeightShardingRanks {
     /// Number of GPUs that each hold a part of every layer (tensor-parallel size).
     pub tensor: u32,
     /// Number of GPUs that hold a part of the experts: those of all data-parallel engines, with
@@ -13,7 +13,7 @@ pub struct WeightRanks {
     pub experts: u32,
 }
 
-impl WeightRanks {
+impl WeightShardingRanks {
     /// Creates the GPU counts of `data` data-parallel engines with `tensor` GPUs each.
     pub fn new(tensor: u32, data: u32) -> Self {
         let experts = tensor.saturating_mul(data);
@@ -21,7 +21,7 @@ impl WeightRanks {
     }
 }
 
-impl From<u32> for WeightRanks {
+impl From<u32> for WeightShardingRanks {
     fn from(tensor: u32) -> Self {
         Self::new(tensor, 1)
     }
@@ -50,7 +50,7 @@ impl KvCacheMemory {
     pub fn new(
         shape: &ModelShape,
         gpu: &Gpu,
-        ranks: impl Into<WeightRanks>,
+        ranks: impl Into<WeightShardingRanks>,
         utilization: f64,
         (block_size, kv_bytes): (u32, u32),
         profile: &ProfileRun,
@@ -73,7 +73,7 @@ impl KvCacheMemory {
 
     /// Subtracts `bytes` from the memory for the KV cache of each GPU.
     #[must_use]
-    pub fn minus_bytes(self, bytes: f64) -> Self {
+    pub fn subtract_bytes_per_gpu(self, bytes: f64) -> Self {
         let room_bytes = self.room_bytes - bytes;
         Self { room_bytes, blocks: (room_bytes / self.block_bytes).floor() as u32, ..self }
     }
@@ -108,8 +108,8 @@ pub(super) fn bytes_per_weight(scheme: QuantizationScheme) -> f64 {
     }
 }
 
-pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightRanks) -> f64 {
-    let Quantization { scheme, keep_attention, keep_mlp, keep_shared } = shape.quantization;
+pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightShardingRanks) -> f64 {
+    let ModelQuantization { scheme, keep_attention, keep_mlp, keep_shared } = shape.quantization;
     let quantized = match scheme {
         QuantizationScheme::Mxfp4 => bytes_per_weight(scheme) * MXFP4_PADDING,
         _ => bytes_per_weight(scheme),
@@ -171,7 +171,7 @@ mod tests {
             };
             let number = |text: &str| text.parse::<u32>().unwrap();
             let mut shape = known_model_shape(model).unwrap();
-            if let Some(quantization) = Quantization::from_flag(weights) {
+            if let Some(quantization) = ModelQuantization::from_flag(weights) {
                 shape.quantization = quantization;
             }
             let profile = ProfileRun {
@@ -194,13 +194,20 @@ mod tests {
         let (shape, h200) =
             (known_model_shape("deepseek-ai/DeepSeek-V3").unwrap(), find_gpu("H200").unwrap());
         let weights = |ranks| weight_bytes(&shape, ranks) / 1e9;
-        let (one, eight) = (weights(WeightRanks::from(1)), weights(WeightRanks::new(1, 8)));
+        let (one, eight) =
+            (weights(WeightShardingRanks::from(1)), weights(WeightShardingRanks::new(1, 8)));
         // 256 experts in each of 58 layers: 654 of the 671 billion weights.
         assert!((one - eight - 7.0 / 8.0 * 654.0).abs() < 1.0, "{one} {eight}");
-        let memory =
-            KvCacheMemory::new(&shape, h200, WeightRanks::new(1, 8), 0.92, (64, 2), &PROFILE);
+        let memory = KvCacheMemory::new(
+            &shape,
+            h200,
+            WeightShardingRanks::new(1, 8),
+            0.92,
+            (64, 2),
+            &PROFILE,
+        );
         assert!(memory.room_bytes > 10e9, "{memory:?}");
-        assert!(memory.minus_bytes(memory.room_bytes).blocks == 0);
+        assert!(memory.subtract_bytes_per_gpu(memory.room_bytes).blocks == 0);
     }
 
     #[test]

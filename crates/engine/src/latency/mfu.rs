@@ -69,9 +69,9 @@ impl MfuWorkModel {
     }
 
     /// Returns the floating-point operations, bytes read and bytes written of one step, per GPU.
-    pub fn cost(&self, load: &MfuStepLoad) -> [f64; 3] {
+    pub fn step_flops_and_bytes(&self, load: &MfuStepTokens) -> [f64; 3] {
         let Self { hidden, layers, heads, kv_heads, head, .. } = *self;
-        let (tokens, logits) = (load.tokens(), load.logits);
+        let (tokens, logits) = (load.computed_tokens(), load.logits);
         let qkv = (heads + 2.0 * kv_heads) * head;
         let (dense, width) = self.dense;
         let (expert, experts, per_token, shared) = self.expert;
@@ -107,7 +107,7 @@ impl MfuWorkModel {
 /// Token counts and context lengths of one engine step, summed over its sequences, from which its
 /// work is estimated.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct MfuStepLoad {
+pub struct MfuStepTokens {
     /// Number of prompt tokens that the step computes.
     pub prefill: f64,
     /// Number of tokens after the first one of a sequence.
@@ -122,9 +122,9 @@ pub struct MfuStepLoad {
     pub logits: f64,
 }
 
-impl MfuStepLoad {
+impl MfuStepTokens {
     /// Returns the number of tokens that the step computes.
-    pub fn tokens(&self) -> f64 {
+    pub fn computed_tokens(&self) -> f64 {
         self.prefill + self.decode
     }
 }
@@ -143,14 +143,14 @@ mod tests {
         let shape = ModelShape::from_config(&config).expect("a shape");
         let cost = |tensor: u32, pipeline: u32| {
             let model = MfuWorkModel::new(&shape, (tensor, pipeline, 1), (WIDE, WIDE));
-            let load = MfuStepLoad {
+            let load = MfuStepTokens {
                 decode: 1.0,
                 decode_context: 1.0,
                 products: 1.0,
                 logits: 1.0,
-                ..MfuStepLoad::default()
+                ..MfuStepTokens::default()
             };
-            model.cost(&load)
+            model.step_flops_and_bytes(&load)
         };
         let [flops, read, written] = cost(1, 1);
         // The 7.5 billion weights in use exclude the input embedding.

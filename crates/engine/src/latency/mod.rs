@@ -33,29 +33,34 @@ use std::time::Duration;
 use super::{MAX_SIMULATED_DELAY, TokenDelays};
 
 #[cfg(feature = "aic")]
-pub use aic::{AicError, AicSetup, AicStepTimes, MixedStepTiming, find_installed_tables};
+pub use aic::{
+    AiConfiguratorError, AiConfiguratorSetup, AiConfiguratorStepTimes, MixedStepTiming,
+    find_installed_kernel_tables,
+};
 pub use all_reduce::AllReduceTable;
 pub use all2all::All2AllBackend;
 pub use batch::BatchWork;
 pub use cuda_graphs::{CudaGraphLimits, CudaGraphs};
-pub use drafter::{DraftLatency, Drafter};
-pub use encoder::{EncoderLatency, EncoderShape};
-pub use gpus::{GPUS, Gpu, find_gpu};
+pub use drafter::{DraftLatencyModel, Drafter};
+pub use encoder::{MediaEncoderLatency, MediaEncoderShape};
+pub use gpus::{Gpu, KNOWN_GPUS, find_gpu};
 pub use grid::{StepTimeGrid, StepTimeGridError};
-pub use host_link::HostLink;
+pub use host_link::HostLinkBandwidth;
 pub use kv_cache_plan::{KvCachePlan, kv_bytes_per_value};
-pub use memory::{KvCacheMemory, WeightRanks, lora_slot_bytes};
-pub use mfu::{MfuStepLoad, MfuWorkModel};
+pub use memory::{KvCacheMemory, WeightShardingRanks, lora_slot_bytes};
+pub use mfu::{MfuStepTokens, MfuWorkModel};
 pub use models::{known_model_names, known_model_shape};
 pub use polynomial::PolynomialStepTime;
 pub use profile_run::ProfileRun;
-pub use quantization::{Quantization, QuantizationScheme};
+pub use quantization::{ModelQuantization, QuantizationScheme};
 pub use roofline::{
-    Roofline, RooflineCoefficients, RooflineError, RooflineSetup, StepBreakdown, StepOverhead,
+    RooflineCoefficients, RooflineError, RooflineModel, RooflineModelSetup, StepOverhead,
+    StepTimeBreakdown,
 };
-pub use sampling_defaults::{SamplingDefaults, sampling_defaults};
+pub use sampling_defaults::{ModelSamplingDefaults, sampling_defaults};
 pub use shape::{
-    ExpertsShape, LatentAttentionShape, ModelShape, ShapeError, SlidingWindowLayers, StateLayers,
+    LatentAttentionShape, ModelShape, ModelShapeError, MoeShape, RecurrentStateLayers,
+    SlidingWindowLayers,
 };
 
 /// Selects the model of engine step times, with its data.
@@ -76,15 +81,15 @@ pub enum LatencyModel {
     /// Step times measured by a profiler.
     Grid(Box<StepTimeGrid>),
     /// Roofline model, computed from model shape, GPU and tensor-parallel size.
-    Roofline(Box<Roofline>),
+    Roofline(Box<RooflineModel>),
     /// Step times from the kernel-time tables of NVIDIA's AIConfigurator.
     #[cfg(feature = "aic")]
-    Aic(Box<AicStepTimes>),
+    Aic(Box<AiConfiguratorStepTimes>),
 }
 
 /// Divisors of modelled durations; 0 and 1 have no effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SpeedFactors {
+pub struct SimulationSpeedFactors {
     /// Divisor of every modelled duration.
     pub all: f64,
     /// Additional divisor of decode work. Ignored by the roofline, whose steps have no separate
@@ -92,7 +97,7 @@ pub struct SpeedFactors {
     pub decode: f64,
 }
 
-impl Default for SpeedFactors {
+impl Default for SimulationSpeedFactors {
     fn default() -> Self {
         Self { all: 1.0, decode: 1.0 }
     }
@@ -106,7 +111,7 @@ impl LatencyModel {
     ///
     /// Prefill and decode work are rounded to nanoseconds separately, before and after the division
     /// (aisimulate-core `src/engine/timing.rs`).
-    pub fn step_time(&self, batch: &BatchWork, speed: SpeedFactors) -> Duration {
+    pub fn step_time(&self, batch: &BatchWork, speed: SimulationSpeedFactors) -> Duration {
         let (prefill, decode) = match self {
             Self::Constant { prefill, decode } => (
                 if batch.chunks > 0 { *prefill } else { Duration::ZERO },
@@ -146,10 +151,10 @@ impl LatencyModel {
 
     /// Returns the time in a step of experts that are spread over data-parallel ranks, if each rank
     /// computes `tokens` tokens; zero if not modelled.
-    pub fn spread_expert_time(&self, tokens: f64, speed: SpeedFactors) -> Duration {
+    pub fn distributed_expert_time(&self, tokens: f64, speed: SimulationSpeedFactors) -> Duration {
         match self {
             Self::Roofline(roofline) => {
-                let time = divide_duration(roofline.spread_expert_time(tokens), speed.all);
+                let time = divide_duration(roofline.distributed_expert_time(tokens), speed.all);
                 time.min(MAX_SIMULATED_DELAY)
             }
             _ => Duration::ZERO,
@@ -157,7 +162,7 @@ impl LatencyModel {
     }
 
     /// Replaces the delays of [`Self::Delays`]; returns false for other latency models.
-    pub fn replace_delays(&mut self, new: &TokenDelays) -> bool {
+    pub fn replace_token_delays(&mut self, new: &TokenDelays) -> bool {
         let Self::Delays(delays) = self else {
             return false;
         };
@@ -214,13 +219,13 @@ mod tests {
             decode: Duration::from_millis(3),
         };
         let mut batch = BatchWork::default();
-        batch.add_decode(100, 1, None);
-        let speed = SpeedFactors { all: 2.0, decode: 3.0 };
+        batch.add_decoding_sequence(100, 1, None);
+        let speed = SimulationSpeedFactors { all: 2.0, decode: 3.0 };
         assert_eq!(model.step_time(&batch, speed), Duration::from_micros(500));
         batch.add_prompt_chunk(5, 0, None);
         assert_eq!(model.step_time(&batch, speed), Duration::from_micros(5_500));
         assert_eq!(
-            model.step_time(&batch, SpeedFactors { all: 0.0, decode: 1.0 }),
+            model.step_time(&batch, SimulationSpeedFactors { all: 0.0, decode: 1.0 }),
             Duration::from_millis(13)
         );
     }

@@ -1,6 +1,6 @@
 use super::{
-    ExpertsShape, LatentAttentionShape, ModelShape, Quantization, QuantizationScheme,
-    SlidingWindowLayers, StateLayers,
+    LatentAttentionShape, ModelQuantization, ModelShape, MoeShape, QuantizationScheme,
+    RecurrentStateLayers, SlidingWindowLayers,
 };
 
 struct KnownModel {
@@ -33,7 +33,7 @@ const fn dense_model(
             window: None,
             state: None,
             qk_norm: false,
-            quantization: Quantization::all_weights(QuantizationScheme::None),
+            quantization: ModelQuantization::for_all_weights(QuantizationScheme::None),
             max_context,
         },
     }
@@ -54,7 +54,7 @@ const fn with_sliding_window(mut known: KnownModel, tokens: u32, layers: u32) ->
     known
 }
 
-const fn with_state_layers(mut known: KnownModel, state: StateLayers) -> KnownModel {
+const fn with_state_layers(mut known: KnownModel, state: RecurrentStateLayers) -> KnownModel {
     known.shape.state = Some(state);
     known
 }
@@ -62,7 +62,7 @@ const fn with_state_layers(mut known: KnownModel, state: StateLayers) -> KnownMo
 /// State layers of Qwen3-Next (gated delta net): 16 key and 32 value heads of 128.
 ///
 /// **Source:** `config.json` of Qwen3-Next-80B-A3B-Instruct.
-const QWEN3_NEXT_STATE_LAYERS: StateLayers = StateLayers {
+const QWEN3_NEXT_STATE_LAYERS: RecurrentStateLayers = RecurrentStateLayers {
     layers: 36,
     channels: 8192,
     groups: (0, 0),
@@ -76,7 +76,7 @@ const QWEN3_NEXT_STATE_LAYERS: StateLayers = StateLayers {
 ///
 /// **Source:** the defaults of transformers' `configuration_nemotron_h.py`, not the `config.json`
 /// of the 8B model.
-const NEMOTRON_H_STATE_LAYERS: StateLayers = StateLayers {
+const NEMOTRON_H_STATE_LAYERS: RecurrentStateLayers = RecurrentStateLayers {
     layers: 24,
     channels: 128 * 64,
     groups: (8, 2 * 128),
@@ -86,7 +86,7 @@ const NEMOTRON_H_STATE_LAYERS: StateLayers = StateLayers {
     checkpoints: true,
 };
 
-const fn with_quantization(mut known: KnownModel, quantization: Quantization) -> KnownModel {
+const fn with_quantization(mut known: KnownModel, quantization: ModelQuantization) -> KnownModel {
     known.shape.quantization = quantization;
     known
 }
@@ -99,7 +99,7 @@ const fn with_experts(
     (intermediate, shared): (u32, u32),
     layers: u32,
 ) -> KnownModel {
-    known.shape.moe = Some(ExpertsShape { experts, per_token, intermediate, shared, layers });
+    known.shape.moe = Some(MoeShape { experts, per_token, intermediate, shared, layers });
     known
 }
 
@@ -220,26 +220,26 @@ static KNOWN_MODELS: &[KnownModel] = &[
     with_latent_attention(with_experts(dense_model("deepseek-v2", (5120, 60), (128, 128, 128), (12288, 102400), 163840), (160, 6), (1536, 3072), 59), 1536),
     with_latent_attention(with_experts(dense_model("deepseek-v2.5", (5120, 60), (128, 128, 128), (12288, 102400), 8192), (160, 6), (1536, 3072), 59), 1536),
     with_quantization(with_latent_attention(with_experts(dense_model("deepseek-v3", (7168, 61), (128, 128, 128), (18432, 129280), 163840), (256, 8), (2048, 2048), 58), 1536),
-        Quantization::all_weights(QuantizationScheme::Fp8Block)),
+        ModelQuantization::for_all_weights(QuantizationScheme::Fp8Block)),
     with_quantization(with_latent_attention(with_experts(dense_model("deepseek-v3.1", (7168, 61), (128, 128, 128), (18432, 129280), 163840), (256, 8), (2048, 2048), 58), 1536),
-        Quantization::all_weights(QuantizationScheme::Fp8Block)),
+        ModelQuantization::for_all_weights(QuantizationScheme::Fp8Block)),
     with_quantization(with_latent_attention(with_experts(dense_model("deepseek-r1", (7168, 61), (128, 128, 128), (18432, 129280), 163840), (256, 8), (2048, 2048), 58), 1536),
-        Quantization::all_weights(QuantizationScheme::Fp8Block)),
+        ModelQuantization::for_all_weights(QuantizationScheme::Fp8Block)),
     with_quantization(with_latent_attention(with_experts(dense_model("kimi-k2", (7168, 61), (64, 64, 128), (18432, 163840), 131072), (384, 8), (2048, 2048), 60), 1536),
-        Quantization::all_weights(QuantizationScheme::Fp8Block)),
+        ModelQuantization::for_all_weights(QuantizationScheme::Fp8Block)),
     // With state layers
     with_state_layers(with_experts(dense_model("qwen3-next-80b-a3b", (2048, 48), (16, 2, 256), (5120, 151936), 262144), (512, 10), (512, 512), 48), QWEN3_NEXT_STATE_LAYERS),
     // 24 Mamba layers, 4 with attention, and 24 with an MLP alone.
     with_state_layers(with_ungated_mlp(dense_model("nemotron-h-8b", (4096, 28), (32, 8, 128), (21504, 131072), 8192)), NEMOTRON_H_STATE_LAYERS),
     // Others
     with_quantization(with_experts(dense_model("minimax-m2", (3072, 62), (48, 8, 128), (1536, 200064), 196608), (256, 8), (1536, 0), 62),
-        Quantization::all_weights(QuantizationScheme::Fp8Block)),
+        ModelQuantization::for_all_weights(QuantizationScheme::Fp8Block)),
     with_quantization(with_experts(dense_model("minimax-m2.5", (3072, 62), (48, 8, 128), (1536, 200064), 196608), (256, 8), (1536, 0), 62),
-        Quantization::all_weights(QuantizationScheme::Fp8Block)),
+        ModelQuantization::for_all_weights(QuantizationScheme::Fp8Block)),
     with_quantization(with_sliding_window(with_experts(dense_model("gpt-oss-20b", (2880, 24), (64, 8, 64), (2880, 201088), 131072), (32, 4), (2880, 0), 24), 128, 12),
-        Quantization::experts_only(QuantizationScheme::Mxfp4)),
+        ModelQuantization::for_experts_only(QuantizationScheme::Mxfp4)),
     with_quantization(with_sliding_window(with_experts(dense_model("gpt-oss-120b", (2880, 36), (64, 8, 64), (2880, 201088), 131072), (128, 4), (2880, 0), 36), 128, 18),
-        Quantization::experts_only(QuantizationScheme::Mxfp4)),
+        ModelQuantization::for_experts_only(QuantizationScheme::Mxfp4)),
     with_experts(dense_model("glm-4.5-air", (4096, 46), (96, 8, 128), (10944, 151552), 131072), (128, 8), (1408, 1408), 45),
     with_experts(dense_model("glm-4.5", (5120, 92), (96, 8, 128), (12288, 151552), 131072), (160, 8), (1536, 1536), 89),
     dense_model("yi-6b", (4096, 32), (32, 4, 128), (11008, 64000), 4096),
@@ -271,7 +271,7 @@ pub fn known_model_shape(repo: &str) -> Option<ModelShape> {
     let mut shape = known.shape.clone();
     shape.qk_norm =
         ["qwen3", "gemma-3", "minimax-m2"].iter().any(|family| known.name.starts_with(family));
-    if let Some(quantization) = Quantization::from_name(repo) {
+    if let Some(quantization) = ModelQuantization::from_name(repo) {
         shape.quantization = quantization;
         // Published FP8 checkpoints of Llama-4 quantize only the experts; NVIDIA's FP4 checkpoints
         // of DeepSeek do not quantize attention.
@@ -314,9 +314,9 @@ mod tests {
         let scout = quantization("RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic");
         assert_eq!(
             scout,
-            Quantization {
+            ModelQuantization {
                 keep_attention: true,
-                ..Quantization::all_weights(QuantizationScheme::Fp8)
+                ..ModelQuantization::for_all_weights(QuantizationScheme::Fp8)
             }
         );
         let scheme = |repo| quantization(repo).scheme;

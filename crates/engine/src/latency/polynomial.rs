@@ -53,7 +53,7 @@ pub(super) fn mean_prompt_tokens(batch: &BatchWork) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use crate::latency::{LatencyModel, SpeedFactors};
+    use crate::latency::{LatencyModel, SimulationSpeedFactors};
 
     use super::*;
 
@@ -64,9 +64,9 @@ mod tests {
         let mut decode = BatchWork::default();
         for _ in 0..4 {
             prefill.add_prompt_chunk(512, 0, None);
-            decode.add_decode(513, 1, None);
+            decode.add_decoding_sequence(513, 1, None);
         }
-        let step = |b| model.step_time(b, SpeedFactors::default());
+        let step = |b| model.step_time(b, SimulationSpeedFactors::default());
         assert_eq!(step(&prefill), Duration::from_nanos(49_362_902));
         assert_eq!(step(&decode), Duration::from_nanos(5_845_596));
     }

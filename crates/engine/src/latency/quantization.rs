@@ -39,7 +39,7 @@ impl QuantizationScheme {
 /// Storage format of a model's weights, and the weights that stay in bf16. Embeddings, router and
 /// output head are never quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Quantization {
+pub struct ModelQuantization {
     /// Storage format of the quantized weights.
     pub scheme: QuantizationScheme,
     /// Whether the weights of attention projections stay in bf16.
@@ -50,14 +50,14 @@ pub struct Quantization {
     pub keep_shared: bool,
 }
 
-impl Quantization {
+impl ModelQuantization {
     /// Creates a quantization of all weights that can be quantized.
-    pub const fn all_weights(scheme: QuantizationScheme) -> Self {
+    pub const fn for_all_weights(scheme: QuantizationScheme) -> Self {
         Self { scheme, keep_attention: false, keep_mlp: false, keep_shared: false }
     }
 
     /// Creates a quantization of the experts' weights only.
-    pub const fn experts_only(scheme: QuantizationScheme) -> Self {
+    pub const fn for_experts_only(scheme: QuantizationScheme) -> Self {
         Self { scheme, keep_attention: true, keep_mlp: true, keep_shared: false }
     }
 
@@ -123,7 +123,7 @@ impl Quantization {
         } else {
             return None;
         };
-        Some(Self::all_weights(scheme))
+        Some(Self::for_all_weights(scheme))
     }
 
     /// Parses the `--quantization` value of `vllm serve`; `None` if it is unknown.
@@ -140,7 +140,7 @@ impl Quantization {
             "modelopt_fp4" | "nvfp4" | "fp4" => QuantizationScheme::Fp4,
             _ => return None,
         };
-        Some(Self::all_weights(scheme))
+        Some(Self::for_all_weights(scheme))
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn quantization_methods_of_config_json_are_distinguished() {
-        let scheme = |v| Quantization::from_config(&v).scheme;
+        let scheme = |v| ModelQuantization::from_config(&v).scheme;
         assert_eq!(scheme(Value::Null), QuantizationScheme::None);
         let modelopt =
             |algorithm| scheme(json!({"quant_method": "modelopt", "quant_algo": algorithm}));
@@ -205,19 +205,19 @@ mod tests {
         assert_eq!(scheme(block), QuantizationScheme::Fp8Block);
         let norms = json!({"quant_method": "fp8", "modules_to_not_convert":
             ["lm_head", "model.layers.0.post_attention_layernorm", "model.layers.0.mlp.gate"]});
-        assert!(!Quantization::from_config(&norms).keep_attention);
+        assert!(!ModelQuantization::from_config(&norms).keep_attention);
         assert_eq!(scheme(json!({"quant_method": "awq", "bits": 4})), QuantizationScheme::Int4);
         let group = json!({"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}});
-        let scout = Quantization::from_config(&json!({
+        let scout = ModelQuantization::from_config(&json!({
             "quant_method": "compressed-tensors",
             "config_groups": {"group_0": group},
             "ignore": ["language_model.model.layers.0.self_attn.q_proj", "re:.*router"],
         }));
         assert_eq!(
             scout,
-            Quantization {
+            ModelQuantization {
                 keep_attention: true,
-                ..Quantization::all_weights(QuantizationScheme::Fp8)
+                ..ModelQuantization::for_all_weights(QuantizationScheme::Fp8)
             }
         );
     }

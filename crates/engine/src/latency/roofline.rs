@@ -10,7 +10,7 @@ use super::{BatchWork, CudaGraphs, QuantizationScheme};
 pub use coefficients::RooflineCoefficients;
 pub use error::RooflineError;
 use kernels::{AllReduceCost, ExchangeCost, KernelCostBuilder};
-pub use setup::RooflineSetup;
+pub use setup::RooflineModelSetup;
 
 /// Models step times from the layer sizes of a model and the bandwidth and arithmetic peak of a
 /// GPU.
@@ -18,7 +18,7 @@ pub use setup::RooflineSetup;
 /// The constructor folds all constants of a deployment, so a step costs a few dozen floating-point
 /// operations. Times are in us, sizes in bytes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Roofline {
+pub struct RooflineModel {
     gemms: Vec<GemmCost>,
     head: GemmCost,
     experts: Option<ExpertKernelCost>,
@@ -122,7 +122,7 @@ fn smooth_max(a: f64, b: f64) -> f64 {
 
 /// Duration of an engine step, split by component (matrix products, attention, ...), in us.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
-pub struct StepBreakdown {
+pub struct StepTimeBreakdown {
     /// Time of matrix products in the layers, in us.
     pub gemm: f64,
     /// Time of mixture-of-experts kernels, in us.
@@ -141,7 +141,7 @@ pub struct StepBreakdown {
     pub overhead: f64,
 }
 
-impl StepBreakdown {
+impl StepTimeBreakdown {
     /// Returns the duration of the whole step, the sum of all components, in us.
     pub fn total_us(&self) -> f64 {
         self.gemm
@@ -155,12 +155,12 @@ impl StepBreakdown {
     }
 }
 
-impl Roofline {
+impl RooflineModel {
     /// Builds the roofline model, with all constants of a deployment computed in advance.
     ///
     /// # Errors
     /// [`RooflineError`] names the number that cannot be used.
-    pub fn new(setup: &RooflineSetup) -> Result<Self, RooflineError> {
+    pub fn new(setup: &RooflineModelSetup) -> Result<Self, RooflineError> {
         check_setup(setup)?;
         let k = KernelCostBuilder::new(setup);
         let (shape, gpu, co) = (&setup.shape, &setup.gpu, &setup.coefficients);
@@ -215,7 +215,7 @@ impl Roofline {
 
     /// Returns the delay of a request with `prompt` tokens in the API server before the engine's
     /// queue, with `running` other requests in progress.
-    pub fn front_end_delay(&self, prompt: u32, running: u32) -> Duration {
+    pub fn front_end_processing_delay(&self, prompt: u32, running: u32) -> Duration {
         let (fixed, each, token) = self.front_end;
         let us = fixed + each * f64::from(running) + token * f64::from(prompt);
         Duration::from_nanos((us * 1e3) as u64)
@@ -239,13 +239,13 @@ impl Roofline {
     /// stages, whose batches get smaller, and without CUDA graphs, since large steps hide kernel
     /// launches.
     pub fn step_time_grows_with_batch(&self) -> bool {
-        self.stages <= 1 && !self.graphs.captured_sizes().is_empty()
+        self.stages <= 1 && !self.graphs.cudagraph_capture_sizes().is_empty()
     }
 
     /// Returns the time in a step of experts that are spread over data-parallel ranks, if each rank
     /// computes `tokens` tokens. Zero if they are not spread, or with pipeline or prefill context
     /// parallelism.
-    pub fn spread_expert_time(&self, tokens: f64) -> Duration {
+    pub fn distributed_expert_time(&self, tokens: f64) -> Duration {
         match self.experts {
             Some(experts) if experts.fan_in > 1.0 && self.stages == 1 && self.pcp <= 1 => {
                 Duration::from_nanos((experts.time_us(tokens) * 1e3).round() as u64)
@@ -259,11 +259,11 @@ impl Roofline {
         if batch.is_empty() {
             return Duration::ZERO;
         }
-        Duration::from_nanos((self.step_breakdown(batch).total_us() * 1e3).round() as u64)
+        Duration::from_nanos((self.step_time_breakdown(batch).total_us() * 1e3).round() as u64)
     }
 
     /// Returns the duration of an engine step over `batch`, split by component.
-    pub fn step_breakdown(&self, batch: &BatchWork) -> StepBreakdown {
+    pub fn step_time_breakdown(&self, batch: &BatchWork) -> StepTimeBreakdown {
         // There are as many batches in flight as stages. Each sequence is in one of them and waits
         // for all stages, with only a part of the other sequences.
         let batch = &match batch.sequence_count().min(self.stages) {
@@ -296,7 +296,7 @@ impl Roofline {
         } else {
             0.0
         };
-        let mut parts = StepBreakdown {
+        let mut parts = StepTimeBreakdown {
             gemm: self.gemms.iter().map(|g| g.time_us(tokens)).sum(),
             // Padding rows are equal and visit the same few experts.
             moe: self.experts.map_or(0.0, |e| e.time_us(batch.computed_tokens() as f64)),
@@ -326,7 +326,7 @@ impl Roofline {
         }
         let (more, least) = self.eager_prefill;
         let more = if self.graphs.is_large_step(tokens) { more } else { 0.0 };
-        let wait = match self.graphs.is_largest_graph_exceeded(tokens) {
+        let wait = match self.graphs.exceeds_largest_graph(tokens) {
             true => smooth_max(kernels, least) - kernels,
             false => 0.0,
         };
@@ -336,7 +336,7 @@ impl Roofline {
 
 /// Returns the times of large prompt steps of all layers, in us: added to their kernels, and the
 /// minimum to launch the kernels without a CUDA graph.
-fn eager_prefill_us(setup: &RooflineSetup) -> (f64, f64) {
+fn eager_prefill_us(setup: &RooflineModelSetup) -> (f64, f64) {
     let (added, least) = setup.gpu.eager_prefill_us;
     let [fp4, others] = setup.gpu.eager_experts_us;
     let least = match setup.shape.quantization.scheme {
@@ -348,7 +348,7 @@ fn eager_prefill_us(setup: &RooflineSetup) -> (f64, f64) {
     (added * layers, least * layers)
 }
 
-fn check_setup(setup: &RooflineSetup) -> Result<(), RooflineError> {
+fn check_setup(setup: &RooflineModelSetup) -> Result<(), RooflineError> {
     for (what, n) in [
         ("tensor-parallel size", setup.tp),
         ("pipeline-parallel size", setup.pp),

@@ -3,7 +3,7 @@
 
 /// Default sampling parameters of a model, as in its `generation_config.json`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SamplingDefaults {
+pub struct ModelSamplingDefaults {
     /// Cumulative probability of the tokens that sampling keeps; 1: keep all.
     pub top_p: f64,
     /// Maximum number of tokens that sampling keeps; 0: keep all.
@@ -12,7 +12,7 @@ pub struct SamplingDefaults {
     pub repetition_penalty: f64,
 }
 
-impl SamplingDefaults {
+impl ModelSamplingDefaults {
     /// Returns whether sampling truncates the vocabulary (top-p or top-k) in every step.
     pub fn truncates_vocabulary(self) -> bool {
         self.top_p < 1.0 || self.top_k > 0
@@ -65,12 +65,12 @@ const SAMPLING_FAMILIES: &[SamplingFamily] = &[
 
 /// Returns the default sampling parameters of a known repository
 /// (`meta-llama/Llama-3.1-8B-Instruct`), or `None`.
-pub fn sampling_defaults(repo: &str) -> Option<SamplingDefaults> {
+pub fn sampling_defaults(repo: &str) -> Option<ModelSamplingDefaults> {
     let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
     let name = name.replace('_', "-");
     let family =
         SAMPLING_FAMILIES.iter().find(|(words, ..)| words.iter().all(|word| name.contains(word)));
-    family.map(|&(_, top_p, top_k, repetition_penalty)| SamplingDefaults {
+    family.map(|&(_, top_p, top_k, repetition_penalty)| ModelSamplingDefaults {
         top_p,
         top_k,
         repetition_penalty,

@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-use super::Quantization;
+use super::ModelQuantization;
 
 /// Layer sizes of a model, as in its `config.json`.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,16 +26,16 @@ pub struct ModelShape {
     /// Multi-head latent attention (DeepSeek), if used; replaces `kv_heads`.
     pub mla: Option<LatentAttentionShape>,
     /// Mixture of experts, if used.
-    pub moe: Option<ExpertsShape>,
+    pub moe: Option<MoeShape>,
     /// Sliding-window attention of some layers, if used.
     pub window: Option<SlidingWindowLayers>,
     /// Layers with a recurrent state instead of keys and values, if any.
-    pub state: Option<StateLayers>,
+    pub state: Option<RecurrentStateLayers>,
     /// Whether separate kernels normalize queries and keys (Qwen3, Gemma 3, MiniMax). Llama 4's
     /// norm has no weights and no visible effect in recorded runs.
     pub qk_norm: bool,
     /// Quantization of the model's weights.
-    pub quantization: Quantization,
+    pub quantization: ModelQuantization,
     /// Maximum context length, in tokens (`max_position_embeddings`).
     pub max_context: u32,
 }
@@ -57,7 +57,7 @@ pub struct LatentAttentionShape {
 
 /// Sizes of a mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExpertsShape {
+pub struct MoeShape {
     /// Number of routed experts per layer.
     pub experts: u32,
     /// Number of routed experts that each token visits.
@@ -85,7 +85,7 @@ pub struct SlidingWindowLayers {
 /// **Source:** vLLM 0.33 `vllm/model_executor/layers/mamba/mamba_utils.py`,
 /// `MambaStateShapeCalculator`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StateLayers {
+pub struct RecurrentStateLayers {
     /// Number of layers with a recurrent state.
     pub layers: u32,
     /// Number of channels of the short convolution that are in no channel group.
@@ -102,9 +102,9 @@ pub struct StateLayers {
     pub checkpoints: bool,
 }
 
-impl StateLayers {
+impl RecurrentStateLayers {
     /// Returns the size of a layer's recurrent state on each of `tp` GPUs, in bytes.
-    pub fn state_bytes(&self, tp: u32) -> u64 {
+    pub fn recurrent_state_bytes(&self, tp: u32) -> u64 {
         let tp = tp.max(1);
         let (groups, width) = self.groups;
         let groups = if groups.is_multiple_of(tp) { groups } else { groups.max(tp) };
@@ -116,7 +116,7 @@ impl StateLayers {
 
 /// Reports a `config.json` without usable layer sizes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ShapeError {
+pub enum ModelShapeError {
     /// A layer size is missing in the `config.json`; its key is named.
     #[error("config.json has no {0} (a positive whole number)")]
     Missing(&'static str),
@@ -153,11 +153,13 @@ impl ModelShape {
         let part = |layers: u32| layers.div_ceil(stages.max(1));
         Self {
             layers: part(self.layers),
-            moe: self.moe.map(|moe| ExpertsShape { layers: part(moe.layers), ..moe }),
+            moe: self.moe.map(|moe| MoeShape { layers: part(moe.layers), ..moe }),
             window: self
                 .window
                 .map(|window| SlidingWindowLayers { layers: part(window.layers), ..window }),
-            state: self.state.map(|state| StateLayers { layers: part(state.layers), ..state }),
+            state: self
+                .state
+                .map(|state| RecurrentStateLayers { layers: part(state.layers), ..state }),
             ..self.clone()
         }
     }
@@ -165,13 +167,13 @@ impl ModelShape {
     /// Reads the layer sizes from a `config.json`; for multimodal models from its text model.
     ///
     /// # Errors
-    /// [`ShapeError`] if a size is missing or zero.
-    pub fn from_config(config: &Value) -> Result<Self, ShapeError> {
+    /// [`ModelShapeError`] if a size is missing or zero.
+    pub fn from_config(config: &Value) -> Result<Self, ModelShapeError> {
         let text = text_model_config(config);
         let number = |keys: &[&str]| keys.iter().find_map(|key| text[*key].as_u64());
         let need = |keys: &[&'static str]| match number(keys) {
-            None => Err(ShapeError::Missing(keys[0])),
-            Some(0) => Err(ShapeError::Zero { key: keys[0], value: 0 }),
+            None => Err(ModelShapeError::Missing(keys[0])),
+            Some(0) => Err(ModelShapeError::Zero { key: keys[0], value: 0 }),
             Some(n) => Ok(clamp_layer_size(n)),
         };
         let hidden = need(&["hidden_size", "n_embd", "d_model"])?;
@@ -199,7 +201,7 @@ impl ModelShape {
             .iter()
             .map(|part| &part["quantization_config"])
             .find(|q| q.is_object())
-            .map_or_else(Quantization::default, Quantization::from_config);
+            .map_or_else(ModelQuantization::default, ModelQuantization::from_config);
         let tied = [text, config].iter().find_map(|part| part["tie_word_embeddings"].as_bool());
         Ok(Self {
             hidden,
@@ -284,7 +286,7 @@ fn read_latent_attention(config: &Value) -> Option<LatentAttentionShape> {
     })
 }
 
-fn read_experts(config: &Value, layers: u32, intermediate: u32) -> Option<ExpertsShape> {
+fn read_experts(config: &Value, layers: u32, intermediate: u32) -> Option<MoeShape> {
     let experts = read_config_size(
         config,
         &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"],
@@ -309,7 +311,7 @@ fn read_experts(config: &Value, layers: u32, intermediate: u32) -> Option<Expert
     let every = read_config_size(config, &["decoder_sparse_step", "interleave_moe_layer_step"])
         .unwrap_or(1);
     let candidates = layers.saturating_sub(dense_first) / every.max(1);
-    Some(ExpertsShape {
+    Some(MoeShape {
         experts,
         per_token: per_token.unwrap_or(1).clamp(1, experts),
         intermediate: width,
@@ -345,7 +347,7 @@ fn read_sliding_window(config: &Value, kind: &str, layers: u32) -> Option<Slidin
 
 /// Reads the state layers of a `config.json`: gated delta nets (Qwen3-Next, Qwen3.5) and Mamba-2
 /// (Nemotron-H, Granite 4).
-fn read_state_layers(config: &Value, layers: u32) -> Option<StateLayers> {
+fn read_state_layers(config: &Value, layers: u32) -> Option<RecurrentStateLayers> {
     let number = |key: &'static str| read_config_size(config, &[key]);
     let listed = |kind: &str| {
         let types = config["layer_types"].as_array()?;
@@ -358,7 +360,7 @@ fn read_state_layers(config: &Value, layers: u32) -> Option<StateLayers> {
     {
         let (key, value) = (number("linear_key_head_dim")?, number("linear_value_head_dim")?);
         let every = number("full_attention_interval").unwrap_or(4).max(1);
-        return Some(StateLayers {
+        return Some(RecurrentStateLayers {
             layers: listed("linear_attention").unwrap_or(layers - layers / every),
             channels: 2 * keys * key + values * value,
             groups: (0, 0),
@@ -376,7 +378,7 @@ fn read_state_layers(config: &Value, layers: u32) -> Option<StateLayers> {
     let depth = read_config_size(config, &["ssm_state_size", "mamba_d_state"])?;
     // By default only Nemotron-H keeps float32 states.
     let is_narrow = pattern.is_none() || config["mamba_ssm_cache_dtype"].is_string();
-    Some(StateLayers {
+    Some(RecurrentStateLayers {
         layers: letters.or_else(|| listed("mamba"))?,
         channels: heads.saturating_mul(width),
         groups: (read_config_size(config, &["n_groups", "mamba_n_groups"]).unwrap_or(1), 2 * depth),
@@ -444,8 +446,8 @@ mod tests {
         .unwrap();
         let state = qwen.state.unwrap();
         // 3 tokens of 8192 channels, and 32 x 128 x 128 numbers.
-        assert_eq!((state.layers, state.state_bytes(1)), (36, 49_152 + 1_048_576));
-        assert_eq!(state.state_bytes(2), (49_152 + 1_048_576) / 2);
+        assert_eq!((state.layers, state.recurrent_state_bytes(1)), (36, 49_152 + 1_048_576));
+        assert_eq!(state.recurrent_state_bytes(2), (49_152 + 1_048_576) / 2);
         assert_eq!((qwen.attention_layer_count(), qwen.kv_bytes_per_token(1, 2)), (12, 12 * 2048));
         let nemotron = ModelShape::from_config(&json!({
             "model_type": "nemotron_h", "hidden_size": 4096, "num_hidden_layers": 52,
@@ -457,7 +459,7 @@ mod tests {
         .unwrap();
         let state = nemotron.state.unwrap();
         let convolution = (8192 + 2 * 8 * 128) * 3 * 2;
-        assert_eq!((state.layers, state.state_bytes(1)), (24, convolution + 4_194_304));
+        assert_eq!((state.layers, state.recurrent_state_bytes(1)), (24, convolution + 4_194_304));
         assert_eq!((nemotron.layers, nemotron.attention_layer_count()), (28, 4));
         assert!(!nemotron.gated && nemotron.moe.is_none());
     }

@@ -14,23 +14,23 @@ mod host;
 mod offload;
 mod rules;
 
-pub use config::{MockerConfig, MockerRole};
-pub use rules::MockerRules;
+pub use config::{DynamoMockerConfig, DynamoMockerRole};
+pub use rules::DynamoMockerRules;
 
 use super::SchedulerConfigError;
 use super::vllm::BatchScheduler;
 
 /// Schedules sequences with the rules of Dynamo's mocker.
-pub type MockerScheduler = BatchScheduler<MockerRules>;
+pub type DynamoMockerScheduler = BatchScheduler<DynamoMockerRules>;
 
-impl MockerScheduler {
+impl DynamoMockerScheduler {
     /// Creates an engine with the rules of Dynamo's mocker, without sequences.
     ///
     /// # Errors
     /// [`SchedulerConfigError`] names the setting that cannot work.
-    pub fn new(config: MockerConfig) -> Result<Self, SchedulerConfigError> {
+    pub fn new(config: DynamoMockerConfig) -> Result<Self, SchedulerConfigError> {
         config.check_config()?;
-        let rules = MockerRules::new(&config);
+        let rules = DynamoMockerRules::new(&config);
         Self::with_rules(config.into_vllm_config(), rules)
     }
 }

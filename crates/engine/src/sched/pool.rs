@@ -21,13 +21,13 @@ use rand_chacha::ChaCha8Rng;
 use crate::kv::{BlockAllocationRequest, BlockLeases, BlockPool, BlockTable};
 use crate::seq_map::SeqMap;
 use crate::{
-    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PromptTransfer, Scheduler,
+    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PromptKvTransfer, Scheduler,
     SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime, SubmitError, TimerQueue,
     TokenDelays,
 };
-use adapters::{AdapterSlotFit, AdapterSlots};
+use adapters::{LoraAdapterSlots, LoraSlotFit};
 pub use config::SlotSchedulerConfig;
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 /// Number of later sequences, with their LoRA adapter loaded, that may overtake a waiting sequence
 /// before it gets the next adapter slot.
@@ -44,7 +44,7 @@ pub struct SlotScheduler {
     free: Vec<u32>,
     locations: SeqMap<SequenceLocation>,
     waiting: VecDeque<WaitingSequence>,
-    adapters: AdapterSlots,
+    adapters: LoraAdapterSlots,
     epoch: u32,
     paused: Option<SimTime>,
     /// Whether [`Self::admit_to_free_slots`] is running, to prevent recursion.
@@ -87,7 +87,7 @@ impl SlotScheduler {
     pub fn new(config: SlotSchedulerConfig) -> Self {
         Self {
             blocks: config.kv.map(BlockPool::new),
-            adapters: AdapterSlots::new(config.max_loras, config.lora_load),
+            adapters: LoraAdapterSlots::new(config.max_loras, config.lora_load),
             leases: BlockLeases::default(),
             delays: Arc::new(config.delays.clone()),
             queries: 0,
@@ -206,8 +206,9 @@ impl SlotScheduler {
             cached,
             seq,
         });
-        let load =
-            self.token_delays_of(&running.seq).load_factor(self.running_count(), self.config.slots);
+        let load = self
+            .sequence_token_delays(&running.seq)
+            .delay_factor_under_load(self.running_count(), self.config.slots);
         let (prompt, transfer) = (running.seq.prompt, running.seq.transfer);
         let first = match self.recorded_token_gap(&running) {
             Some(gap) => gap,
@@ -215,7 +216,7 @@ impl SlotScheduler {
                 d.draw_first_token_delay(prompt, cached, transfer, load, rng)
             }),
         };
-        if transfer == PromptTransfer::RemotePrefill && running.seq.load_failure.is_none() {
+        if transfer == PromptKvTransfer::RemotePrefill && running.seq.load_failure.is_none() {
             let (tokens, took) = (external, first);
             out.push_back((now, SchedulerEvent::Fetched { id, tokens, took }));
         }
@@ -225,7 +226,7 @@ impl SlotScheduler {
         if due == now {
             self.release_tokens(now, index, out);
         } else {
-            self.timers.schedule(due, SlotTimer { slot: index, epoch });
+            self.timers.schedule_item(due, SlotTimer { slot: index, epoch });
         }
     }
 
@@ -280,12 +281,14 @@ impl SlotScheduler {
             return;
         };
         if running.seq.load_failure.is_some() {
-            self.handle_load_failure(now, index, running, out);
+            self.handle_kv_load_failure(now, index, running, out);
             return;
         }
         let id = running.seq.id;
         let (mut released, mut due) = (0u32, None);
-        if running.seq.timeline.is_none() && self.token_delays_of(&running.seq).itl.0.is_zero() {
+        if running.seq.timeline.is_none()
+            && self.sequence_token_delays(&running.seq).itl.0.is_zero()
+        {
             released = running.seq.output.saturating_sub(running.released);
             running.released += released;
         }
@@ -311,7 +314,7 @@ impl SlotScheduler {
         let epoch = running.epoch;
         self.slots[index as usize] = Some(running);
         match due {
-            Some(at) => self.timers.schedule(at, SlotTimer { slot: index, epoch }),
+            Some(at) => self.timers.schedule_item(at, SlotTimer { slot: index, epoch }),
             None => self.finish_sequence(now, index, SequenceEndReason::Finished, out),
         }
     }
@@ -328,7 +331,7 @@ impl SlotScheduler {
         };
         self.free.push(index);
         self.locations.remove(&running.seq.id);
-        let hands_over = running.seq.transfer == PromptTransfer::RemoteDecode
+        let hands_over = running.seq.transfer == PromptKvTransfer::RemoteDecode
             && end == SequenceEndReason::Finished;
         if let Some(blocks) = &mut self.blocks {
             match self.config.lease {
@@ -382,8 +385,8 @@ impl SlotScheduler {
         let mut loadable = None;
         for (index, waiting) in self.waiting.iter().enumerate() {
             let fit = self.adapters.adapter_slot_fit(waiting.seq.lora);
-            if fit == AdapterSlotFit::Ready
-                || (fit == AdapterSlotFit::Loadable && waiting.passed >= MAX_ADAPTER_OVERTAKES)
+            if fit == LoraSlotFit::Ready
+                || (fit == LoraSlotFit::Loadable && waiting.passed >= MAX_ADAPTER_OVERTAKES)
             {
                 return Some(index);
             }
@@ -392,7 +395,7 @@ impl SlotScheduler {
                 // fits.
                 return loadable;
             }
-            if fit == AdapterSlotFit::Loadable {
+            if fit == LoraSlotFit::Loadable {
                 loadable = loadable.or(Some(index));
             }
         }
@@ -409,16 +412,16 @@ impl SlotScheduler {
         f: impl FnOnce(&TokenDelays, &mut ChaCha8Rng) -> Duration,
     ) -> Duration {
         let (seed, key) = (self.config.seed, running.seq.key);
-        let fresh = || request_rng(seed, key, StreamPurpose::Latency);
+        let fresh = || request_rng(seed, key, RandomStreamPurpose::Latency);
         let delays = running.seq.delays.as_deref().unwrap_or(&self.delays);
-        if delays.is_deterministic() {
+        if delays.has_deterministic_delays() {
             return f(delays, &mut fresh());
         }
         let rng = running.rng.get_or_insert_with(|| Box::new(fresh()));
         f(delays, rng)
     }
 
-    pub(super) fn token_delays_of<'a>(&'a self, seq: &'a Sequence) -> &'a TokenDelays {
+    pub(super) fn sequence_token_delays<'a>(&'a self, seq: &'a Sequence) -> &'a TokenDelays {
         seq.delays.as_deref().unwrap_or(&self.delays)
     }
 
@@ -428,7 +431,7 @@ impl SlotScheduler {
         let next = running.released as usize;
         let at = *timeline.get(next)?;
         let before = next.checked_sub(1).map_or(Duration::ZERO, |i| timeline[i]);
-        Some(self.token_delays_of(&running.seq).divide_by_speedup(at.saturating_sub(before)))
+        Some(self.sequence_token_delays(&running.seq).divide_by_speedup(at.saturating_sub(before)))
     }
 
     fn next_token_gap(&mut self, running: &mut RunningSequence) -> Duration {
@@ -440,11 +443,11 @@ impl SlotScheduler {
         if let Some(gap) = self.recorded_token_gap(running) {
             return gap;
         }
-        let delays = self.token_delays_of(&running.seq);
+        let delays = self.sequence_token_delays(&running.seq);
         if delays.itl.0.is_zero() {
             return Duration::ZERO;
         }
-        let load = delays.load_factor(self.running_count(), self.config.slots);
+        let load = delays.delay_factor_under_load(self.running_count(), self.config.slots);
         if delays.itl.1.is_zero() {
             return delays.mean_inter_token_delay(load);
         }
@@ -461,7 +464,7 @@ impl Scheduler for SlotScheduler {
         let startable = self.paused.is_none()
             && self.has_free_slot()
             && self.waiting.is_empty()
-            && self.adapters.adapter_slot_fit(seq.lora) != AdapterSlotFit::No;
+            && self.adapters.adapter_slot_fit(seq.lora) != LoraSlotFit::No;
         self.check_fits(&seq)?;
         let mut seq = seq;
         if seq.delays.is_none() {
@@ -496,7 +499,7 @@ impl Scheduler for SlotScheduler {
         let mut queued = self.waiting.len();
         for seq in job {
             self.check_fits(seq)?;
-            if slots > 0 && self.adapters.adapter_slot_fit(seq.lora) != AdapterSlotFit::No {
+            if slots > 0 && self.adapters.adapter_slot_fit(seq.lora) != LoraSlotFit::No {
                 slots -= 1;
                 continue;
             }
@@ -525,8 +528,8 @@ impl Scheduler for SlotScheduler {
     }
 
     fn next_wakeup(&self) -> Option<SimTime> {
-        let timers = self.paused.is_none().then(|| self.timers.next_due());
-        let due = [timers.flatten(), self.leases.next_expiry()];
+        let timers = self.paused.is_none().then(|| self.timers.next_due_time());
+        let due = [timers.flatten(), self.leases.next_lease_expiry()];
         due.into_iter().flatten().min()
     }
 
@@ -535,7 +538,7 @@ impl Scheduler for SlotScheduler {
         if self.paused.is_some() {
             return;
         }
-        while let Some((due, timer)) = self.timers.pop_due(now) {
+        while let Some((due, timer)) = self.timers.pop_due_item(now) {
             let slot = self.slots.get(timer.slot as usize).and_then(Option::as_ref);
             if slot.is_some_and(|running| running.epoch == timer.epoch) {
                 self.release_tokens(due, timer.slot, out);
@@ -554,7 +557,7 @@ impl Scheduler for SlotScheduler {
 
     fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
         let blocks = self.blocks.as_ref();
-        blocks.map_or_else(KvBlockUsage::default, |blocks| blocks.block_usage(numbers))
+        blocks.map_or_else(KvBlockUsage::default, |blocks| blocks.kv_block_usage(numbers))
     }
 
     fn empty_token_slots(&self) -> u64 {
@@ -565,7 +568,7 @@ impl Scheduler for SlotScheduler {
         let empty = running.map(|running| {
             // The newest output token has no keys and values yet.
             let tokens = running.seq.prompt + running.released.saturating_sub(1);
-            blocks.empty_slots(&running.table, tokens)
+            blocks.empty_token_slots(&running.table, tokens)
         });
         empty.sum()
     }

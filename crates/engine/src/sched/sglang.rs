@@ -28,16 +28,16 @@ use std::time::Duration;
 
 use crate::latency::BatchWork;
 use crate::{
-    BlockKey, CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PrefixCacheReset,
-    PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason,
+    BlockKey, CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PrefixCacheResetScope,
+    PromptKvTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason,
     SequenceProgress, SubmitError,
 };
 use crate::{MAX_SIMULATED_DELAY, SimTime, TimerQueue};
 use vllm_sim_random::std_rng::StdRng;
 
 use super::{AdmittedSequence, SchedulerConfigError};
-pub use config::{SchedulePolicy, SglangConfig};
-use handoff::TransferDestinations;
+pub use config::{SglangConfig, SglangSchedulePolicy};
+use handoff::PrefillTransferDestinations;
 use radix::RadixTree;
 use seqs::{SequenceSlab, SequenceSlot};
 
@@ -59,7 +59,7 @@ pub struct SglangScheduler {
     hashes: HashMap<BlockKey, [u8; 32]>,
     seqs: SequenceSlab,
     waiting: VecDeque<SequenceSlot>,
-    destinations: TransferDestinations,
+    destinations: PrefillTransferDestinations,
     running: Vec<SequenceSlot>,
     pass: Option<ForwardPass>,
     spare: ForwardPass,
@@ -119,7 +119,7 @@ impl SglangScheduler {
             hashes: HashMap::new(),
             seqs: SequenceSlab::default(),
             waiting: VecDeque::new(),
-            destinations: TransferDestinations::default(),
+            destinations: PrefillTransferDestinations::default(),
             running: Vec::new(),
             pass: None,
             spare: ForwardPass::default(),
@@ -160,7 +160,7 @@ impl SglangScheduler {
     fn request_pass(&mut self, now: SimTime) {
         let work = !self.waiting.is_empty()
             || !self.running.is_empty()
-            || self.destinations.has_ready_sequences();
+            || self.destinations.has_transferred_sequences();
         if self.pass.is_none() && work && !self.paused && self.plan_at.is_none() {
             self.plan_at = Some(now);
         }
@@ -241,7 +241,7 @@ impl SglangScheduler {
             // The sequence stays in the batch, but needs no cache.
             seq.drained = true;
             let due = now + seq.tail;
-            self.tails.schedule(due, (slot, seq.generation));
+            self.tails.schedule_item(due, (slot, seq.generation));
             self.release_pages(slot);
         }
     }
@@ -278,7 +278,7 @@ impl SglangScheduler {
     fn release_pages(&mut self, slot: SequenceSlot) {
         let seq = &mut self.seqs[slot];
         self.radix.release_pages(seq.pages - seq.shared);
-        self.radix.unlock_path(seq.node);
+        self.radix.unlock_path_to_root(seq.node);
         seq.node = RadixTree::root_node();
         (seq.pages, seq.shared, seq.stored) = (0, 0, 0);
         seq.holds = false;
@@ -301,8 +301,8 @@ impl SglangScheduler {
         let fresh = &plan.keys[from as usize..known as usize];
         let (end, new) = self.radix.insert_pages(seq.node, fresh);
         if end != seq.node {
-            self.radix.lock_path(end);
-            self.radix.unlock_path(seq.node);
+            self.radix.lock_path_to_root(end);
+            self.radix.unlock_path_to_root(seq.node);
             seq.node = end;
         }
         // Another sequence computed the same pages; keep its copies.
@@ -348,11 +348,11 @@ impl Scheduler for SglangScheduler {
         let transfer = seq.transfer;
         let slot = self.seqs.insert(seq, self.config.max_model_len, self.arrivals);
         self.arrivals += 1;
-        if self.config.handoff && transfer == PromptTransfer::RemotePrefill {
+        if self.config.handoff && transfer == PromptKvTransfer::RemotePrefill {
             self.queue_remote_prompt(slot, now, out);
             return Ok(());
         }
-        self.seqs[slot].lends = self.config.handoff && transfer == PromptTransfer::RemoteDecode;
+        self.seqs[slot].lends = self.config.handoff && transfer == PromptKvTransfer::RemoteDecode;
         self.waiting.push_back(slot);
         self.request_pass(now);
         Ok(())
@@ -378,8 +378,8 @@ impl Scheduler for SglangScheduler {
 
     fn next_wakeup(&self) -> Option<SimTime> {
         let end = self.pass.as_ref().map(|pass| pass.end);
-        let fetched = self.destinations.next_fetch_end();
-        [end, self.plan_at, self.tails.next_due(), fetched].into_iter().flatten().min()
+        let fetched = self.destinations.next_prompt_transfer_end();
+        [end, self.plan_at, self.tails.next_due_time(), fetched].into_iter().flatten().min()
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {
@@ -389,13 +389,13 @@ impl Scheduler for SglangScheduler {
                 // A pass of zero duration ends before other inputs are handled.
                 may_plan |= pass.begun == due;
                 self.finish_pass(out);
-            } else if let Some((at, (slot, generation))) = self.tails.pop_due(due) {
+            } else if let Some((at, (slot, generation))) = self.tails.pop_due_item(due) {
                 let seq = &self.seqs[slot];
                 if seq.generation == generation && !seq.dead {
                     self.stop_sequence(slot, SequenceEndReason::Finished, at, out);
                     self.request_pass(at);
                 }
-            } else if self.end_due_fetch(due, out) {
+            } else if self.end_due_prompt_transfer(due, out) {
                 // The next iteration handles the events that are due then.
             } else if due < now || may_plan {
                 self.plan_at = None;
@@ -425,7 +425,7 @@ impl Scheduler for SglangScheduler {
                 self.end_abandoned_pass(now);
             }
             EngineCommand::ResetPrefixCache(reset) => {
-                if reset == PrefixCacheReset::WhenIdle
+                if reset == PrefixCacheResetScope::WhenIdle
                     && self.radix.available_pages() < self.config.num_pages
                 {
                     return false;
@@ -444,7 +444,7 @@ impl Scheduler for SglangScheduler {
             EngineCommand::ResetHostTier | EngineCommand::ResetEncoderCache => return false,
             EngineCommand::Release(id) => return self.free_fetched_pages(now, id, out),
             EngineCommand::Delays(delays) => {
-                let taken = self.config.latency.replace_delays(&delays);
+                let taken = self.config.latency.replace_token_delays(&delays);
                 if taken {
                     self.recompute_pass_end(now);
                 }
@@ -475,7 +475,7 @@ impl Scheduler for SglangScheduler {
     }
 
     fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
-        self.radix.page_usage(self.config.num_pages, numbers)
+        self.radix.kv_page_usage(self.config.num_pages, numbers)
     }
 
     fn stats(&self) -> EngineStats {

@@ -1,8 +1,8 @@
 use super::SchedulerConfigError;
-use super::mocker::{MockerConfig, MockerScheduler};
+use super::mocker::{DynamoMockerConfig, DynamoMockerScheduler};
 use super::pool::{SlotScheduler, SlotSchedulerConfig};
 use super::sglang::{SglangConfig, SglangScheduler};
-use super::vllm::{VllmConfig, VllmScheduler};
+use super::vllm::{VllmScheduler, VllmSchedulerConfig};
 use crate::Scheduler;
 
 /// Selects the scheduler of an engine and holds its configuration.
@@ -11,9 +11,9 @@ pub enum SchedulerSpec {
     /// Sequences run on independent slots without batching, as in llm-d-inference-sim.
     Pool(Box<SlotSchedulerConfig>),
     /// Continuous batching as vLLM's scheduler does it.
-    Vllm(Box<VllmConfig>),
+    Vllm(Box<VllmSchedulerConfig>),
     /// Continuous batching as Dynamo's mocker of vLLM's scheduler does it.
-    Mocker(Box<MockerConfig>),
+    Mocker(Box<DynamoMockerConfig>),
     /// Continuous batching as SGLang's scheduler does it.
     Sglang(Box<SglangConfig>),
 }
@@ -52,7 +52,7 @@ impl SchedulerSpec {
     /// Batching schedulers record admissions. vLLM and the mocker also report several steps that
     /// release one token each as one event.
     #[must_use]
-    pub fn for_virtual_time(mut self) -> Self {
+    pub fn configured_for_virtual_time(mut self) -> Self {
         match &mut self {
             Self::Pool(_) => {}
             Self::Vllm(config) => {
@@ -87,7 +87,7 @@ impl SchedulerSpec {
         Ok(match self {
             Self::Pool(config) => Box::new(SlotScheduler::new(*config)),
             Self::Vllm(config) => Box::new(VllmScheduler::new(*config)?),
-            Self::Mocker(config) => Box::new(MockerScheduler::new(*config)?),
+            Self::Mocker(config) => Box::new(DynamoMockerScheduler::new(*config)?),
             Self::Sglang(config) => Box::new(SglangScheduler::new(*config)?),
         })
     }

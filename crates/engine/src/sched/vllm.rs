@@ -36,36 +36,37 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::kv::{BlockLeases, BlockPool, BlockPoolConfig, HostCache};
-use crate::step_log::StepRecord;
+use crate::step_log::StepLogRecord;
 use crate::{
     CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler, SchedulerEvent,
     SeqId, Sequence, SequenceEndReason, SequenceProgress, SubmitError,
 };
 use crate::{SimTime, TimerQueue};
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 use super::{AdmittedSequence, SchedulerConfigError};
 use adapters::LoraSlots;
 use bulk_decode::BulkDecode;
-use cadence::PrefillCadence;
+use cadence::PrefillIntervalState;
 pub use config::{
-    ChunkedPrefillConfig, EncoderConfig, LoraConfig, PreemptionVictim, ReportingConfig,
-    SchedulingPolicy, SpeculationConfig, TransferConfig, VllmConfig,
+    ChunkedPrefillConfig, EncoderSchedulingConfig, LoraConfig, PreemptionVictim,
+    PrefillTransferConfig, SchedulerReportingConfig, SchedulingPolicy, SpeculativeDecodingConfig,
+    VllmSchedulerConfig,
 };
 use encoder_cache::{EncoderCache, MediaReferences};
 pub(in crate::sched) use rules::tokens_with_block_keys;
-pub use rules::{SchedulingRules, VllmRules};
+pub use rules::{SchedulingRules, VllmSchedulingRules};
 use seqs::{SequenceSlab, SequenceSlot, WaitingClass};
 use step::{ScheduledStep, StepReports};
 use waiting::{PauseState, WaitingQueue};
 
 /// Schedules sequences with vLLM's rules.
-pub type VllmScheduler = BatchScheduler<VllmRules>;
+pub type VllmScheduler = BatchScheduler<VllmSchedulingRules>;
 
 /// Implements continuous batching with the rules of vLLM or of a scheduler derived from it.
 #[derive(Debug)]
 pub struct BatchScheduler<R: SchedulingRules> {
-    pub(in crate::sched) config: VllmConfig,
+    pub(in crate::sched) config: VllmSchedulerConfig,
     pub(in crate::sched) rules: R,
     pub(in crate::sched) pool: BlockPool,
     host: Option<Box<HostCache>>,
@@ -86,7 +87,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     timers: TimerQueue<(SequenceSlot, u32)>,
     leases: BlockLeases,
     pub(in crate::sched) fetching: usize,
-    cadence: PrefillCadence,
+    cadence: PrefillIntervalState,
     loras: LoraSlots,
     encoder: Option<Box<EncoderCache>>,
     pub(in crate::sched) window: Option<u32>,
@@ -111,14 +112,14 @@ impl VllmScheduler {
     ///
     /// # Errors
     /// [`SchedulerConfigError`] names the setting that cannot work.
-    pub fn new(config: VllmConfig) -> Result<Self, SchedulerConfigError> {
-        Self::with_rules(config, VllmRules)
+    pub fn new(config: VllmSchedulerConfig) -> Result<Self, SchedulerConfigError> {
+        Self::with_rules(config, VllmSchedulingRules)
     }
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     pub(in crate::sched) fn with_rules(
-        config: VllmConfig,
+        config: VllmSchedulerConfig,
         rules: R,
     ) -> Result<Self, SchedulerConfigError> {
         config.check_config()?;
@@ -128,7 +129,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             prefix_caching: config.enable_prefix_caching,
             events: config.reporting.kv_events,
         });
-        let pool = pool.with_caching_delay(u32::from(config.async_scheduling));
+        let pool = pool.with_block_caching_delay(u32::from(config.async_scheduling));
         let pool = match &config.layer_groups {
             None => pool,
             Some(groups) => pool.with_layer_groups(groups, &config.layer_group_limits()),
@@ -158,7 +159,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             timers: TimerQueue::default(),
             leases: BlockLeases::default(),
             fetching: 0,
-            cadence: PrefillCadence::default(),
+            cadence: PrefillIntervalState::default(),
             loras: LoraSlots::default(),
             counts: ChangeCounts::default(),
             stats: EngineStats::default(),
@@ -166,7 +167,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Returns the configuration of the engine.
-    pub fn config(&self) -> &VllmConfig {
+    pub fn config(&self) -> &VllmSchedulerConfig {
         &self.config
     }
 
@@ -199,7 +200,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     fn schedule_steps(&mut self, now: SimTime, out: &mut Outbox) {
         if self.flight.is_empty() && !self.reports.failed_loads.is_empty() {
-            self.publish_between_steps(now, out);
+            self.publish_kv_events_between_steps(now, out);
         }
         if !self.may_schedule_step() {
             // Without requests to run, vLLM's engine core empties its queue of steps.
@@ -230,7 +231,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 break;
             }
             if std::mem::take(&mut self.reports.has_empty_step) {
-                self.publish_between_steps(now, out);
+                self.publish_kv_events_between_steps(now, out);
             }
             if self.flight.is_empty() {
                 self.start_step(&mut step, now);
@@ -249,9 +250,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn discard_empty_step(&mut self, mut step: Box<ScheduledStep>, now: SimTime, out: &mut Outbox) {
         match self.flight.back_mut() {
             Some(last) => last.rejected.append(&mut step.rejected),
-            None => self.publish_between_steps(now, out),
+            None => self.publish_kv_events_between_steps(now, out),
         }
-        self.start_copies_of_empty_step(&mut step, now);
+        self.start_host_copies_of_empty_step(&mut step, now);
         step.report_rejected_sequences(now, out);
         step.clear();
         self.spare.push(step);
@@ -276,7 +277,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.advance_host_copies(&mut step, now, out);
         }
         R::on_step_ended(self, now, out);
-        self.expire_leases(now);
+        self.expire_block_leases(now);
         if !step.is_dummy {
             let prompt_tokens = step.prompt_tokens;
             let begun = step.begun;
@@ -325,11 +326,9 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             SchedulingPolicy::Fcfs => (WaitingClass::Plain, 0, order),
             SchedulingPolicy::Priority => (WaitingClass::Plain, seq.priority, order),
         };
-        let draws = self
-            .config
-            .speculation
-            .as_ref()
-            .map(|_| Box::new(request_rng(self.config.seed, seq.key, StreamPurpose::Latency)));
+        let draws = self.config.speculation.as_ref().map(|_| {
+            Box::new(request_rng(self.config.seed, seq.key, RandomStreamPurpose::Latency))
+        });
         let grammar = seq.grammar;
         let most = self.rules.max_sequence_tokens(&self.config);
         let media = self.encoder.as_ref().and(seq.media.clone());
@@ -341,7 +340,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         seq.draws = draws;
         if let Some(grammar) = grammar {
             seq.step.is_deferred = true;
-            self.timers.schedule(now + grammar.takes, (slot, seq.generation));
+            self.timers.schedule_item(now + grammar.takes, (slot, seq.generation));
         }
         if R::accept_remote_prompt(self, slot, now, out) {
             return Ok(());
@@ -377,9 +376,12 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             (a, b) => a.or(b),
         };
         let end = self.flight.front().map(|step| step.end);
-        let soonest = earlier(earlier(end, self.plan_at), self.timers.next_due());
+        let soonest = earlier(earlier(end, self.plan_at), self.timers.next_due_time());
         match end {
-            None => earlier(soonest, earlier(self.leases.next_expiry(), self.next_host_copy_end())),
+            None => earlier(
+                soonest,
+                earlier(self.leases.next_lease_expiry(), self.next_host_copy_end()),
+            ),
             // Leases and copies that end in a step take effect at its end.
             Some(_) => soonest,
         }
@@ -399,15 +401,15 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 let instant = self.flight.front().is_some_and(|step| step.begun == due);
                 may_plan |= instant && R::INSTANT_STEPS_COME_FIRST;
                 self.finish_step(out);
-            } else if let Some((at, (slot, generation))) = self.timers.pop_due(due) {
+            } else if let Some((at, (slot, generation))) = self.timers.pop_due_item(due) {
                 self.handle_due_timer(at, slot, generation, out);
             } else if self.flight.is_empty()
-                && self.leases.next_expiry().is_some_and(|at| at <= due)
+                && self.leases.next_lease_expiry().is_some_and(|at| at <= due)
             {
-                if self.expire_leases(due) {
+                if self.expire_block_leases(due) {
                     self.request_scheduling_pass(due);
                 }
-            } else if self.complete_copies_while_idle(due, out) {
+            } else if self.complete_host_copies_while_idle(due, out) {
             } else if due < now || may_plan {
                 self.plan_at = None;
                 may_plan = false;
@@ -455,7 +457,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             EngineCommand::Release(id) => {
                 let held = self.leases.has_lease(id);
                 self.leases.end_lease(id, now);
-                if self.flight.is_empty() && self.expire_leases(now) {
+                if self.flight.is_empty() && self.expire_block_leases(now) {
                     self.request_scheduling_pass(now);
                 }
                 return held;
@@ -467,7 +469,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 if !delays.kv_transfer_per_token.is_zero() {
                     self.config.transfer.fetch.1 = delays.kv_transfer_per_token;
                 }
-                let taken = self.config.latency.replace_delays(&delays);
+                let taken = self.config.latency.replace_token_delays(&delays);
                 if taken {
                     self.recompute_step_end(now);
                 }
@@ -496,7 +498,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
-        self.pool.block_usage(numbers)
+        self.pool.kv_block_usage(numbers)
     }
 
     fn stats(&self) -> EngineStats {
@@ -507,7 +509,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             running: self.running.len(),
             waiting: self.waiting.len() - deferred,
             deferred: self.fetching + deferred,
-            held: self.held_back_sequence_count(),
+            held: self.paused_sequence_count(),
             fetches: self.seqs.fetches,
             host,
             used_blocks: self.pool.used_block_count(),
@@ -517,14 +519,14 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn empty_token_slots(&self) -> u64 {
-        self.seqs.tables().map(|(table, tokens)| self.pool.empty_slots(table, tokens)).sum()
+        self.seqs.tables().map(|(table, tokens)| self.pool.empty_token_slots(table, tokens)).sum()
     }
 
     fn take_admissions(&mut self, into: &mut Vec<AdmittedSequence>) {
         into.append(&mut self.reports.admissions);
     }
 
-    fn take_step_log(&mut self, into: &mut Vec<StepRecord>) {
+    fn take_step_log(&mut self, into: &mut Vec<StepLogRecord>) {
         into.extend(self.reports.log.iter_mut().flat_map(|log| log.drain(..)));
     }
 

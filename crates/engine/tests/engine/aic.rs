@@ -4,13 +4,14 @@ use std::path::Path;
 
 use serde_json::json;
 use vllm_sim_engine::latency::{
-    AicSetup, AicStepTimes, BatchWork, MixedStepTiming, ModelShape, StepOverhead,
+    AiConfiguratorSetup, AiConfiguratorStepTimes, BatchWork, MixedStepTiming, ModelShape,
+    StepOverhead,
 };
 
-fn setup() -> AicSetup {
+fn setup() -> AiConfiguratorSetup {
     let config = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 128});
-    AicSetup {
+    AiConfiguratorSetup {
         shape: ModelShape::from_config(&config).expect("is a shape"),
         system: "h100_sxm".to_owned(),
         backend: "vllm".to_owned(),
@@ -24,9 +25,9 @@ fn setup() -> AicSetup {
     }
 }
 
-fn open(setup: &AicSetup) -> Result<AicStepTimes, String> {
+fn open(setup: &AiConfiguratorSetup) -> Result<AiConfiguratorStepTimes, String> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/aic");
-    AicStepTimes::open(&data, setup).map_err(|error| error.to_string())
+    AiConfiguratorStepTimes::open(&data, setup).map_err(|error| error.to_string())
 }
 
 /// Returns the time of a kernel that moves `bytes` bytes, in ms.
@@ -50,23 +51,23 @@ fn aic_pass_time_is_the_sum_of_kernel_times() {
     near(aic.prefill_ms(1, 8, 8), prefill);
 
     let mut batch = BatchWork::default();
-    batch.add_decode(10, 1, None);
-    batch.add_decode(10, 1, None);
+    batch.add_decoding_sequence(10, 1, None);
+    batch.add_decoding_sequence(10, 1, None);
     batch.add_prompt_chunk(8, 8, None);
     // The mocker looks up one token more.
-    near(aic.step_ms(&batch), prefill + aic.decode_ms(2, 2, 11));
-    let combined = open(&AicSetup { mixed: MixedStepTiming::Combined, ..setup() });
-    assert!(combined.expect("can be opened").step_ms(&batch) < prefill + decode);
+    near(aic.step_kernels_ms(&batch), prefill + aic.decode_ms(2, 2, 11));
+    let combined = open(&AiConfiguratorSetup { mixed: MixedStepTiming::Combined, ..setup() });
+    assert!(combined.expect("can be opened").step_kernels_ms(&batch) < prefill + decode);
 }
 
 /// Returns a small model with the attention and the shared expert of DeepSeek-V3, and with 64
 /// heads, served by SGLang on two GPUs.
-fn deepseek_setup() -> AicSetup {
+fn deepseek_setup() -> AiConfiguratorSetup {
     let config = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 64,
         "intermediate_size": 128, "vocab_size": 256, "q_lora_rank": 1536, "kv_lora_rank": 512,
         "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_routed_experts": 4,
         "num_experts_per_tok": 2, "moe_intermediate_size": 128, "n_shared_experts": 1});
-    AicSetup {
+    AiConfiguratorSetup {
         shape: ModelShape::from_config(&config).expect("is a shape"),
         backend: "sglang".to_owned(),
         tp: 2,
@@ -109,7 +110,8 @@ fn deepseek_on_sglang_adds_single_kernels_of_attention() {
 fn deepseek_uses_measured_attention_blocks_first() {
     let kernels = open(&deepseek_setup()).expect("can be opened");
     // The fixture has blocks for an fp8 cache only.
-    let blocks = open(&AicSetup { kv_bytes: 1, ..deepseek_setup() }).expect("can be opened");
+    let blocks =
+        open(&AiConfiguratorSetup { kv_bytes: 1, ..deepseek_setup() }).expect("can be opened");
     let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a}, by hand {b}");
     // A block takes 100 times the minimum, with the two products of decode passes.
     let less = kernels.decode_ms(2, 2, 64) - blocks.decode_ms(2, 2, 64);
@@ -124,10 +126,10 @@ fn deepseek_uses_measured_attention_blocks_first() {
 fn overheads_are_added_to_kernel_times() {
     let plain = open(&setup()).expect("can be opened");
     let overhead = StepOverhead { step: 200.0, sequence: 3.0, mixed: 600.0 };
-    let with = open(&AicSetup { overhead, ..setup() }).expect("can be opened");
+    let with = open(&AiConfiguratorSetup { overhead, ..setup() }).expect("can be opened");
     let mut batch = BatchWork::default();
-    batch.add_decode(10, 1, None);
-    let step_ms = |aic: &AicStepTimes, batch: &BatchWork| {
+    batch.add_decoding_sequence(10, 1, None);
+    let step_ms = |aic: &AiConfiguratorStepTimes, batch: &BatchWork| {
         let (prefill, decode) = aic.prefill_decode_step_ms(batch);
         prefill + decode
     };
@@ -140,7 +142,7 @@ fn overheads_are_added_to_kernel_times() {
 
 #[test]
 fn aic_error_names_missing_table_values() {
-    let error = |change: &dyn Fn(&mut AicSetup)| {
+    let error = |change: &dyn Fn(&mut AiConfiguratorSetup)| {
         let mut setup = setup();
         change(&mut setup);
         open(&setup).expect_err("is not there")
@@ -159,7 +161,7 @@ fn aic_error_names_missing_table_values() {
     assert!(small.starts_with("gemm_perf has no n 8, k 64"), "{small}");
     let split = error(&|setup| setup.tp = 2);
     assert!(split.starts_with("custom_allreduce_perf has no"), "{split}");
-    let deepseek = |change: &dyn Fn(&mut AicSetup)| {
+    let deepseek = |change: &dyn Fn(&mut AiConfiguratorSetup)| {
         error(&|setup| {
             *setup = deepseek_setup();
             change(setup);
@@ -174,6 +176,7 @@ fn aic_error_names_missing_table_values() {
         (setup.backend, setup.tp) = ("vllm".to_owned(), 1);
     });
     assert!(vllm.starts_with("mla_context_module_perf has no any row"), "{vllm}");
-    let nowhere = AicStepTimes::open(Path::new("/nowhere"), &setup()).expect_err("is not there");
+    let nowhere =
+        AiConfiguratorStepTimes::open(Path::new("/nowhere"), &setup()).expect_err("is not there");
     assert!(nowhere.to_string().starts_with("/nowhere contains no kernel tables"));
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vllm_sim_engine::TokenDelays;
-use vllm_sim_engine::kv::{BlockPoolConfig, MockerHostCacheConfig};
-use vllm_sim_engine::latency::SpeedFactors;
-use vllm_sim_engine::sched::mocker::{MockerConfig, MockerRole};
+use vllm_sim_engine::kv::{BlockPoolConfig, DynamoMockerHostCacheConfig};
+use vllm_sim_engine::latency::SimulationSpeedFactors;
+use vllm_sim_engine::sched::mocker::{DynamoMockerConfig, DynamoMockerRole};
 use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
-use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
+use vllm_sim_engine::sched::sglang::{SglangConfig, SglangSchedulePolicy};
 use vllm_sim_engine::sched::vllm::{
-    ChunkedPrefillConfig, LoraConfig, PreemptionVictim, ReportingConfig, SchedulingPolicy,
-    SpeculationConfig, TransferConfig, VllmConfig,
+    ChunkedPrefillConfig, LoraConfig, PreemptionVictim, PrefillTransferConfig,
+    SchedulerReportingConfig, SchedulingPolicy, SpeculativeDecodingConfig, VllmSchedulerConfig,
 };
 
 use crate::host_tier::{any_host_cache_config, config_for_layer_groups};
@@ -31,7 +31,11 @@ pub(crate) fn sglang() -> impl Strategy<Value = SglangConfig> {
             page_size,
             max_num_seqs,
             enable_prefix_caching: caching,
-            schedule_policy: if lpm { SchedulePolicy::Lpm } else { SchedulePolicy::Fifo },
+            schedule_policy: if lpm {
+                SglangSchedulePolicy::Lpm
+            } else {
+                SglangSchedulePolicy::Fifo
+            },
             chunked_prefill_size: chunk_pages * page_size,
             clip_max_new_tokens: clip,
             schedule_conservativeness: conservativeness,
@@ -80,7 +84,7 @@ pub(crate) fn pool() -> impl Strategy<Value = SlotSchedulerConfig> {
 const LONGEST: u32 = 160;
 
 /// Only whole engines: the other roles need a caller that moves prompts.
-pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
+pub(crate) fn mocker() -> impl Strategy<Value = DynamoMockerConfig> {
     let sizes = (6..60u32, 1..20u32, 1..12u32, 8..200u32, 1..5u32);
     let switches = proptest::array::uniform4(any::<bool>());
     let accept = proptest::option::weighted(0.3, proptest::collection::vec(0.0..=1.0, 1..4));
@@ -104,16 +108,16 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
             let num_gpu_blocks = num_gpu_blocks.max(least);
             let (all, decode, max_waiting) = rates;
             let has_tier = accept.is_empty() && !no_evict;
-            let tier = MockerHostCacheConfig {
+            let tier = DynamoMockerHostCacheConfig {
                 blocks: 1 + num_gpu_blocks * block_size % 50,
                 latency: Duration::from_millis(u64::from(block_size % 3)),
                 block_ns: (f64::from(num_gpu_blocks) * 2e4, f64::from(block_size) * 1e4),
             };
             // Without a default, so that a new setting does not compile until its values are
             // decided.
-            MockerConfig {
+            DynamoMockerConfig {
                 latency,
-                speed: SpeedFactors { all: f64::from(all), decode: f64::from(decode) },
+                speed: SimulationSpeedFactors { all: f64::from(all), decode: f64::from(decode) },
                 num_gpu_blocks,
                 block_size,
                 max_num_seqs,
@@ -125,7 +129,7 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
                 victim: if first { PreemptionVictim::First } else { PreemptionVictim::Last },
                 no_evict,
                 accept,
-                role: MockerRole::Whole,
+                role: DynamoMockerRole::Whole,
                 tier: has_tier.then_some(tier),
                 max_waiting,
                 kv_events: true,
@@ -138,7 +142,7 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
     )
 }
 
-pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
+pub(crate) fn vllm() -> impl Strategy<Value = VllmSchedulerConfig> {
     let sizes = (6..60u32, 1..20u32, 1..12u32, 8..200u32);
     let switches = proptest::array::uniform8(any::<bool>());
     let rest = (
@@ -161,9 +165,9 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
         // Preempting the oldest is only possible without layer groups.
         let layer_groups = layer_groups.filter(|_| !first);
         // Without a default, so that a new setting does not compile until its values are decided.
-        VllmConfig {
+        VllmSchedulerConfig {
             latency,
-            speed: SpeedFactors { all: f64::from(all), decode: f64::from(decode) },
+            speed: SimulationSpeedFactors { all: f64::from(all), decode: f64::from(decode) },
             num_gpu_blocks,
             block_size,
             max_num_seqs,
@@ -183,7 +187,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             async_scheduling: r#async,
             victim: if first { PreemptionVictim::First } else { PreemptionVictim::Last },
             watermark,
-            speculation: drafts.map(|accept| SpeculationConfig {
+            speculation: drafts.map(|accept| SpeculativeDecodingConfig {
                 lookahead_slots: if priority { accept.len() as u32 } else { 0 },
                 input_slots: u32::from(reserve),
                 accept,
@@ -199,7 +203,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             },
             encoder: encoder.map(Box::new),
             max_waiting: more.0,
-            transfer: TransferConfig {
+            transfer: PrefillTransferConfig {
                 fetch: (Duration::from_millis(3), Duration::from_micros(50)),
                 fetch_whole_prompt: whole,
                 lease: Some(Duration::from_millis(20)),
@@ -209,7 +213,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             // `lock_step` tests ranks together.
             lock_step: false,
             host_tier: config_for_layer_groups(host_tier, layer_groups),
-            reporting: ReportingConfig {
+            reporting: SchedulerReportingConfig {
                 kv_events: true,
                 // The invariants need an event per token; `runs` compares both.
                 run_lengths: false,

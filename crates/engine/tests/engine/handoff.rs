@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
 use vllm_sim_engine::{
-    EngineCommand, Outbox, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SimTime,
+    EngineCommand, Outbox, PromptKvTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SimTime,
 };
 
 use crate::configs::sglang;
@@ -18,7 +18,7 @@ type EndCounts = BTreeMap<u64, u32>;
 /// Simulates requests on the prefill or the decode engine, and returns their ends.
 fn end_counts(
     engine: &mut SglangScheduler,
-    transfer: PromptTransfer,
+    transfer: PromptKvTransfer,
     inputs: &[(u64, EngineInput)],
 ) -> Result<EndCounts, TestCaseError> {
     let page = engine.config().page_size;
@@ -39,7 +39,7 @@ fn end_counts(
                     let seq = Sequence { transfer, ..seq };
                     if engine.submit(now, seq, &mut out).is_ok() {
                         ends.insert(next_id, 0);
-                        if transfer == PromptTransfer::RemoteDecode {
+                        if transfer == PromptKvTransfer::RemoteDecode {
                             held.push(SeqId(next_id));
                         }
                     }
@@ -74,7 +74,7 @@ proptest! {
     #[test]
     fn every_handed_off_sequence_ends_once(
         config in sglang(),
-        transfer in prop_oneof![Just(PromptTransfer::RemotePrefill), Just(PromptTransfer::RemoteDecode)],
+        transfer in prop_oneof![Just(PromptKvTransfer::RemotePrefill), Just(PromptKvTransfer::RemoteDecode)],
         inputs in any_inputs(),
     ) {
         let config = SglangConfig { handoff: true, ..config };

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vllm_sim_engine::kv::{
-    HostCacheConfig, HostEvictionPolicy, LayerGroups, OffloadConnector, SparseLayerKind,
+    HostCacheConfig, HostCacheEvictionPolicy, KvCacheLayerGroups, OffloadConnector, SparseLayerKind,
 };
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::vllm::{ReportingConfig, VllmConfig, VllmScheduler};
+use vllm_sim_engine::sched::vllm::{SchedulerReportingConfig, VllmScheduler, VllmSchedulerConfig};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, EngineCommand, HostCacheEvent, HostCopyDirection, Outbox,
-    PrefixCacheReset, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SimTime,
+    BlockKey, EngineCommand, HostCacheEvent, HostCopyDirection, Outbox, PlannedKvBlocks,
+    PrefixCacheResetScope, PromptKvTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SimTime,
     TokenDelays,
 };
 
@@ -31,7 +31,7 @@ pub(crate) fn ms(ms: u64) -> Duration {
 pub(crate) fn host_cache_config(chunks: u32) -> HostCacheConfig {
     HostCacheConfig {
         rules: OffloadConnector::Native,
-        eviction: HostEvictionPolicy::Lru,
+        eviction: HostCacheEvictionPolicy::Lru,
         threshold: None,
         chunks,
         blocks_per_chunk: 1,
@@ -43,27 +43,31 @@ pub(crate) fn host_cache_config(chunks: u32) -> HostCacheConfig {
 }
 
 /// A prompt token takes 1 ms, a step with decodes 1 ms.
-pub(crate) fn config(blocks: u32, tier: Option<HostCacheConfig>) -> VllmConfig {
+pub(crate) fn config(blocks: u32, tier: Option<HostCacheConfig>) -> VllmSchedulerConfig {
     let delays = TokenDelays {
         prefill_per_token: ms(1),
         itl: (ms(1), Duration::ZERO),
         ..TokenDelays::default()
     };
-    VllmConfig {
+    VllmSchedulerConfig {
         latency: LatencyModel::Delays(Box::new(delays)),
         num_gpu_blocks: blocks,
         block_size: SIZE,
         async_scheduling: false,
         host_tier: tier,
-        reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
-        ..VllmConfig::default()
+        reporting: SchedulerReportingConfig {
+            kv_events: true,
+            ..SchedulerReportingConfig::default()
+        },
+        ..VllmSchedulerConfig::default()
     }
 }
 
 /// Creates a prompt of `blocks` blocks plus one token; its block keys begin with those of `family`.
 pub(crate) fn prompt(id: u64, family: u64, blocks: u64, output: u32) -> Sequence {
     let keys = (0..blocks + u64::from(output) / 16).map(|at| BlockKey(family * 1000 + at));
-    let plan = BlockPlan { keys: keys.collect(), block_size: SIZE, ..BlockPlan::default() };
+    let plan =
+        PlannedKvBlocks { keys: keys.collect(), block_size: SIZE, ..PlannedKvBlocks::default() };
     Sequence {
         plan: Some(Arc::new(plan)),
         ..Sequence::new(SeqId(id), blocks as u32 * SIZE + 1, output)
@@ -240,7 +244,7 @@ fn the_host_cache_survives_a_prefix_cache_reset_but_not_its_own() {
         let mut engine = VllmScheduler::new(config(100, Some(host_cache_config(100)))).unwrap();
         let mut log = offline::run(&mut engine, [(at(0), prompt(0, 1, 10, 1))]).unwrap();
         let mut out = Outbox::new();
-        let reset = EngineCommand::ResetPrefixCache(PrefixCacheReset::WhenIdle);
+        let reset = EngineCommand::ResetPrefixCache(PrefixCacheResetScope::WhenIdle);
         assert!(engine.apply_command(at(1000), reset, &mut out));
         if also_host {
             assert!(engine.apply_command(at(1000), EngineCommand::ResetHostTier, &mut out));
@@ -254,17 +258,23 @@ fn the_host_cache_survives_a_prefix_cache_reset_but_not_its_own() {
 /// where the first one did not end.
 #[test]
 fn host_hit_ends_where_window_layers_have_chunks() {
-    let groups =
-        LayerGroups { full: 1, sparse: 2, kind: SparseLayerKind::Window(33), interval: Some(0) };
-    let with =
-        |groups| VllmConfig { layer_groups: groups, ..config(40, Some(host_cache_config(1000))) };
+    let groups = KvCacheLayerGroups {
+        full: 1,
+        sparse: 2,
+        kind: SparseLayerKind::Window(33),
+        interval: Some(0),
+    };
+    let with = |groups| VllmSchedulerConfig {
+        layer_groups: groups,
+        ..config(40, Some(host_cache_config(1000)))
+    };
     // The same ten blocks, five of them and others, and in between a prompt that evicts all GPU
     // blocks.
     let parting = Sequence {
-        plan: Some(Arc::new(BlockPlan {
+        plan: Some(Arc::new(PlannedKvBlocks {
             keys: (0..10).map(|at| BlockKey(if at < 5 { 1000 + at } else { 7000 + at })).collect(),
             block_size: SIZE,
-            ..BlockPlan::default()
+            ..PlannedKvBlocks::default()
         })),
         ..prompt(4, 1, 10, 1)
     };
@@ -289,7 +299,8 @@ fn host_hit_ends_where_window_layers_have_chunks() {
         _ => None,
     });
     assert_eq!(loaded, Some(14_000));
-    let mut flat = VllmScheduler::new(VllmConfig { num_gpu_blocks: 12, ..with(None) }).unwrap();
+    let mut flat =
+        VllmScheduler::new(VllmSchedulerConfig { num_gpu_blocks: 12, ..with(None) }).unwrap();
     let log = offline::run(&mut flat, arrivals).unwrap();
     assert_eq!(
         (cached_and_external_tokens(&log, 2), cached_and_external_tokens(&log, 4)),
@@ -310,7 +321,11 @@ pub(crate) fn any_host_cache_config() -> impl Strategy<Value = Option<HostCacheC
     );
     let tier = tier.prop_map(|(chunks, size, kind, outputs, latency, each)| HostCacheConfig {
         rules: if kind == 0 { OffloadConnector::Simple } else { OffloadConnector::Native },
-        eviction: if kind == 1 { HostEvictionPolicy::Arc } else { HostEvictionPolicy::Lru },
+        eviction: if kind == 1 {
+            HostCacheEvictionPolicy::Arc
+        } else {
+            HostCacheEvictionPolicy::Lru
+        },
         chunks,
         blocks_per_chunk: size,
         chunk_bytes: 1000,
@@ -325,7 +340,7 @@ pub(crate) fn any_host_cache_config() -> impl Strategy<Value = Option<HostCacheC
 /// With layer groups a chunk is one block.
 pub(crate) fn config_for_layer_groups(
     tier: Option<HostCacheConfig>,
-    groups: Option<LayerGroups>,
+    groups: Option<KvCacheLayerGroups>,
 ) -> Option<HostCacheConfig> {
     tier.map(|tier| HostCacheConfig {
         blocks_per_chunk: groups.map_or(tier.blocks_per_chunk, |_| 1),
@@ -370,7 +385,7 @@ fn check_host_blocks(
 fn check_reuse(
     log: &[(SimTime, SchedulerEvent)],
     inputs: &[(u64, EngineInput)],
-    config: &VllmConfig,
+    config: &VllmSchedulerConfig,
 ) -> Result<(), TestCaseError> {
     let size = config.block_size;
     // Sparse groups come first, and need only the end of a hit.
@@ -397,7 +412,7 @@ fn check_reuse(
                 };
                 prop_assert!(cached + external <= request.prompt, "{:?}", event);
                 let plan = sequence(id.0, request, size).plan;
-                let remote = request.transfer == PromptTransfer::RemotePrefill;
+                let remote = request.transfer == PromptKvTransfer::RemotePrefill;
                 let Some(plan) = plan.filter(|_| !remote) else {
                     prop_assert!(remote || *external == 0, "{:?}", event);
                     continue;

@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::kv::MockerHostCacheConfig;
-use vllm_sim_engine::latency::{LatencyModel, SpeedFactors};
-use vllm_sim_engine::sched::mocker::{MockerConfig, MockerScheduler};
+use vllm_sim_engine::kv::DynamoMockerHostCacheConfig;
+use vllm_sim_engine::latency::{LatencyModel, SimulationSpeedFactors};
+use vllm_sim_engine::sched::mocker::{DynamoMockerConfig, DynamoMockerScheduler};
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
 use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
-use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
+use vllm_sim_engine::sched::vllm::{VllmScheduler, VllmSchedulerConfig};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, EngineCommand, LoadFailure, LoraId, Outbox, PrefixCacheReset,
-    PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason, TokenDelays,
+    BlockKey, EngineCommand, InjectedKvLoadFailure, LoraId, Outbox, PlannedKvBlocks,
+    PrefixCacheResetScope, PromptKvTransfer, Scheduler, SchedulerEvent, SeqId, Sequence,
+    SequenceEndReason, TokenDelays,
 };
 
 use crate::configs::{mocker, pool, sglang, vllm};
@@ -34,7 +35,7 @@ pub(crate) enum EngineInput {
     Abort(u64),
     Pause,
     Resume,
-    PrefixCacheReset(PrefixCacheReset),
+    PrefixCacheReset(PrefixCacheResetScope),
     ResetHost,
     ResetEncoder,
     Caching(bool),
@@ -54,8 +55,8 @@ pub(crate) struct RequestInput {
     output: u32,
     priority: i64,
     lora: Option<u32>,
-    pub(crate) transfer: PromptTransfer,
-    load_failure: Option<LoadFailure>,
+    pub(crate) transfer: PromptKvTransfer,
+    load_failure: Option<InjectedKvLoadFailure>,
     tail_ms: u64,
     planned: bool,
     media: Vec<Item>,
@@ -75,9 +76,9 @@ fn any_request() -> impl Strategy<Value = RequestInput> {
         -2..3i64,
         proptest::option::weighted(0.2, 1..4u32),
         prop_oneof![
-            8 => Just(PromptTransfer::Local),
-            1 => Just(PromptTransfer::RemotePrefill),
-            1 => Just(PromptTransfer::RemoteDecode),
+            8 => Just(PromptKvTransfer::Local),
+            1 => Just(PromptKvTransfer::RemotePrefill),
+            1 => Just(PromptKvTransfer::RemoteDecode),
         ],
         any_load_failure(),
         prop_oneof![9 => Just(0u64), 1 => 1..30u64],
@@ -119,7 +120,7 @@ pub(crate) fn any_inputs() -> impl Strategy<Value = Vec<(u64, EngineInput)>> {
         1 => Just(EngineInput::Pause),
         2 => Just(EngineInput::Resume),
         1 => prop_oneof![
-            Just(PrefixCacheReset::WhenIdle), Just(PrefixCacheReset::Preempt), Just(PrefixCacheReset::Forget)
+            Just(PrefixCacheResetScope::WhenIdle), Just(PrefixCacheResetScope::Preempt), Just(PrefixCacheResetScope::Forget)
         ].prop_map(EngineInput::PrefixCacheReset),
         1 => Just(EngineInput::ResetHost),
         1 => Just(EngineInput::ResetEncoder),
@@ -152,7 +153,7 @@ pub(crate) fn sequence(id: u64, request: &RequestInput, block: u32) -> Sequence 
         BlockKey(if shared { 1_000 * request.family + i } else { 1_000_000 + id * 1_000 + i })
     });
     let keys = keys.collect();
-    let plan = BlockPlan { keys, block_size: block, lookahead, ..BlockPlan::default() };
+    let plan = PlannedKvBlocks { keys, block_size: block, lookahead, ..PlannedKvBlocks::default() };
     Sequence {
         media: media::inputs(&request.media, request.prompt),
         priority: request.priority,
@@ -431,25 +432,25 @@ pub(crate) fn check_invariants(
 /// the outdated end of a delay after a cancelled sequence is due.
 #[test]
 fn sequences_that_block_each_other_are_rejected_after_an_outdated_timer() {
-    let config = MockerConfig {
+    let config = DynamoMockerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::ZERO,
             decode: Duration::from_millis(1),
         },
-        speed: SpeedFactors { all: 3.0, decode: 2.0 },
+        speed: SimulationSpeedFactors { all: 3.0, decode: 2.0 },
         num_gpu_blocks: 29,
         block_size: 6,
         max_num_seqs: 1,
         max_num_batched_tokens: 48,
         enable_prefix_caching: false,
-        tier: Some(MockerHostCacheConfig {
+        tier: Some(DynamoMockerHostCacheConfig {
             blocks: 25,
             latency: Duration::ZERO,
             block_ns: (580_000.0, 60_000.0),
         }),
         kv_events: true,
         log_admissions: true,
-        ..MockerConfig::default()
+        ..DynamoMockerConfig::default()
     };
     let request = |family, prompt, output, planned| RequestInput {
         family,
@@ -458,7 +459,7 @@ fn sequences_that_block_each_other_are_rejected_after_an_outdated_timer() {
         planned,
         priority: 0,
         lora: None,
-        transfer: PromptTransfer::Local,
+        transfer: PromptKvTransfer::Local,
         load_failure: None,
         tail_ms: 0,
         media: Vec::new(),
@@ -481,7 +482,8 @@ fn sequences_that_block_each_other_are_rejected_after_an_outdated_timer() {
         (5, submit(0, 67, 1, true)),
         (5, submit(0, 1, 1, false)),
     ];
-    let make = || -> Box<dyn Scheduler> { Box::new(MockerScheduler::new(config.clone()).unwrap()) };
+    let make =
+        || -> Box<dyn Scheduler> { Box::new(DynamoMockerScheduler::new(config.clone()).unwrap()) };
     check_invariants(make, config.block_size, &inputs, true).unwrap();
 }
 
@@ -507,7 +509,7 @@ proptest! {
     #[test]
     fn mocker_keeps_the_invariants(config in mocker(), inputs in any_inputs()) {
         let block = config.block_size;
-        check_invariants(|| Box::new(MockerScheduler::new(config.clone()).unwrap()), block, &inputs, true)?;
+        check_invariants(|| Box::new(DynamoMockerScheduler::new(config.clone()).unwrap()), block, &inputs, true)?;
     }
 
     #[test]
@@ -530,10 +532,10 @@ proptest! {
         first in prop_oneof![Just(0u64), Just(5), Just(HOUR_MS)],
     ) {
         let latency = LatencyModel::Delays(Box::new(first_delay(first)));
-        let vllm = VllmConfig {
+        let vllm = VllmSchedulerConfig {
             latency: latency.clone(),
             async_scheduling: r#async,
-            ..VllmConfig::default()
+            ..VllmSchedulerConfig::default()
         };
         let sglang = SglangConfig { latency, ..SglangConfig::default() };
         let pool = SlotSchedulerConfig { delays: first_delay(first), ..SlotSchedulerConfig::default() };

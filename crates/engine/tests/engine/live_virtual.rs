@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
-    EngineObserver, LiveEngine, LiveRankGroup, LiveSequencesSnapshot, PlannedFinish, RequestInfo,
-    SequencePhase, SequenceRecord, Submission, TimerTuning,
+    EngineObserver, LiveEngine, LiveRankGroup, LiveSequencesSnapshot, PlannedFinishReason,
+    RequestInfo, SequencePhase, SequenceRecord, SequenceSubmission, TimerThreadSettings,
 };
-use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime, SpeedFactors};
+use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime, SimulationSpeedFactors};
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
 use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
-use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
+use vllm_sim_engine::sched::vllm::{VllmScheduler, VllmSchedulerConfig};
 use vllm_sim_engine::{EngineStats, Scheduler, SchedulerEvent, SeqId, Sequence, SubmitError};
 
 use crate::lock_step::LockStepGroup;
@@ -83,20 +83,20 @@ fn sequence(number: u64) -> Sequence {
     Sequence::new(SeqId(number), prompt, output)
 }
 
-fn submission(number: u64, now: SimTime) -> Submission {
+fn submission(number: u64, now: SimTime) -> SequenceSubmission {
     let sequence = sequence(number);
     let request = RequestInfo {
         id: number.to_string().into(),
         max_tokens: sequence.output,
         limited: true,
-        finish: PlannedFinish::Length,
+        finish: PlannedFinishReason::Length,
         lora: None,
         parent: None,
         kv_source: None,
         span: None,
         plan: None,
     };
-    Submission { sequence, arrived: now, request }
+    SequenceSubmission { sequence, arrived: now, request }
 }
 
 /// Runs waves of requests on a real clock: the next one starts when the last has ended.
@@ -106,7 +106,8 @@ fn play_live(engine: Box<dyn Scheduler + Send>, look: impl Fn(&LiveEngine)) -> R
     let (ended, ends) = channel();
     let ear = RecordingObserver { epoch, heard: heard.clone(), ended };
     let live =
-        LiveEngine::start("test", epoch, engine, Box::new(ear), TimerTuning::default()).unwrap();
+        LiveEngine::start("test", epoch, engine, Box::new(ear), TimerThreadSettings::default())
+            .unwrap();
     play_waves(&[live], &ends, look);
     std::mem::take(&mut *heard.lock().unwrap())
 }
@@ -129,14 +130,14 @@ fn play_waves(ranks: &[LiveEngine], ends: &Receiver<()>, look: impl Fn(&LiveEngi
 }
 
 /// Runs the same on ranks in lock step.
-fn play_ranks(config: &VllmConfig, ranks: usize) -> RecordedEvents {
+fn play_ranks(config: &VllmSchedulerConfig, ranks: usize) -> RecordedEvents {
     let epoch = Instant::now();
     let heard = Arc::<Mutex<RecordedEvents>>::default();
     let (ended, ends) = channel();
-    let together = LiveRankGroup::start("test", epoch, TimerTuning::default()).unwrap();
+    let together = LiveRankGroup::start("test", epoch, TimerThreadSettings::default()).unwrap();
     let ranks: Vec<_> = (0..ranks)
         .map(|_| {
-            let config = VllmConfig { lock_step: true, ..config.clone() };
+            let config = VllmSchedulerConfig { lock_step: true, ..config.clone() };
             let ear = RecordingObserver { epoch, heard: heard.clone(), ended: ended.clone() };
             together.join_engine(Box::new(VllmScheduler::new(config).unwrap()), Box::new(ear))
         })
@@ -179,15 +180,15 @@ fn compare_recorded_events(name: &str, mut live: RecordedEvents, engine: &mut dy
     );
 }
 
-fn latency() -> (LatencyModel, SpeedFactors) {
+fn latency() -> (LatencyModel, SimulationSpeedFactors) {
     let curves = LatencyModel::Polynomial(PolynomialStepTime::new(16_384 * 16));
-    let speed = SpeedFactors { all: 4.0, decode: 1.0 };
+    let speed = SimulationSpeedFactors { all: 4.0, decode: 1.0 };
     (curves, speed)
 }
 
-fn vllm(async_scheduling: bool) -> VllmConfig {
+fn vllm(async_scheduling: bool) -> VllmSchedulerConfig {
     let (latency, speed) = latency();
-    VllmConfig { latency, speed, async_scheduling, ..VllmConfig::default() }
+    VllmSchedulerConfig { latency, speed, async_scheduling, ..VllmSchedulerConfig::default() }
 }
 
 #[test]
@@ -218,9 +219,10 @@ fn sglang_events_are_equal_in_live_and_virtual_time() {
 #[test]
 fn snapshot_does_not_change_scheduling() {
     let (latency, speed) = latency();
-    let config = VllmConfig { latency, speed, max_num_seqs: 5, ..VllmConfig::default() };
+    let config =
+        VllmSchedulerConfig { latency, speed, max_num_seqs: 5, ..VllmSchedulerConfig::default() };
     let look = |live: &LiveEngine| {
-        let (seen, map) = (live.snapshot_sequences(3), live.snapshot_block_map(16));
+        let (seen, map) = (live.snapshot_sequences(3), live.snapshot_kv_block_map(16));
         assert!(seen.newest.len() <= 3 && map.cells.len() <= 16);
         assert!(seen.phases.iter().sum::<usize>() <= SEQUENCES_PER_WAVE as usize);
     };
@@ -235,18 +237,18 @@ fn snapshot_does_not_change_scheduling() {
 #[test]
 fn a_snapshot_lists_running_and_waiting_sequences() {
     let (latency, _) = latency();
-    let speed = SpeedFactors { all: 1e-5, decode: 1.0 };
-    let config = VllmConfig {
+    let speed = SimulationSpeedFactors { all: 1e-5, decode: 1.0 };
+    let config = VllmSchedulerConfig {
         latency,
         speed,
         max_num_seqs: 2,
         num_gpu_blocks: 200,
         block_size: 16,
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     };
     let engine = Box::new(VllmScheduler::new(config).unwrap());
     let tally = TokenTally(Arc::default());
-    let tune = TimerTuning::default();
+    let tune = TimerThreadSettings::default();
     let live = LiveEngine::start("look", Instant::now(), engine, Box::new(tally), tune).unwrap();
     let now = live.now();
     let all = (0..3).map(|number| submission(number, now)).collect();
@@ -263,7 +265,7 @@ fn a_snapshot_lists_running_and_waiting_sequences() {
     ];
     assert!(rows.eq(expected), "{seen:?}");
     // Prompts of 100 and 137 tokens.
-    let map = live.snapshot_block_map(10);
+    let map = live.snapshot_kv_block_map(10);
     assert_eq!((map.blocks_per_cell, map.cells.len()), (20, 10));
     let used: u32 = map.cells.iter().map(|cell| cell.used).sum();
     assert_eq!((used, map.stats.used_blocks), (7 + 9, 7 + 9));
@@ -303,11 +305,12 @@ impl EngineObserver for TokenTally {
 
 #[test]
 fn reply_without_delays_ends_at_submission() {
-    let config = VllmConfig { latency: LatencyModel::ZERO, ..VllmConfig::default() };
+    let config =
+        VllmSchedulerConfig { latency: LatencyModel::ZERO, ..VllmSchedulerConfig::default() };
     let counts = Arc::<Mutex<(u32, u32)>>::default();
     let tally = Box::new(TokenTally(counts.clone()));
     let engine = Box::new(VllmScheduler::new(config).unwrap());
-    let tune = TimerTuning::default();
+    let tune = TimerThreadSettings::default();
     let live = LiveEngine::start("test", Instant::now(), engine, tally, tune).unwrap();
     let mut asked = submission(1, live.now());
     asked.sequence.output = 1_000;
@@ -321,8 +324,11 @@ fn reply_without_delays_ends_at_submission() {
 /// behind.
 #[test]
 fn rejected_submission_leaves_no_state() {
-    let vllm =
-        VllmConfig { latency: LatencyModel::ZERO, max_waiting: Some(2), ..VllmConfig::default() };
+    let vllm = VllmSchedulerConfig {
+        latency: LatencyModel::ZERO,
+        max_waiting: Some(2),
+        ..VllmSchedulerConfig::default()
+    };
     let sglang = SglangConfig {
         latency: LatencyModel::ZERO,
         max_waiting: Some(2),
@@ -338,7 +344,8 @@ fn rejected_submission_leaves_no_state() {
         let (heard, epoch) = (Arc::<Mutex<RecordedEvents>>::default(), Instant::now());
         let (ended, _ends) = channel();
         let ear = Box::new(RecordingObserver { epoch, heard: heard.clone(), ended });
-        let live = LiveEngine::start("job", epoch, engine, ear, TimerTuning::default()).unwrap();
+        let live =
+            LiveEngine::start("job", epoch, engine, ear, TimerThreadSettings::default()).unwrap();
         let before = live.stats();
         let job = (0..3).map(|number| submission(number, live.now())).collect();
         assert!(matches!(live.submit(job), Err(SubmitError::QueueFull { .. })));
@@ -351,17 +358,20 @@ fn rejected_submission_leaves_no_state() {
 
 #[test]
 fn tokens_due_before_a_cancellation_are_emitted() {
-    let config = VllmConfig {
+    let config = VllmSchedulerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(1),
             decode: Duration::from_secs(3600),
         },
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     };
     let engine = Box::new(VllmScheduler::new(config).unwrap());
     // The timer thread wakes once an hour.
-    let tune =
-        TimerTuning { quantum: Duration::from_secs(3600), busy: 0, ..TimerTuning::default() };
+    let tune = TimerThreadSettings {
+        quantum: Duration::from_secs(3600),
+        busy: 0,
+        ..TimerThreadSettings::default()
+    };
     let tally = Box::new(TokenTally(Arc::default()));
     let live = LiveEngine::start("cancel", Instant::now(), engine, tally, tune).unwrap();
     let handles = live.submit(vec![submission(1, live.now())]).unwrap();

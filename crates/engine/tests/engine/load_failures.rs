@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use vllm_sim_engine::kv::BlockPoolConfig;
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
-use vllm_sim_engine::sched::vllm::{TransferConfig, VllmConfig, VllmScheduler};
+use vllm_sim_engine::sched::vllm::{PrefillTransferConfig, VllmScheduler, VllmSchedulerConfig};
 use vllm_sim_engine::{
-    LoadFailure, LoadFailurePolicy, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence,
-    SequenceEndReason, SimTime, TokenDelays,
+    InjectedKvLoadFailure, KvLoadFailurePolicy, PromptKvTransfer, Scheduler, SchedulerEvent, SeqId,
+    Sequence, SequenceEndReason, SimTime, TokenDelays,
 };
 
 use crate::host_tier::{
@@ -18,10 +18,10 @@ use crate::host_tier::{
 };
 use crate::offline::{self, Log};
 
-const RECOMPUTE: LoadFailurePolicy = LoadFailurePolicy::Recompute;
+const RECOMPUTE: KvLoadFailurePolicy = KvLoadFailurePolicy::Recompute;
 
-fn failure(policy: LoadFailurePolicy, loaded: f32) -> Option<LoadFailure> {
-    Some(LoadFailure { policy, loaded })
+fn failure(policy: KvLoadFailurePolicy, loaded: f32) -> Option<InjectedKvLoadFailure> {
+    Some(InjectedKvLoadFailure { policy, loaded })
 }
 
 fn ended(log: &Log, id: u64) -> Option<(SimTime, SequenceEndReason)> {
@@ -42,7 +42,7 @@ fn lost_load_events(log: &Log) -> Vec<(SimTime, u32)> {
 
 /// Runs a prompt of ten blocks, another that evicts them, and the first one again, whose load
 /// fails.
-fn return_after_eviction(load_failure: Option<LoadFailure>) -> (Log, u32) {
+fn return_after_eviction(load_failure: Option<InjectedKvLoadFailure>) -> (Log, u32) {
     let mut engine = VllmScheduler::new(config(12, Some(host_cache_config(100)))).unwrap();
     let again = Sequence { load_failure, ..prompt(2, 1, 10, 1) };
     let arrivals =
@@ -55,7 +55,7 @@ fn return_after_eviction(load_failure: Option<LoadFailure>) -> (Log, u32) {
 
 #[test]
 fn request_fails_when_its_failed_kv_load_ends() {
-    let (log, used) = return_after_eviction(failure(LoadFailurePolicy::Fail, 0.5));
+    let (log, used) = return_after_eviction(failure(KvLoadFailurePolicy::Fail, 0.5));
     assert_eq!(lost_load_events(&log), [(at(2020), 80)]);
     assert_eq!(ended(&log, 2), Some((at(2020), SequenceEndReason::Failed)));
     assert_eq!(used, 0);
@@ -77,19 +77,22 @@ fn blocks_that_failed_to_load_are_recomputed_from_the_first() {
 fn prompt_without_kv_load_does_not_fail() {
     let mut engine = VllmScheduler::new(config(12, Some(host_cache_config(100)))).unwrap();
     let alone =
-        Sequence { load_failure: failure(LoadFailurePolicy::Fail, 0.0), ..prompt(0, 1, 10, 1) };
+        Sequence { load_failure: failure(KvLoadFailurePolicy::Fail, 0.0), ..prompt(0, 1, 10, 1) };
     let log = offline::run(&mut engine, [(at(0), alone)]).unwrap();
     assert_eq!(ended(&log, 0), Some((at(161), SequenceEndReason::Finished)));
 }
 
 /// Runs a prompt from another engine, and at the same time one with the same beginning.
-fn fetched(policy: LoadFailurePolicy) -> Log {
-    let config = VllmConfig {
-        transfer: TransferConfig { fetch: (ms(30), ms(0)), ..TransferConfig::default() },
+fn fetched(policy: KvLoadFailurePolicy) -> Log {
+    let config = VllmSchedulerConfig {
+        transfer: PrefillTransferConfig {
+            fetch: (ms(30), ms(0)),
+            ..PrefillTransferConfig::default()
+        },
         ..config(40, None)
     };
     let remote = Sequence {
-        transfer: PromptTransfer::RemotePrefill,
+        transfer: PromptKvTransfer::RemotePrefill,
         load_failure: failure(policy, 0.5),
         ..prompt(0, 1, 10, 1)
     };
@@ -101,7 +104,7 @@ fn fetched(policy: LoadFailurePolicy) -> Log {
 
 #[test]
 fn a_failed_fetch_from_another_engine_reuses_no_block() {
-    let log = fetched(LoadFailurePolicy::Fail);
+    let log = fetched(KvLoadFailurePolicy::Fail);
     // The step that computes the other prompt reports the failure when it ends.
     assert_eq!(lost_load_events(&log), [(at(162), 161)]);
     assert_eq!(ended(&log, 0), Some((at(162), SequenceEndReason::Failed)));
@@ -127,13 +130,16 @@ fn slot_scheduler_fails_or_recomputes_after_transfer() {
             ..SlotSchedulerConfig::default()
         });
         let remote = Sequence {
-            transfer: PromptTransfer::RemotePrefill,
+            transfer: PromptKvTransfer::RemotePrefill,
             load_failure: failure(policy, 0.0),
             ..Sequence::new(SeqId(0), SIZE, 1)
         };
         offline::run(&mut pool, [(at(0), remote)]).unwrap()
     };
-    assert_eq!(ended(&play(LoadFailurePolicy::Fail), 0), Some((at(30), SequenceEndReason::Failed)));
+    assert_eq!(
+        ended(&play(KvLoadFailurePolicy::Fail), 0),
+        Some((at(30), SequenceEndReason::Failed))
+    );
     let log = play(RECOMPUTE);
     assert_eq!((first_token_time(&log, 0), cached_and_external_tokens(&log, 0)), (at(130), (0, 0)));
 }
@@ -157,7 +163,7 @@ fn recomputed_blocks_are_hit_by_later_prompts() {
             ..SlotSchedulerConfig::default()
         });
         let remote = Sequence {
-            transfer: PromptTransfer::RemotePrefill,
+            transfer: PromptKvTransfer::RemotePrefill,
             load_failure: failure(RECOMPUTE, 0.0),
             ..prompt(0, 1, 10, 1)
         };
@@ -174,10 +180,10 @@ fn recomputed_blocks_are_hit_by_later_prompts() {
 }
 
 /// Generates load failures, mostly none.
-pub(crate) fn any_load_failure() -> impl Strategy<Value = Option<LoadFailure>> {
-    let policy = prop_oneof![Just(LoadFailurePolicy::Fail), Just(RECOMPUTE)];
+pub(crate) fn any_load_failure() -> impl Strategy<Value = Option<InjectedKvLoadFailure>> {
+    let policy = prop_oneof![Just(KvLoadFailurePolicy::Fail), Just(RECOMPUTE)];
     let failure = (policy, 0.0..1.0f32);
-    let failure = failure.prop_map(|(policy, loaded)| LoadFailure { policy, loaded });
+    let failure = failure.prop_map(|(policy, loaded)| InjectedKvLoadFailure { policy, loaded });
     proptest::option::weighted(0.3, failure)
 }
 
@@ -193,7 +199,7 @@ pub(crate) fn check_load_failures(log: &[(SimTime, SchedulerEvent)]) -> Result<(
                 prop_assert!(before.is_none(), "{:?}", event);
             }
             SchedulerEvent::Ended { id, end } => {
-                let fails = failures.get(id) == Some(&(*at, LoadFailurePolicy::Fail));
+                let fails = failures.get(id) == Some(&(*at, KvLoadFailurePolicy::Fail));
                 prop_assert_eq!(*end == SequenceEndReason::Failed, fails, "{:?}", event);
             }
             _ => {}

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vllm_sim_engine::latency::{
-    BatchWork, LatencyModel, Roofline, RooflineSetup, find_gpu, known_model_shape,
+    BatchWork, LatencyModel, RooflineModel, RooflineModelSetup, find_gpu, known_model_shape,
 };
 use vllm_sim_engine::lock_step::RankLockStep;
-use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
+use vllm_sim_engine::sched::vllm::{VllmScheduler, VllmSchedulerConfig};
 use vllm_sim_engine::{
     CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler, SchedulerEvent,
     SeqId, Sequence, SimTime, SubmitError,
@@ -25,8 +25,8 @@ pub(crate) struct LockStepGroup {
 }
 
 impl LockStepGroup {
-    pub(crate) fn new(config: &VllmConfig, ranks: usize) -> Self {
-        let config = VllmConfig { lock_step: true, ..config.clone() };
+    pub(crate) fn new(config: &VllmSchedulerConfig, ranks: usize) -> Self {
+        let config = VllmSchedulerConfig { lock_step: true, ..config.clone() };
         let ranks = (0..ranks).map(|_| VllmScheduler::new(config.clone()).unwrap());
         Self { ranks: ranks.collect(), lock_step: RankLockStep::default() }
     }
@@ -116,14 +116,14 @@ impl Scheduler for LockStepGroup {
 }
 
 /// Prefill work takes 10 ms a step, decode work 1 ms.
-fn config(async_scheduling: bool) -> VllmConfig {
-    VllmConfig {
+fn config(async_scheduling: bool) -> VllmSchedulerConfig {
+    VllmSchedulerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(10),
             decode: Duration::from_millis(1),
         },
         async_scheduling,
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     }
 }
 
@@ -162,18 +162,19 @@ fn a_prompt_on_one_rank_delays_the_decode_of_another_by_its_step() {
 #[test]
 fn spread_experts_take_the_tokens_of_all_ranks() {
     let shape = known_model_shape("Qwen/Qwen3-30B-A3B").unwrap();
-    let setup = RooflineSetup {
+    let setup = RooflineModelSetup {
         expert_ranks: 2,
-        ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone())
+        ..RooflineModelSetup::new(shape, find_gpu("H100").unwrap().clone())
     };
-    let roofline = Roofline::new(&setup).unwrap();
+    let roofline = RooflineModel::new(&setup).unwrap();
     let mut prompt = BatchWork::default();
     prompt.add_prompt_chunk(4000, 0, roofline.sliding_window());
     let alike = roofline.step_time(&prompt);
     // The dummy step of the other rank has one token.
-    let ours = alike - roofline.spread_expert_time(4000.0) + roofline.spread_expert_time(2000.5);
+    let ours =
+        alike - roofline.distributed_expert_time(4000.0) + roofline.distributed_expert_time(2000.5);
     assert!(ours < alike);
-    let config = VllmConfig {
+    let config = VllmSchedulerConfig {
         latency: LatencyModel::Roofline(Box::new(roofline)),
         max_num_batched_tokens: 4096,
         num_gpu_blocks: 1000,

@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use std::sync::Arc;
-use vllm_sim_engine::sched::vllm::{EncoderConfig, VllmConfig, VllmScheduler};
-use vllm_sim_engine::{EncoderKind, PromptMediaItem};
+use vllm_sim_engine::sched::vllm::{EncoderSchedulingConfig, VllmScheduler, VllmSchedulerConfig};
+use vllm_sim_engine::{MediaEncoderKind, PromptMediaItem};
 
 /// Text before an item, its tokens and its content.
 pub(crate) type Item = (u32, u32, u64);
@@ -19,7 +19,7 @@ pub(crate) fn inputs(items: &[Item], prompt: u32) -> Option<Arc<[PromptMediaItem
     let items = items.iter().map(|&(gap, len, key)| {
         let start = end + gap;
         end = start + len;
-        let kind = EncoderKind::Vision;
+        let kind = MediaEncoderKind::Vision;
         PromptMediaItem { key, kind, start, len }
     });
     PromptMediaItem::sorted_without_overlap(
@@ -28,10 +28,10 @@ pub(crate) fn inputs(items: &[Item], prompt: u32) -> Option<Arc<[PromptMediaItem
 }
 
 /// Generates space for one or several items; some items are larger.
-pub(crate) fn any_encoder() -> impl Strategy<Value = Option<EncoderConfig>> {
+pub(crate) fn any_encoder() -> impl Strategy<Value = Option<EncoderSchedulingConfig>> {
     let encoder =
         (1..80u32, 1..80u32, any::<bool>()).prop_map(|(budget, cache_size, chunked_input)| {
-            EncoderConfig { budget, cache_size, chunked_input, latency: None }
+            EncoderSchedulingConfig { budget, cache_size, chunked_input, latency: None }
         });
     proptest::option::of(encoder)
 }
@@ -39,7 +39,7 @@ pub(crate) fn any_encoder() -> impl Strategy<Value = Option<EncoderConfig>> {
 /// Checks invariant 11 after the end of all sequences.
 pub(crate) fn check_encoder(
     engine: &VllmScheduler,
-    config: &VllmConfig,
+    config: &VllmSchedulerConfig,
 ) -> Result<(), TestCaseError> {
     if let (Some((used, referenced)), Some(encoder)) =
         (engine.encoder_cache_counts(), &config.encoder)

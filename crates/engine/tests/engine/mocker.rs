@@ -2,32 +2,32 @@
 
 use std::time::Duration;
 
-use vllm_sim_engine::kv::MockerHostCacheConfig;
+use vllm_sim_engine::kv::DynamoMockerHostCacheConfig;
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::mocker::{MockerConfig, MockerRole, MockerScheduler};
+use vllm_sim_engine::sched::mocker::{DynamoMockerConfig, DynamoMockerRole, DynamoMockerScheduler};
 use vllm_sim_engine::{
-    Outbox, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime,
-    SubmitError,
+    Outbox, PromptKvTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason,
+    SimTime, SubmitError,
 };
 
 use crate::offline;
 
 /// Configures two blocks of 64 tokens; prefill work takes 10 ms a step, decode work 1 ms.
-fn config() -> MockerConfig {
-    MockerConfig {
+fn config() -> DynamoMockerConfig {
+    DynamoMockerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(10),
             decode: Duration::from_millis(1),
         },
         num_gpu_blocks: 2,
         max_num_seqs: 1,
-        ..MockerConfig::default()
+        ..DynamoMockerConfig::default()
     }
 }
 
 #[test]
 fn a_sequence_that_never_fits_is_cancelled_at_admission() {
-    let mut engine = MockerScheduler::new(config()).unwrap();
+    let mut engine = DynamoMockerScheduler::new(config()).unwrap();
     let arrivals = [(1, 64, 2), (2, 200, 1)];
     let arrivals = arrivals
         .map(|(id, prompt, output)| (SimTime::ZERO, Sequence::new(SeqId(id), prompt, output)));
@@ -45,10 +45,10 @@ fn a_sequence_that_never_fits_is_cancelled_at_admission() {
 
 #[test]
 fn a_prompt_that_is_announced_and_never_fits_is_refused() {
-    let config = MockerConfig { role: MockerRole::Decode, ..config() };
-    let mut engine = MockerScheduler::new(config).unwrap();
+    let config = DynamoMockerConfig { role: DynamoMockerRole::Decode, ..config() };
+    let mut engine = DynamoMockerScheduler::new(config).unwrap();
     let sequence =
-        Sequence { transfer: PromptTransfer::RemotePrefill, ..Sequence::new(SeqId(1), 200, 1) };
+        Sequence { transfer: PromptKvTransfer::RemotePrefill, ..Sequence::new(SeqId(1), 200, 1) };
     let refused = engine.submit(SimTime::ZERO, sequence, &mut Outbox::new());
     let (needed, total) = (4, 2);
     assert_eq!(refused, Err(SubmitError::TooLarge { needed, total }));
@@ -56,23 +56,23 @@ fn a_prompt_that_is_announced_and_never_fits_is_refused() {
 
 #[test]
 fn a_host_tier_cannot_be_used_with_remote_prompts() {
-    let config = MockerConfig {
-        role: MockerRole::Prefill,
-        tier: Some(MockerHostCacheConfig {
+    let config = DynamoMockerConfig {
+        role: DynamoMockerRole::Prefill,
+        tier: Some(DynamoMockerHostCacheConfig {
             blocks: 1,
             latency: Duration::ZERO,
             block_ns: (0.0, 0.0),
         }),
         ..config()
     };
-    let error = MockerScheduler::new(config).unwrap_err().to_string();
+    let error = DynamoMockerScheduler::new(config).unwrap_err().to_string();
     let expected = "a tier of the mocker cannot be used with prompts that another engine computes";
     assert_eq!(error, expected);
 }
 
 #[test]
 fn sequences_without_room_for_their_drafts_do_not_preempt_each_other_forever() {
-    let mut engine = MockerScheduler::new(MockerConfig {
+    let mut engine = DynamoMockerScheduler::new(DynamoMockerConfig {
         accept: vec![0.5; 2],
         num_gpu_blocks: 8,
         block_size: 4,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
 use vllm_sim_engine::{
-    EngineCommand, LoraId, Outbox, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence,
+    EngineCommand, LoraId, Outbox, PromptKvTransfer, Scheduler, SchedulerEvent, SeqId, Sequence,
     SequenceEndReason, SubmitError, TokenDelays, TtftFormula,
 };
 
@@ -190,7 +190,7 @@ fn a_remote_prefill_costs_the_transfer_and_no_load_factor() {
     };
     let mut pool = pool(8, delays);
     let mut remote = seq(1, 1000, 1);
-    remote.transfer = PromptTransfer::RemotePrefill;
+    remote.transfer = PromptKvTransfer::RemotePrefill;
     let log = offline::run(&mut pool, [(at(0), remote)]).expect("it fits");
     assert_eq!(releases(&log, 1), [3_000_000]);
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use vllm_sim_engine::kv::{LayerGroups, SparseLayerKind};
+use vllm_sim_engine::kv::{KvCacheLayerGroups, SparseLayerKind};
 use vllm_sim_engine::{
     BlockKey, EngineStats, KvBlockUsage, LayerGroupCacheEvent, Scheduler, SchedulerEvent,
 };
@@ -84,14 +84,14 @@ impl CacheFromEvents {
 }
 
 /// Generates layer groups with a window or a state, or none.
-pub(crate) fn any_groups() -> impl Strategy<Value = Option<LayerGroups>> {
+pub(crate) fn any_groups() -> impl Strategy<Value = Option<KvCacheLayerGroups>> {
     let kind = prop_oneof![
         2 => (1..80u32).prop_map(SparseLayerKind::Window),
         1 => (2..4u32).prop_map(SparseLayerKind::State),
     ];
     let interval = prop_oneof![2 => Just(Some(0)), 1 => (1..64u32).prop_map(Some), 1 => Just(None)];
     let groups = (0..3u32, 1..4u32, kind, interval);
-    let groups = groups.prop_map(|(full, sparse, kind, interval)| LayerGroups {
+    let groups = groups.prop_map(|(full, sparse, kind, interval)| KvCacheLayerGroups {
         full,
         sparse,
         kind,

@@ -10,14 +10,14 @@ use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime};
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::mocker::MockerConfig;
+use vllm_sim_engine::sched::mocker::DynamoMockerConfig;
 use vllm_sim_engine::sched::vllm::{
-    ChunkedPrefillConfig, PreemptionVictim, ReportingConfig, SchedulingPolicy, TransferConfig,
-    VllmConfig, VllmScheduler,
+    ChunkedPrefillConfig, PreemptionVictim, PrefillTransferConfig, SchedulerReportingConfig,
+    SchedulingPolicy, VllmScheduler, VllmSchedulerConfig,
 };
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, EngineCommand, Outbox, PrefixCacheReset, PromptTransfer, SchedulerEvent,
-    SeqId, Sequence,
+    BlockKey, EngineCommand, Outbox, PlannedKvBlocks, PrefixCacheResetScope, PromptKvTransfer,
+    SchedulerEvent, SeqId, Sequence,
 };
 
 use crate::configs::mocker;
@@ -48,7 +48,7 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
         4 => (0..30u64).prop_map(Input::Abort),
         1 => Just(Input::Command(EngineCommand::Pause)),
         3 => Just(Input::Command(EngineCommand::Resume)),
-        1 => Just(Input::Command(EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget))),
+        1 => Just(Input::Command(EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Forget))),
         1 => Just(Input::Command(EngineCommand::CancelAll)),
     ];
     proptest::collection::vec((0..400u64, input), 1..40).prop_map(|mut inputs| {
@@ -62,7 +62,7 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
     })
 }
 
-fn config() -> impl Strategy<Value = VllmConfig> {
+fn config() -> impl Strategy<Value = VllmSchedulerConfig> {
     let sizes = (20..400u32, 1..70u32, 1..16u32, 8..400u32);
     let switches = proptest::array::uniform8(any::<bool>());
     let threshold = prop_oneof![Just(0u32), 5..40u32];
@@ -70,7 +70,7 @@ fn config() -> impl Strategy<Value = VllmConfig> {
     all.prop_map(|(sizes, on, threshold, host_tier, layer_groups)| {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
         let capacity = u64::from(num_gpu_blocks * block_size);
-        VllmConfig {
+        VllmSchedulerConfig {
             latency: match on[1] {
                 true => LatencyModel::Polynomial(PolynomialStepTime::new(capacity)),
                 false => steps_of_3_and_1_ms(),
@@ -90,18 +90,18 @@ fn config() -> impl Strategy<Value = VllmConfig> {
             enable_prefix_caching: on[4],
             policy: if on[5] { SchedulingPolicy::Priority } else { SchedulingPolicy::Fcfs },
             victim: if on[6] { PreemptionVictim::First } else { PreemptionVictim::Last },
-            transfer: TransferConfig {
+            transfer: PrefillTransferConfig {
                 fetch: (Duration::from_millis(3), Duration::from_micros(50)),
-                ..TransferConfig::default()
+                ..PrefillTransferConfig::default()
             },
             host_tier: config_for_layer_groups(host_tier, layer_groups),
             layer_groups,
-            reporting: ReportingConfig {
+            reporting: SchedulerReportingConfig {
                 kv_events: true,
                 log_admissions: true,
-                ..ReportingConfig::default()
+                ..SchedulerReportingConfig::default()
             },
-            ..VllmConfig::default()
+            ..VllmSchedulerConfig::default()
         }
     })
 }
@@ -113,7 +113,7 @@ fn steps_of_3_and_1_ms() -> LatencyModel {
 fn spec() -> impl Strategy<Value = SchedulerSpec> {
     prop_oneof![
         2 => config().prop_map(|config| SchedulerSpec::Vllm(Box::new(config))),
-        1 => mocker().prop_map(|config| SchedulerSpec::Mocker(Box::new(MockerConfig {
+        1 => mocker().prop_map(|config| SchedulerSpec::Mocker(Box::new(DynamoMockerConfig {
             // Long outputs would preempt each other hundreds of times per token.
             victim: PreemptionVictim::Last,
             latency: steps_of_3_and_1_ms(),
@@ -130,10 +130,11 @@ fn sequence(id: u64, input: &Input, block: u32) -> Option<Sequence> {
         let shared = i * 2 < u64::from(prompt / block);
         BlockKey(if shared { 1000 * family + i } else { 1_000_000 + id * 1000 + i })
     });
-    let plan = BlockPlan { keys: keys.collect(), block_size: block, ..BlockPlan::default() };
+    let plan =
+        PlannedKvBlocks { keys: keys.collect(), block_size: block, ..PlannedKvBlocks::default() };
     Some(Sequence {
         priority,
-        transfer: if remote { PromptTransfer::RemotePrefill } else { PromptTransfer::Local },
+        transfer: if remote { PromptKvTransfer::RemotePrefill } else { PromptKvTransfer::Local },
         plan: Some(Arc::new(plan)),
         tail: Duration::from_millis(if tail { 20 } else { 0 }),
         ..Sequence::new(SeqId(id), prompt, output)
@@ -200,7 +201,7 @@ proptest! {
     #[test]
     fn bulk_decode_events_equal_token_events(spec in spec(), inputs in inputs()) {
         let (plain, _) = play(spec.clone(), &inputs);
-        let (runs, steps) = play(spec.for_virtual_time(), &inputs);
+        let (runs, steps) = play(spec.configured_for_virtual_time(), &inputs);
         prop_assert_eq!(&plain.events, &runs.events);
         prop_assert_eq!(&plain.tokens, &runs.tokens);
         // Every counted gap is between two tokens.
@@ -219,9 +220,12 @@ proptest! {
 
 #[test]
 fn steady_decode_batch_is_reported_in_bulk() {
-    let config = VllmConfig {
-        reporting: ReportingConfig { run_lengths: true, ..ReportingConfig::default() },
-        ..VllmConfig::default()
+    let config = VllmSchedulerConfig {
+        reporting: SchedulerReportingConfig {
+            run_lengths: true,
+            ..SchedulerReportingConfig::default()
+        },
+        ..VllmSchedulerConfig::default()
     };
     let mut engine = VllmScheduler::new(config).unwrap();
     let arrivals = (0..8).map(|id| (SimTime::ZERO, Sequence::new(SeqId(id), 100, 500)));

@@ -7,20 +7,21 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_sim_engine::kv::{
-    BlockHashConfig, BlockHasher, ExtraKeys, HostCacheConfig, HostEvictionPolicy, LayerGroups,
-    LoraAdapter, MediaSpan, OffloadConnector, SparseLayerKind,
+    BlockHashConfig, BlockHashExtraKeys, BlockHasher, HashedMediaSpan, HostCacheConfig,
+    HostCacheEvictionPolicy, KvCacheLayerGroups, LoraAdapter, OffloadConnector, SparseLayerKind,
 };
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::lock_step::RankLockStep;
 use vllm_sim_engine::sched::vllm::{
-    ChunkedPrefillConfig, EncoderConfig, LoraConfig, ReportingConfig, SchedulingPolicy,
-    SpeculationConfig, TransferConfig, VllmConfig, VllmScheduler,
+    ChunkedPrefillConfig, EncoderSchedulingConfig, LoraConfig, PrefillTransferConfig,
+    SchedulerReportingConfig, SchedulingPolicy, SpeculativeDecodingConfig, VllmScheduler,
+    VllmSchedulerConfig,
 };
-use vllm_sim_engine::step_log::StepRecord;
+use vllm_sim_engine::step_log::StepLogRecord;
 use vllm_sim_engine::{
-    EncoderKind, EngineCommand, GrammarCompilation, LoadFailure, LoadFailurePolicy, LoraId, Outbox,
-    PrefixCacheReset, PromptMediaItem, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence,
-    SimTime, StepDrafts,
+    EngineCommand, GrammarCompilation, InjectedKvLoadFailure, KvLoadFailurePolicy, LoraId,
+    MediaEncoderKind, Outbox, PrefixCacheResetScope, PromptKvTransfer, PromptMediaItem, Scheduler,
+    SchedulerEvent, SeqId, Sequence, SimTime, StepDraftCounts,
 };
 
 /// Time of every step.
@@ -98,7 +99,7 @@ pub(crate) fn play(work: &Value) -> Result<Vec<Value>, String> {
             && stats.running + stats.waiting + stats.deferred == 0
         {
             // Ranks check for work before they read requests.
-            ranks.end_idle_wave(&mut [&mut engine], |rank| Some(*rank));
+            ranks.end_wave_if_ranks_idle(&mut [&mut engine], |rank| Some(*rank));
         }
         while inputs.front().is_some_and(|(at, _)| SimTime::from_millis(*at) == now)
             && let Some((_, input)) = inputs.pop_front()
@@ -124,7 +125,7 @@ pub(crate) fn play(work: &Value) -> Result<Vec<Value>, String> {
             // Sleep empties the caches when all steps have ended.
             sleeps = false;
             for command in [
-                EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt),
+                EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Preempt),
                 EngineCommand::ResetEncoderCache,
             ] {
                 engine.apply_command(now, command, &mut out);
@@ -155,7 +156,7 @@ fn add_reads(out: &Outbox, requests: &[Value], inputs: &mut VecDeque<(u64, Input
 }
 
 /// Formats a step log with the names of requests and times in milliseconds.
-fn named_lines(log: &[StepRecord], requests: &[Value]) -> Vec<Value> {
+fn named_lines(log: &[StepLogRecord], requests: &[Value]) -> Vec<Value> {
     let lines = log.iter().map(|record| {
         let mut line = record.to_json(|id| requests[id.0 as usize]["id"].clone());
         line["t"] = json!(record.at.as_nanos() / 1_000_000);
@@ -174,8 +175,8 @@ fn command(name: &str) -> EngineCommand {
         "pause-new" => EngineCommand::PauseAdmission,
         "resume" => EngineCommand::Resume,
         "reset-encoder" => EngineCommand::ResetEncoderCache,
-        "reset" => EngineCommand::ResetPrefixCache(PrefixCacheReset::WhenIdle),
-        _ => EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt),
+        "reset" => EngineCommand::ResetPrefixCache(PrefixCacheResetScope::WhenIdle),
+        _ => EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Preempt),
     }
 }
 
@@ -188,7 +189,7 @@ fn lookahead(config: &Value) -> u32 {
     u32::from(eagle && !plain && !has_connector)
 }
 
-fn config(config: &Value) -> VllmConfig {
+fn config(config: &Value) -> VllmSchedulerConfig {
     let number = |name: &str, otherwise: u32| {
         let value = config[name].as_u64();
         value.map_or(otherwise, |value| value as u32)
@@ -201,7 +202,7 @@ fn config(config: &Value) -> VllmConfig {
         Ok(window) => SparseLayerKind::Window(window),
         Err(_) => SparseLayerKind::State(max_model_len),
     };
-    let layer_groups = sparse.first().map(|first| LayerGroups {
+    let layer_groups = sparse.first().map(|first| KvCacheLayerGroups {
         full: (groups.len() - sparse.len()) as u32,
         sparse: sparse.len() as u32,
         kind: kind(first),
@@ -214,7 +215,7 @@ fn config(config: &Value) -> VllmConfig {
         (false, Some("kv_consumer")) => (false, true),
         (false, _) => (true, true),
     };
-    VllmConfig {
+    VllmSchedulerConfig {
         // Every step takes the same time.
         latency: LatencyModel::ZERO,
         weights_from_host: STEP,
@@ -250,19 +251,19 @@ fn config(config: &Value) -> VllmConfig {
         encoder: encoder(config),
         host_tier: host_tier(&config["offload"]),
         loras: LoraConfig { max_loras: number("max_loras", 0), ..LoraConfig::default() },
-        transfer: TransferConfig {
+        transfer: PrefillTransferConfig {
             is_producer: producer,
             is_consumer: consumer,
             fetch: (Duration::from_millis(number("load_ms", 0).into()), Duration::ZERO),
             lease: config["lease_ms"].as_u64().map(Duration::from_millis),
-            ..TransferConfig::default()
+            ..PrefillTransferConfig::default()
         },
-        reporting: ReportingConfig {
+        reporting: SchedulerReportingConfig {
             kv_events: true,
             step_log: true,
-            ..ReportingConfig::default()
+            ..SchedulerReportingConfig::default()
         },
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     }
 }
 
@@ -271,7 +272,7 @@ fn host_tier(config: &Value) -> Option<HostCacheConfig> {
     let time = |name: &str| number(name).map_or(Duration::ZERO, Duration::from_millis);
     Some(HostCacheConfig {
         rules: OffloadConnector::Native,
-        eviction: HostEvictionPolicy::Lru,
+        eviction: HostCacheEvictionPolicy::Lru,
         chunks: number("chunks")? as u32,
         blocks_per_chunk: 1,
         chunk_bytes: 1,
@@ -282,9 +283,9 @@ fn host_tier(config: &Value) -> Option<HostCacheConfig> {
     })
 }
 
-fn encoder(config: &Value) -> Option<Box<EncoderConfig>> {
+fn encoder(config: &Value) -> Option<Box<EncoderSchedulingConfig>> {
     let number = |name: &str| config["encoder"][name].as_u64().map(|number| number as u32);
-    Some(Box::new(EncoderConfig {
+    Some(Box::new(EncoderSchedulingConfig {
         budget: number("budget")?,
         cache_size: number("cache")?,
         chunked_input: !config["disable_chunked_mm_input"].as_bool().unwrap_or(false),
@@ -292,11 +293,11 @@ fn encoder(config: &Value) -> Option<Box<EncoderConfig>> {
     }))
 }
 
-fn speculation(config: &Value, looks_ahead: bool) -> Option<SpeculationConfig> {
+fn speculation(config: &Value, looks_ahead: bool) -> Option<SpeculativeDecodingConfig> {
     let k = config["k"].as_u64()? as u32;
     let method = config["method"].as_str()?;
     let eagle = matches!(method, "eagle" | "mtp");
-    Some(SpeculationConfig {
+    Some(SpeculativeDecodingConfig {
         accept: vec![0.5; k as usize],
         drops_last_block: eagle && !looks_ahead,
         lookahead_slots: if method == "ngram" { 0 } else { k },
@@ -315,7 +316,7 @@ fn media(request: &Value) -> impl Iterator<Item = (&str, u32, u32)> {
 fn media_items(request: &Value) -> Option<Arc<[PromptMediaItem]>> {
     let items = media(request).map(|(identifier, start, len)| PromptMediaItem {
         key: identifier.trim_start_matches("image").parse().unwrap_or(0),
-        kind: EncoderKind::Vision,
+        kind: MediaEncoderKind::Vision,
         start,
         len,
     });
@@ -333,7 +334,7 @@ fn sequence(i: usize, request: &Value, config: &Value, hasher: &BlockHasher) -> 
     let prompt = tokens.len() as u32;
     tokens.extend(std::iter::repeat_n(OUTPUT_TOKEN, output as usize));
     let lora = request["lora"].as_u64().map(|lora| LoraId(lora as u32));
-    let extras = ExtraKeys {
+    let extras = BlockHashExtraKeys {
         salt: request["salt"].as_str().map(Into::into),
         lora: lora.map(|id| LoraAdapter {
             id,
@@ -341,11 +342,15 @@ fn sequence(i: usize, request: &Value, config: &Value, hasher: &BlockHasher) -> 
             path: format!("/a{}", id.0).into(),
         }),
         media: media(request)
-            .map(|(identifier, start, len)| MediaSpan { identifier: identifier.into(), start, len })
+            .map(|(identifier, start, len)| HashedMediaSpan {
+                identifier: identifier.into(),
+                start,
+                len,
+            })
             .collect(),
-        ..ExtraKeys::default()
+        ..BlockHashExtraKeys::default()
     };
-    let draft = |pair: &Value| StepDrafts {
+    let draft = |pair: &Value| StepDraftCounts {
         proposed: pair[0].as_u64().unwrap_or(0) as u8,
         accepted: pair[1].as_u64().unwrap_or(0) as u8,
     };
@@ -354,23 +359,25 @@ fn sequence(i: usize, request: &Value, config: &Value, hasher: &BlockHasher) -> 
         priority: request["priority"].as_i64().unwrap_or(0),
         lora,
         transfer: match request["remote"].as_bool() {
-            Some(true) => PromptTransfer::RemotePrefill,
-            _ if request["send_ms"].is_u64() => PromptTransfer::RemoteDecode,
-            _ => PromptTransfer::Local,
+            Some(true) => PromptKvTransfer::RemotePrefill,
+            _ if request["send_ms"].is_u64() => PromptKvTransfer::RemoteDecode,
+            _ => PromptKvTransfer::Local,
         },
-        load_failure: request["load_fails"].as_bool().unwrap_or(false).then(|| LoadFailure {
-            policy: match config["load_failure_policy"].as_str() {
-                Some("recompute") => LoadFailurePolicy::Recompute,
-                _ => LoadFailurePolicy::Fail,
-            },
-            loaded: 0.0,
+        load_failure: request["load_fails"].as_bool().unwrap_or(false).then(|| {
+            InjectedKvLoadFailure {
+                policy: match config["load_failure_policy"].as_str() {
+                    Some("recompute") => KvLoadFailurePolicy::Recompute,
+                    _ => KvLoadFailurePolicy::Fail,
+                },
+                loaded: 0.0,
+            }
         }),
         grammar: request["grammar_ms"].as_u64().map(|ms| GrammarCompilation {
             takes: Duration::from_millis(ms),
             fails: request["grammar_fails"].as_bool().unwrap_or(false),
         }),
         media: media_items(request),
-        plan: Some(Arc::new(hasher.block_plan(&tokens, &extras))),
+        plan: Some(Arc::new(hasher.plan_kv_blocks(&tokens, &extras))),
         drafts: drafts.map(|drafts| drafts.iter().map(draft).collect()),
         ..Sequence::new(SeqId(i as u64), prompt, output)
     }

@@ -149,7 +149,7 @@ fn chat_messages(
     messages: &[AnthropicMessage],
 ) -> Vec<Value> {
     let system = system.map_or(String::new(), inline_system::system_prompt_text);
-    let (leading, rest) = inline_system::split_leading_system(app, &system, messages);
+    let (leading, rest) = inline_system::split_leading_system_messages(app, &system, messages);
     let mut out = Vec::with_capacity(rest.len() + 1);
     let system = inline_system::join_paragraphs(&[&system, &leading]);
     if !system.is_empty() {

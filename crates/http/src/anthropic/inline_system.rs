@@ -8,7 +8,7 @@
 use serde_json::json;
 
 use crate::app::App;
-use vllm_sim_tokenizer::ChatInput;
+use vllm_sim_tokenizer::ChatTemplateInput;
 use vllm_sim_wire::anthropic::{AnthropicContent, AnthropicContentBlock, AnthropicMessage};
 
 /// Prefix of Claude Code's attribution text, which differs in each request and would prevent
@@ -45,7 +45,7 @@ fn blocks_text(blocks: &[AnthropicContentBlock]) -> String {
 }
 
 /// Returns the system prompt joined with the leading system messages, and the remaining messages.
-pub(super) fn split_leading_system(
+pub(super) fn split_leading_system_messages(
     app: &App,
     system: &str,
     messages: &[AnthropicMessage],
@@ -73,7 +73,7 @@ fn template_keeps_inline_system(app: &App) -> bool {
         say("user", "Delta second question"),
     ];
     let kwargs = app.settings.model.chat_template_kwargs.clone();
-    let rendered = app.service.generator.tokenizer().render_chat(&ChatInput {
+    let rendered = app.service.generator.tokenizer().render_chat(&ChatTemplateInput {
         messages: &messages,
         tools: None,
         documents: None,

@@ -5,13 +5,13 @@
 
 use crate::dialect::ResponseDetail;
 use crate::json;
-use crate::openai::response_shape::NullMembers;
+use crate::openai::response_shape::NullMemberHandling;
 use crate::openai::response_shape::{ResponseShape, TokenCounts};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::ReplyChoice;
-use vllm_sim_service::generate::{EndReason, StopReason};
+use vllm_sim_service::generate::{OutputEndReason, StopReason};
 
-pub(super) struct MessageEnd<'c> {
+pub(super) struct AnthropicMessageEnd<'c> {
     pub(super) choice: &'c ReplyChoice,
     pub(super) end: SequenceEndReason,
     pub(super) called: bool,
@@ -26,14 +26,14 @@ pub(super) enum CachedTokenReporting {
 }
 
 impl CachedTokenReporting {
-    pub(super) fn of(view: &ResponseShape) -> Self {
+    pub(super) fn from_response_shape(view: &ResponseShape) -> Self {
         if view.prompt_details { Self::Shown } else { Self::LeftOut }
     }
 }
 
 /// Functions and texts by which vLLM or llm-d-inference-sim renders an Anthropic message.
-pub(super) struct MessageFormat {
-    pub(super) stop: fn(&mut String, MessageEnd<'_>, NullMembers),
+pub(super) struct AnthropicMessageFormat {
+    pub(super) stop: fn(&mut String, AnthropicMessageEnd<'_>, NullMemberHandling),
     pub(super) usage: fn(&mut String, TokenCounts, CachedTokenReporting),
     /// Appends the usage object at the end of a stream of Anthropic message events.
     pub(super) last_usage: fn(&mut String, TokenCounts, CachedTokenReporting),
@@ -42,21 +42,21 @@ pub(super) struct MessageFormat {
     pub(super) ping: &'static str,
 }
 
-const VLLM_FORMAT: MessageFormat = MessageFormat {
+const VLLM_FORMAT: AnthropicMessageFormat = AnthropicMessageFormat {
     stop: write_stop_members,
     usage: write_usage,
     last_usage: write_usage,
     ping: "",
 };
-const LLMD_FORMAT: MessageFormat = MessageFormat {
+const LLMD_FORMAT: AnthropicMessageFormat = AnthropicMessageFormat {
     stop: write_llmd_stop_members,
     usage: write_llmd_usage,
     last_usage: write_llmd_last_usage,
     ping: "event: ping\ndata: {\"type\":\"ping\"}\n\n",
 };
 
-impl MessageFormat {
-    pub(super) fn for_detail(detail: ResponseDetail) -> &'static Self {
+impl AnthropicMessageFormat {
+    pub(super) fn format_for_detail(detail: ResponseDetail) -> &'static Self {
         match detail {
             ResponseDetail::Full => &VLLM_FORMAT,
             ResponseDetail::Short => &LLMD_FORMAT,
@@ -65,31 +65,35 @@ impl MessageFormat {
 }
 
 /// Appends the members `"stop_reason":…,"stop_sequence":…` of an Anthropic message, as vLLM does.
-fn write_stop_members(out: &mut String, message: MessageEnd<'_>, nulls: NullMembers) {
-    let nulls = nulls == NullMembers::Shown;
+fn write_stop_members(
+    out: &mut String,
+    message: AnthropicMessageEnd<'_>,
+    nulls: NullMemberHandling,
+) {
+    let nulls = nulls == NullMemberHandling::Shown;
     let finish = &message.choice.script.finish;
     let (reason, sequence) = match (message.end, finish.reason, &finish.stop) {
-        (SequenceEndReason::Finished, EndReason::Length, _) => (Some("max_tokens"), None),
-        (SequenceEndReason::Finished, EndReason::Stop, _) if message.called => {
+        (SequenceEndReason::Finished, OutputEndReason::Length, _) => (Some("max_tokens"), None),
+        (SequenceEndReason::Finished, OutputEndReason::Stop, _) if message.called => {
             (Some("tool_use"), None)
         }
-        (SequenceEndReason::Finished, EndReason::Stop, Some(StopReason::Text(text))) => {
+        (SequenceEndReason::Finished, OutputEndReason::Stop, Some(StopReason::Text(text))) => {
             (Some("stop_sequence"), Some(text.as_str()))
         }
-        (SequenceEndReason::Finished, EndReason::Stop, _) => (Some("end_turn"), None),
+        (SequenceEndReason::Finished, OutputEndReason::Stop, _) => (Some("end_turn"), None),
         _ => (None, None),
     };
     let before = out.len();
     if nulls || reason.is_some() {
         out.push_str("\"stop_reason\":");
-        json::write_optional_string(out, reason);
+        json::write_optional_json_string(out, reason);
     }
     if nulls || sequence.is_some() {
         if out.len() > before {
             out.push(',');
         }
         out.push_str("\"stop_sequence\":");
-        json::write_optional_string(out, sequence);
+        json::write_optional_json_string(out, sequence);
     }
 }
 
@@ -99,30 +103,33 @@ fn write_usage(out: &mut String, counts: TokenCounts, cache: CachedTokenReportin
     let details = cache == CachedTokenReporting::Shown;
     let cached = if details { counts.cached + counts.created } else { 0 };
     out.push_str("{\"input_tokens\":");
-    json::write_int(out, counts.prompt.saturating_sub(cached));
+    json::write_json_int(out, counts.prompt.saturating_sub(cached));
     out.push_str(",\"output_tokens\":");
-    json::write_int(out, counts.completion);
+    json::write_json_int(out, counts.completion);
     if details {
         out.push_str(",\"cache_creation_input_tokens\":");
-        json::write_int(out, counts.created);
+        json::write_json_int(out, counts.created);
         out.push_str(",\"cache_read_input_tokens\":");
-        json::write_int(out, counts.cached);
+        json::write_json_int(out, counts.cached);
     }
     out.push('}');
 }
 
 /// Appends the members `"stop_reason":…,"stop_sequence":null` of an Anthropic message, as
 /// llm-d-inference-sim does.
-fn write_llmd_stop_members(out: &mut String, message: MessageEnd<'_>, _nulls: NullMembers) {
+fn write_llmd_stop_members(
+    out: &mut String,
+    message: AnthropicMessageEnd<'_>,
+    _nulls: NullMemberHandling,
+) {
     let reason = match (message.end, message.choice.script.finish.reason) {
-        (SequenceEndReason::Threshold, _) | (SequenceEndReason::Finished, EndReason::Length) => {
-            "max_tokens"
-        }
+        (SequenceEndReason::Threshold, _)
+        | (SequenceEndReason::Finished, OutputEndReason::Length) => "max_tokens",
         _ if message.called => "tool_use",
         _ => "end_turn",
     };
     out.push_str("\"stop_reason\":");
-    json::write_string(out, reason);
+    json::write_json_string(out, reason);
     out.push_str(",\"stop_sequence\":null");
 }
 
@@ -130,16 +137,16 @@ fn write_llmd_stop_members(out: &mut String, message: MessageEnd<'_>, _nulls: Nu
 /// as input, and zero cached tokens.
 fn write_llmd_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenReporting) {
     out.push_str("{\"input_tokens\":");
-    json::write_int(out, counts.prompt);
+    json::write_json_int(out, counts.prompt);
     out.push_str(
         ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":",
     );
-    json::write_int(out, counts.completion);
+    json::write_json_int(out, counts.completion);
     out.push('}');
 }
 
 fn write_llmd_last_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenReporting) {
     out.push_str("{\"output_tokens\":");
-    json::write_int(out, counts.completion);
+    json::write_json_int(out, counts.completion);
     out.push('}');
 }

@@ -16,24 +16,24 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
-use self::message_format::MessageFormat;
-use self::render::{MessageStream, error_event, message_json};
+use self::message_format::AnthropicMessageFormat;
+use self::render::{AnthropicMessageStream, anthropic_message_json, error_event};
 use super::app::App;
 use super::dialect::ApiEndpoint;
-use super::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
+use super::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
 use super::{error, transfer};
 use crate::body::{JsonRequest, RawRequest};
 use crate::error::HandlerResult;
 use crate::openai::chat;
 use crate::request_head::{RequestHead, request_id};
 use crate::stream;
-use vllm_sim_observe::metrics::ToolMode;
+use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 
-impl GenerationBody for MessagesRequest {
+impl GenerationRequestBody for MessagesRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Messages;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
@@ -45,7 +45,7 @@ impl GenerationBody for MessagesRequest {
     }
 }
 
-pub(super) async fn create_message(
+pub(super) async fn create_anthropic_message(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
@@ -54,7 +54,7 @@ pub(super) async fn create_message(
     let head = received.head;
     let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
-    let read = ParsedBody::new(&app, &head, Cow::Owned(value))?;
+    let read = ParsedRequestBody::new(&app, &head, Cow::Owned(value))?;
     let answer = match encodable {
         Ok(()) => answer_message(&app, &head, read, threshold).await,
         Err(fault) => Err(fault),
@@ -62,7 +62,7 @@ pub(super) async fn create_message(
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_error_response(&fault, app.version)))
 }
 
-pub(super) async fn count_tokens(
+pub(super) async fn count_message_tokens(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
@@ -90,7 +90,7 @@ pub(super) async fn count_tokens(
 async fn answer_message(
     app: &Arc<App>,
     head: &RequestHead,
-    read: ParsedBody<MessagesRequest>,
+    read: ParsedRequestBody<MessagesRequest>,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = read.request.stream.unwrap_or(false);
@@ -99,9 +99,9 @@ async fn answer_message(
     let dialect = app.dialect;
     let id = request_id(dialect.message_id_prefix(), &head.headers, None);
     let requests = std::slice::from_mut(&mut request);
-    let started = chat::start_chats(app, head, requests, resolved, id, threshold).await;
+    let started = chat::start_chat_generation(app, head, requests, resolved, id, threshold).await;
     let (mut chat, reply) = match started
-        .map_err(|refused| refused.into_stream_report(dialect.late_error_reporting()))
+        .map_err(|refused| refused.apply_error_reporting(dialect.late_error_reporting()))
     {
         Ok(started) => started,
         Err(RejectedGeneration::Late { fault, .. }) if stream => {
@@ -109,20 +109,21 @@ async fn answer_message(
         }
         Err(refused) => return Err(refused.into()),
     };
-    chat.call_ids = dialect.id_format().call_ids("toolu_");
-    let form = MessageFormat::for_detail(dialect.response_detail());
+    chat.call_ids = dialect.id_format().tool_call_ids("toolu_");
+    let form = AnthropicMessageFormat::format_for_detail(dialect.response_detail());
     if stream {
-        let render = MessageStream::new(chat, form, reply.prompt_token_count());
+        let render = AnthropicMessageStream::new(chat, form, reply.prompt_token_count());
         return Ok(stream::stream_reply_without_keep_alive(app, head, reply, render).await);
     }
-    let body = generation::render_when_finished(reply, move |reply| {
+    let body = generation::render_finished_reply(reply, move |reply| {
         let choice = &reply.choices[0];
-        let called = !chat.released_tool_calls(choice, choice.released_tokens()).is_empty();
-        chat.count_parser_run(ToolMode::NonStreaming, called);
-        message_json(&chat, form, reply)
+        let called =
+            !chat.tool_calls_in_released_tokens(choice, choice.released_tokens()).is_empty();
+        chat.count_tool_parser_run(ToolParserMode::NonStreaming, called);
+        anthropic_message_json(&chat, form, reply)
     })
     .await?;
-    Ok(generation::json_response_with_load(app, &head.headers, body))
+    Ok(generation::json_response_with_load_header(app, &head.headers, body))
 }
 
 fn failed_message_stream(app: &App, fault: &Fault) -> Response<Body> {

@@ -3,14 +3,14 @@
 //! Source: `vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
 //! `message_stream_converter`.
 
-use super::message_format::{CachedTokenReporting, MessageEnd, MessageFormat};
+use super::message_format::{AnthropicMessageEnd, AnthropicMessageFormat, CachedTokenReporting};
 use crate::error;
 use crate::json;
 use crate::openai::chat_stream::ChatResponseSettings;
-use crate::openai::response_shape::NullMembers;
+use crate::openai::response_shape::NullMemberHandling;
 use crate::openai::response_shape::{TokenCounts, end_of_choice};
 use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
-use vllm_sim_observe::metrics::ToolMode;
+use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
@@ -28,15 +28,15 @@ fn random_signature() -> String {
 }
 
 /// Returns the JSON body of a finished Anthropic message.
-pub(super) fn message_json(
+pub(super) fn anthropic_message_json(
     chat: &ChatResponseSettings,
-    form: &MessageFormat,
+    form: &AnthropicMessageFormat,
     reply: &Reply,
 ) -> String {
     let view = &chat.view;
     let mut out = String::with_capacity(512);
     out.push_str("{\"id\":");
-    json::write_string(&mut out, &view.id);
+    json::write_json_string(&mut out, &view.id);
     out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
     let choice = &reply.choices[0];
     let start = out.len();
@@ -44,9 +44,9 @@ pub(super) fn message_json(
     let reasoning = choice.script.channel_text(OutputChannel::Reasoning, released);
     if !reasoning.is_empty() {
         out.push_str("{\"type\":\"thinking\",\"thinking\":");
-        json::write_string(&mut out, &reasoning);
+        json::write_json_string(&mut out, &reasoning);
         out.push_str(",\"signature\":");
-        json::write_string(&mut out, &random_signature());
+        json::write_json_string(&mut out, &random_signature());
         out.push('}');
     }
     let separate = |out: &mut String| {
@@ -55,34 +55,38 @@ pub(super) fn message_json(
         }
     };
     let content = choice.script.channel_text(OutputChannel::Content, released);
-    let calls = chat.released_tool_calls(choice, released);
+    let calls = chat.tool_calls_in_released_tokens(choice, released);
     if !content.is_empty() || (reasoning.is_empty() && calls.is_empty()) {
         separate(&mut out);
         out.push_str("{\"type\":\"text\",\"text\":");
-        json::write_string(&mut out, &content);
+        json::write_json_string(&mut out, &content);
         out.push('}');
     }
     for (index, (name, arguments)) in calls.iter().enumerate() {
         separate(&mut out);
         out.push_str("{\"type\":\"tool_use\",\"id\":");
-        json::write_string(&mut out, &chat.call_ids.tool_call_id(0, index));
+        json::write_json_string(&mut out, &chat.call_ids.tool_call_id(0, index));
         out.push_str(",\"name\":");
-        json::write_string(&mut out, name);
+        json::write_json_string(&mut out, name);
         out.push_str(",\"input\":");
         out.push_str(complete_json_object(arguments).unwrap_or("{}"));
         out.push('}');
     }
     out.push_str("],\"model\":");
-    json::write_string(&mut out, &view.model);
+    json::write_json_string(&mut out, &view.model);
     let before = out.len();
     out.push(',');
-    let end = MessageEnd { choice, end: end_of_choice(choice), called: !calls.is_empty() };
-    (form.stop)(&mut out, end, NullMembers::LeftOut);
+    let end = AnthropicMessageEnd { choice, end: end_of_choice(choice), called: !calls.is_empty() };
+    (form.stop)(&mut out, end, NullMemberHandling::LeftOut);
     if out.len() == before + 1 {
         out.pop();
     }
     out.push_str(",\"usage\":");
-    (form.usage)(&mut out, TokenCounts::of_reply(reply), CachedTokenReporting::of(view));
+    (form.usage)(
+        &mut out,
+        TokenCounts::from_reply(reply),
+        CachedTokenReporting::from_response_shape(view),
+    );
     end_with_kv_transfer_params(&mut out, chat);
     out
 }
@@ -116,19 +120,19 @@ enum OpenBlock {
     Tool(u16),
 }
 
-pub(super) struct MessageStream {
+pub(super) struct AnthropicMessageStream {
     chat: Box<ChatResponseSettings>,
-    form: &'static MessageFormat,
+    form: &'static AnthropicMessageFormat,
     prompt: u32,
     index: usize,
     open: Option<OpenBlock>,
     called: bool,
 }
 
-impl MessageStream {
+impl AnthropicMessageStream {
     pub(super) fn new(
         chat: Box<ChatResponseSettings>,
-        form: &'static MessageFormat,
+        form: &'static AnthropicMessageFormat,
         prompt: u32,
     ) -> Self {
         Self { chat, form, prompt, index: 0, open: None, called: false }
@@ -139,9 +143,9 @@ impl MessageStream {
         out.push_str(
             "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":",
         );
-        json::write_string(out, &view.id);
+        json::write_json_string(out, &view.id);
         out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":");
-        json::write_string(out, &view.model);
+        json::write_json_string(out, &view.model);
         out.push_str(",\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
         let counts = TokenCounts { prompt: self.prompt, ..TokenCounts::default() };
         (self.form.usage)(out, counts, CachedTokenReporting::LeftOut);
@@ -168,10 +172,10 @@ impl MessageStream {
             OpenBlock::Tool(call) => {
                 let call = usize::from(call);
                 out.push_str("{\"type\":\"tool_use\",\"id\":");
-                json::write_string(out, &self.chat.call_ids.tool_call_id(0, call));
+                json::write_json_string(out, &self.chat.call_ids.tool_call_id(0, call));
                 out.push_str(",\"name\":");
                 let name = choice.script.calls.get(call);
-                json::write_string(out, name.map_or("", String::as_str));
+                json::write_json_string(out, name.map_or("", String::as_str));
                 out.push_str(",\"input\":{}}");
             }
         }
@@ -201,7 +205,7 @@ impl MessageStream {
         out.push_str("\",\"");
         out.push_str(member);
         out.push_str("\":");
-        json::write_string(out, text);
+        json::write_json_string(out, text);
         out.push('}');
         self.end_block_event(out);
     }
@@ -210,7 +214,7 @@ impl MessageStream {
     /// event.
     fn end_block_event(&self, out: &mut String) {
         out.push_str(",\"index\":");
-        json::write_int(out, self.index);
+        json::write_json_int(out, self.index);
         out.push_str("}\n\n");
     }
 
@@ -238,7 +242,7 @@ impl MessageStream {
     }
 }
 
-impl StreamRenderer for MessageStream {
+impl StreamRenderer for AnthropicMessageStream {
     fn write_before_tokens(&mut self, out: &mut String) {
         self.write_message_start(out);
     }
@@ -253,7 +257,7 @@ impl StreamRenderer for MessageStream {
             called |= matches!(channel, OutputChannel::Call(_));
             self.write_channel_text(out, channel, text, choice);
         });
-        self.chat.count_parser_run(ToolMode::Streaming, called);
+        self.chat.count_tool_parser_run(ToolParserMode::Streaming, called);
     }
 
     fn write_failure(&mut self, out: &mut String) -> bool {
@@ -266,11 +270,11 @@ impl StreamRenderer for MessageStream {
         self.stop_block(out);
         let choice = &reply.choices[0];
         out.push_str("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
-        let end = MessageEnd { choice, end: end_of_choice(choice), called: self.called };
-        (self.form.stop)(out, end, NullMembers::Shown);
+        let end = AnthropicMessageEnd { choice, end: end_of_choice(choice), called: self.called };
+        (self.form.stop)(out, end, NullMemberHandling::Shown);
         out.push_str("},\"usage\":");
-        let cache = CachedTokenReporting::of(&self.chat.view);
-        (self.form.last_usage)(out, TokenCounts::of_reply(reply), cache);
+        let cache = CachedTokenReporting::from_response_shape(&self.chat.view);
+        (self.form.last_usage)(out, TokenCounts::from_reply(reply), cache);
         out.push_str("}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn apply_tool_changes(
                     return Err(Fault::bad_request(format!(
                         "{} references tool {}, which is not declared in tools",
                         block.kind,
-                        python::repr_str(name)
+                        python::python_repr_of_str(name)
                     )));
                 };
                 if addition {

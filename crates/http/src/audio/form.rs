@@ -85,7 +85,7 @@ impl UploadForm {
                 return Err(too_many_parts("files"));
             }
             self.files.push(bytes);
-            self.add_field(name, UploadedFile(self.files.len() - 1).to_field());
+            self.add_field(name, UploadedFile(self.files.len() - 1).to_form_field());
             return Ok(true);
         }
         self.texts += 1;

@@ -34,14 +34,14 @@ pub(super) fn check_language(code: &str) -> Result<(), Fault> {
     let all = Value::from(SUPPORTED_LANGUAGES.to_vec());
     Err(Fault::bad_request(format!(
         "Unsupported language: {}.  Must be one of {}.",
-        python::repr_str(code),
+        python::python_repr_of_str(code),
         python::python_repr(&all)
     )))
 }
 
 /// Returns the separator between the transcripts of two audio clips: empty in Japanese and Chinese,
 /// else a space.
-pub(super) fn clip_separator(code: Option<&str>) -> &'static str {
+pub(super) fn transcript_separator(code: Option<&str>) -> &'static str {
     let none = code.is_some_and(|code| ["ja", "zh"].contains(&code.to_lowercase().as_str()));
     if none { "" } else { " " }
 }

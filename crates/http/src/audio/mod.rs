@@ -26,16 +26,17 @@ use super::generation::{self, RejectedGeneration, request_error_fault};
 use super::request_head::{RequestHead, request_id};
 use crate::stream;
 use form::UploadForm;
-use render::{AudioClip, SpeechStream, Transcript};
+use render::{AudioClip, Transcript, TranscriptStream};
 use vllm_sim_config::SpeechModelCapabilities;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::request::{AudioInput, ModelTarget, TokenizedPrompt};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, OutputBudget, Reply, ResolvedModel, SubmissionChecks, run_blocking_if_large,
+    GenerationRequest, OutputTokenBudget, Reply, RequestSubmissionChecks, ResolvedModel,
+    run_blocking_if_large,
 };
-use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokens};
+use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokenHandling};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a_32};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, SpeechTask};
@@ -80,8 +81,8 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     let id = request_id(name, &head.headers, None);
     let generation = GenerationRequest {
         max_tokens: request.max_completion_tokens,
-        room: OutputBudget::Context,
-        checks: SubmissionChecks::None,
+        room: OutputTokenBudget::Context,
+        checks: RequestSubmissionChecks::None,
         rank: None,
         // The prefix cache does not hold encoder output.
         skip_cache_read: !app.settings.speech.model.in_prompt,
@@ -122,14 +123,14 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     };
     if stream {
         let frames = encoder_frame_count(app, transcript.seconds);
-        let mut render = SpeechStream::new(transcript, &request, &reply.prompts, frames);
+        let mut render = TranscriptStream::new(transcript, &request, &reply.prompts, frames);
         if app.settings.answers.force_include_usage {
-            render = render.with_usage();
+            render = render.with_usage_included();
         }
         return Ok(stream::stream_reply(app, head, reply, render, 1).await);
     }
-    let body =
-        generation::render_when_finished(reply, move |reply| transcript.body_json(reply)).await??;
+    let body = generation::render_finished_reply(reply, move |reply| transcript.body_json(reply))
+        .await??;
     Ok(speech_response(body))
 }
 
@@ -168,7 +169,7 @@ async fn detect_language(
         ..generation::new_generation_request(app, head, id)
     };
     let reply = start_audio_sequence(app, resolved, request, prompt).await?;
-    reply.wait_until_ended().await;
+    reply.wait_until_choices_ended().await;
     match reply.has_failed_choice() {
         true => Err(error::engine_failure_fault()),
         false => Ok(()),
@@ -189,7 +190,7 @@ fn check_audio_size(app: &App, audio: &Bytes) -> Result<(), Fault> {
         return Ok(());
     }
     let megabytes = audio.len() as f64 / f64::from(1 << 20);
-    let shown = vllm_sim_python::repr_float(megabytes);
+    let shown = vllm_sim_python::python_repr_of_float(megabytes);
     Err(Fault::invalid_value("Maximum file size exceeded", "audio_filesize_mb", shown))
 }
 
@@ -286,7 +287,7 @@ fn clip_prompts(
     let mut before = Vec::new();
     if !request.prompt.is_empty() {
         before.push(special_token_id(tokenizer, "<|startofprev|>"));
-        before.extend(tokenizer.encode(&request.prompt, SpecialTokens::Without));
+        before.extend(tokenizer.encode(&request.prompt, SpecialTokenHandling::Without));
     }
     let order = [
         "<|startoftranscript|>".to_owned(),
@@ -354,12 +355,12 @@ pub(crate) async fn start_audio_sequence(
     let params = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
     let request = GenerationRequest {
         prompts: PromptSource::Ready(vec![prompt]),
-        room: OutputBudget::Context,
-        checks: SubmissionChecks::None,
+        room: OutputTokenBudget::Context,
+        checks: RequestSubmissionChecks::None,
         sampling: Ok(params.into()).into(),
         ..request
     };
-    let generated = app.service.generate(&app.rules, resolved, Box::new(request)).await;
+    let generated = app.service.generate_reply(&app.rules, resolved, Box::new(request)).await;
     match generated {
         Ok((reply, _)) => Ok(reply),
         Err(refused) => Err(request_error_fault(app, refused.into_error())),

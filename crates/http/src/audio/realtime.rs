@@ -40,7 +40,7 @@ use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::generate::request::{AudioInput, TokenizedPrompt};
 use vllm_sim_service::{GenerationRequest, Reply};
 use vllm_sim_wire::body;
-use vllm_sim_wire::fault::sanitize_message;
+use vllm_sim_wire::fault::sanitize_error_message;
 use vllm_sim_wire::openai::audio::{AppendAudioEvent, CommitAudioEvent};
 
 /// Sample rate of the audio in Hz; a sample has two bytes.
@@ -64,7 +64,7 @@ const PYTHON_BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// Handles the WebSocket upgrade of `/v1/realtime`; any other request gets a 404.
-pub(crate) async fn open_realtime(
+pub(crate) async fn open_realtime_websocket(
     State(app): State<Arc<App>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response<Body> {
@@ -74,10 +74,10 @@ pub(crate) async fn open_realtime(
     upgrade.max_message_size(MAX_MESSAGE_BYTES).max_frame_size(MAX_MESSAGE_BYTES).on_upgrade(
         move |socket| async move {
             let opened = Instant::now();
-            app.metrics.socket_opened();
+            app.metrics.on_websocket_opened();
             let metrics = app.metrics.clone();
             let close = RealtimeSession::new(app).run_session(socket).await;
-            metrics.socket_closed(opened.elapsed().as_secs_f64());
+            metrics.on_websocket_closed(opened.elapsed().as_secs_f64());
             tracing::debug!(?close, "realtime connection ended");
         },
     )
@@ -205,7 +205,7 @@ impl RealtimeSession {
         let event = match python::loads(text.as_bytes()) {
             Ok(Value::Object(event)) => event,
             Ok(other) => {
-                let kind = PythonValue::from_json_value(&other).type_name();
+                let kind = PythonValue::from_json_value(&other).python_type_name();
                 let text = format!("'{kind}' object has no attribute 'get'");
                 return self.queue_error(text, "processing_error");
             }
@@ -242,7 +242,8 @@ impl RealtimeSession {
             match body::read_json_value("InputAudioBufferAppend", &Value::Object(event)) {
                 Ok(append) => append,
                 Err(fault) => {
-                    return self.queue_error(sanitize_message(&fault.message), "processing_error");
+                    return self
+                        .queue_error(sanitize_error_message(&fault.message), "processing_error");
                 }
             };
         let text: Vec<u8> = append.audio.bytes().filter(is_base64).collect();
@@ -295,7 +296,8 @@ impl RealtimeSession {
             match body::read_json_value("InputAudioBufferCommit", &Value::Object(event)) {
                 Ok(commit) => commit,
                 Err(fault) => {
-                    return self.queue_error(sanitize_message(&fault.message), "processing_error");
+                    return self
+                        .queue_error(sanitize_error_message(&fault.message), "processing_error");
                 }
             };
         if commit.is_final {
@@ -397,7 +399,7 @@ impl RealtimeSession {
             Ok(reply) => utterance.reply = Some(reply),
             Err(refused) => {
                 self.utterance = None;
-                self.queue_error(sanitize_message(&refused.message), "processing_error");
+                self.queue_error(sanitize_error_message(&refused.message), "processing_error");
             }
         }
     }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-use super::languages::clip_separator;
+use super::languages::transcript_separator;
 use crate::json;
 use crate::openai::logprobs;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_service::generate::{EndReason, OutputChannel, StopReason};
+use vllm_sim_service::generate::{OutputChannel, OutputEndReason, StopReason};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, SpeechTask};
@@ -66,7 +66,7 @@ impl Transcript {
     }
 
     fn join_clip_texts<'a>(&self, texts: impl Iterator<Item = &'a str>) -> String {
-        let separator = clip_separator(self.language.as_deref());
+        let separator = transcript_separator(self.language.as_deref());
         texts.collect::<Vec<_>>().join(separator)
     }
 
@@ -79,7 +79,7 @@ impl Transcript {
             })
             .collect();
         let mut out = String::from("{\"text\":");
-        json::write_string(&mut out, &self.join_clip_texts(texts.iter().map(String::as_str)));
+        json::write_json_string(&mut out, &self.join_clip_texts(texts.iter().map(String::as_str)));
         if self.task == SpeechTask::Transcribe {
             self.write_usage(&mut out);
         }
@@ -89,7 +89,7 @@ impl Transcript {
 
     fn write_usage(&self, out: &mut String) {
         out.push_str(",\"usage\":{\"type\":\"duration\",\"seconds\":");
-        json::write_int(out, self.seconds.ceil() as u64);
+        json::write_json_int(out, self.seconds.ceil() as u64);
         out.push('}');
     }
 
@@ -98,9 +98,9 @@ impl Transcript {
         let mut out = String::from("{\"duration\":");
         json::write_python_float(&mut out, self.seconds);
         out.push_str(",\"language\":");
-        json::write_optional_string(&mut out, self.language.as_deref());
+        json::write_optional_json_string(&mut out, self.language.as_deref());
         out.push_str(",\"text\":");
-        json::write_string(
+        json::write_json_string(
             &mut out,
             &self.join_clip_texts(segments.iter().map(|s| s.text.as_str())),
         );
@@ -117,7 +117,7 @@ impl Transcript {
 
     fn write_segment(&self, out: &mut String, segment: &TranscriptSegment) {
         out.push_str("{\"id\":");
-        json::write_int(out, segment.id);
+        json::write_json_int(out, segment.id);
         out.push_str(",\"avg_logprob\":");
         json::write_python_float(out, segment.avg_logprob);
         out.push_str(",\"compression_ratio\":");
@@ -125,15 +125,15 @@ impl Transcript {
         out.push_str(",\"end\":");
         json::write_python_float(out, segment.end);
         out.push_str(",\"no_speech_prob\":null,\"seek\":");
-        json::write_int(out, segment.seek);
+        json::write_json_int(out, segment.seek);
         out.push_str(",\"start\":");
         json::write_python_float(out, segment.start);
         out.push_str(",\"temperature\":");
         json::write_python_float(out, self.temperature);
         out.push_str(",\"text\":");
-        json::write_string(out, &segment.text);
+        json::write_json_string(out, &segment.text);
         out.push_str(",\"tokens\":");
-        json::write_int_array(out, segment.tokens.iter().copied());
+        json::write_json_int_array(out, segment.tokens.iter().copied());
         out.push('}');
     }
 
@@ -148,22 +148,25 @@ impl Transcript {
         let mut out = String::from("{\"task\":\"transcribe\",\"duration\":");
         json::write_python_float(&mut out, self.seconds);
         out.push_str(",\"text\":");
-        json::write_string(&mut out, &self.join_clip_texts(segments.iter().map(|s| s.text.trim())));
+        json::write_json_string(
+            &mut out,
+            &self.join_clip_texts(segments.iter().map(|s| s.text.trim())),
+        );
         out.push_str(",\"segments\":[");
         for (index, segment) in segments.iter().enumerate() {
             if index > 0 {
                 out.push(',');
             }
             out.push_str("{\"type\":\"transcript.text.segment\",\"id\":\"seg_");
-            json::write_int(&mut out, index);
+            json::write_json_int(&mut out, index);
             out.push_str("\",\"start\":");
             json::write_python_float(&mut out, segment.start);
             out.push_str(",\"end\":");
             json::write_python_float(&mut out, segment.end);
             out.push_str(",\"text\":");
-            json::write_string(&mut out, segment.text.trim());
+            json::write_json_string(&mut out, segment.text.trim());
             out.push_str(",\"speaker\":\"S0");
-            json::write_int(&mut out, index % 2 + 1);
+            json::write_json_int(&mut out, index % 2 + 1);
             out.push_str("\"}");
         }
         out.push(']');
@@ -224,7 +227,7 @@ fn compression_ratio(text: &str) -> f64 {
     text.len() as f64 / packed.max(1) as f64
 }
 
-pub(super) struct SpeechStream {
+pub(super) struct TranscriptStream {
     head: String,
     separator: &'static str,
     include_usage: bool,
@@ -247,7 +250,7 @@ struct PendingClipText {
     finish: Option<String>,
 }
 
-impl SpeechStream {
+impl TranscriptStream {
     pub(super) fn new(
         transcript: Transcript,
         request: &SpeechRequest,
@@ -259,17 +262,17 @@ impl SpeechStream {
             SpeechTask::Translate => "translation.chunk",
         };
         let mut head = String::from("data: {\"id\":");
-        json::write_string(&mut head, &transcript.id);
+        json::write_json_string(&mut head, &transcript.id);
         head.push_str(",\"object\":\"");
         head.push_str(object);
         head.push_str("\",\"created\":");
-        json::write_int(&mut head, transcript.created);
+        json::write_json_int(&mut head, transcript.created);
         head.push_str(",\"model\":");
-        json::write_string(&mut head, &transcript.model);
+        json::write_json_string(&mut head, &transcript.model);
         head.push_str(",\"choices\":[");
         Self {
             head,
-            separator: clip_separator(transcript.language.as_deref()),
+            separator: transcript_separator(transcript.language.as_deref()),
             include_usage: request.include_usage,
             continuous_usage: request.continuous_usage,
             prompts: prompts.to_vec(),
@@ -282,7 +285,7 @@ impl SpeechStream {
     }
 
     /// Returns the transcript stream with usage at its end, even if the client did not request it.
-    pub(super) fn with_usage(self) -> Self {
+    pub(super) fn with_usage_included(self) -> Self {
         Self { include_usage: true, ..self }
     }
 
@@ -290,11 +293,11 @@ impl SpeechStream {
         let prompt = self.prompts.get(self.current.min(self.prompts.len().saturating_sub(1)));
         let prompt = prompt.copied().unwrap_or(0) + self.encoder_frames;
         out.push_str(",\"usage\":{\"prompt_tokens\":");
-        json::write_int(out, prompt);
+        json::write_json_int(out, prompt);
         out.push_str(",\"total_tokens\":");
-        json::write_int(out, prompt + self.completion);
+        json::write_json_int(out, prompt + self.completion);
         out.push_str(",\"completion_tokens\":");
-        json::write_int(out, self.completion);
+        json::write_json_int(out, self.completion);
         out.push('}');
     }
 
@@ -313,7 +316,7 @@ impl SpeechStream {
                 out.push_str(self.separator);
                 self.has_text = true;
             }
-            json::push_escaped_unicode(out, &text);
+            json::push_json_escaped_unicode(out, &text);
             out.push_str("\"}");
             if let Some(finish) = &finish {
                 out.push_str(finish);
@@ -332,7 +335,7 @@ impl SpeechStream {
     }
 }
 
-impl StreamRenderer for SpeechStream {
+impl StreamRenderer for TranscriptStream {
     fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         let Some(pending) = self.pending.get_mut(step.index) else {
             return;
@@ -375,16 +378,16 @@ fn finish_members(choice: &ReplyChoice, end: SequenceEndReason) -> String {
             _,
         ) => "abort",
         (SequenceEndReason::Failed, _) => "error",
-        (SequenceEndReason::Finished, EndReason::Length) => "length",
-        (SequenceEndReason::Finished, EndReason::Stop) => "stop",
+        (SequenceEndReason::Finished, OutputEndReason::Length) => "length",
+        (SequenceEndReason::Finished, OutputEndReason::Stop) => "stop",
     });
     out.push_str("\",\"stop_reason\":");
     match &choice.script.finish.stop {
         Some(StopReason::Token(id)) if end == SequenceEndReason::Finished => {
-            json::write_int(&mut out, *id)
+            json::write_json_int(&mut out, *id)
         }
         Some(StopReason::Text(text)) if end == SequenceEndReason::Finished => {
-            json::write_string(&mut out, text)
+            json::write_json_string(&mut out, text)
         }
         _ => out.push_str("null"),
     }

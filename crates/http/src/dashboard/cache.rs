@@ -8,7 +8,7 @@ use axum::http::Response;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::vllm::ok_json;
+use crate::vllm::ok_json_response;
 use vllm_sim_engine::KvBlockUsage;
 use vllm_sim_engine::driver::LiveEngine;
 
@@ -21,7 +21,7 @@ pub(crate) async fn get_kv_blocks(State(app): State<Arc<App>>) -> Response<Body>
     let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.rank_engines().iter().zip(first..);
     let ranks: Vec<Value> = ranks.map(|(engine, rank)| rank_blocks_json(engine, rank)).collect();
-    ok_json(&json!({"block_size": app.settings.cache.block_size, "ranks": ranks}))
+    ok_json_response(&json!({"block_size": app.settings.cache.block_size, "ranks": ranks}))
 }
 
 /// Returns the JSON of the KV blocks of one rank.
@@ -30,7 +30,7 @@ pub(crate) async fn get_kv_blocks(State(app): State<Arc<App>>) -> Response<Body>
 /// sharing. `host` counts chunks in host memory and is `null` without offloading to it. A cell is
 /// its number of used, shared and cached blocks.
 fn rank_blocks_json(engine: &LiveEngine, rank: u32) -> Value {
-    let map = engine.snapshot_block_map(MAX_MAP_CELLS);
+    let map = engine.snapshot_kv_block_map(MAX_MAP_CELLS);
     let sum = |count: fn(&KvBlockUsage) -> u32| map.cells.iter().map(count).sum::<u32>();
     let host = map.stats.host;
     let host = (host.total > 0).then(|| json!({"total": host.total, "used": host.used}));

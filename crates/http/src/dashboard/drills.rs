@@ -9,17 +9,17 @@ use serde_json::json;
 
 use crate::admin;
 use crate::app::App;
-use crate::vllm::ok_json;
+use crate::vllm::ok_json_response;
 use vllm_sim_engine::driver::unix_now_secs;
 
 /// Returns the newest scenario phases and changed settings, oldest first, and the current time.
 ///
 /// Values of settings need the same permission as `/admin/config`.
-pub(crate) async fn list_annotations(
+pub(crate) async fn list_chart_annotations(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
 ) -> Response<Body> {
-    let values = admin::visible_setting_values(&app, &headers);
+    let values = admin::setting_value_visibility(&app, &headers);
     let events = app.admin_state.drills.to_json(values);
-    ok_json(&json!({"now": unix_now_secs(), "events": events}))
+    ok_json_response(&json!({"now": unix_now_secs(), "events": events}))
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::app::App;
-use crate::vllm::ok_json;
+use crate::vllm::ok_json_response;
 use vllm_sim_engine::driver::unix_now_secs;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -21,7 +21,10 @@ const SAMPLES_PER_VIEW: u32 = 600;
 /// Samples the metrics of a server once a second, for ten minutes after each request for the metric
 /// history. It ends when the server is dropped.
 pub async fn sample_metrics_periodically(app: Weak<App>) {
-    let Some(viewed) = app.upgrade().map(|app| app.records.metrics.view_notifier()) else { return };
+    let Some(viewed) = app.upgrade().map(|app| app.records.metrics.history_request_notifier())
+    else {
+        return;
+    };
     let mut ticks = interval(SAMPLE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -29,7 +32,7 @@ pub async fn sample_metrics_periodically(app: Weak<App>) {
         for _ in 0..SAMPLES_PER_VIEW {
             ticks.tick().await;
             let Some(app) = app.upgrade() else { return };
-            app.records.metrics.push_sample(unix_now_secs(), &app.controls.metrics_page());
+            app.records.metrics.push_metrics_sample(unix_now_secs(), &app.controls.metrics_page());
         }
     }
 }
@@ -37,7 +40,7 @@ pub async fn sample_metrics_periodically(app: Weak<App>) {
 /// Handles `GET /dashboard/history`: returns the current Unix time and the metric samples, oldest
 /// first.
 pub(crate) async fn get_metric_history(State(app): State<Arc<App>>) -> Response<Body> {
-    app.records.metrics.view_notifier().notify_one();
+    app.records.metrics.history_request_notifier().notify_one();
     let samples = app.records.metrics.samples();
-    ok_json(&json!({"now": unix_now_secs(), "samples": samples}))
+    ok_json_response(&json!({"now": unix_now_secs(), "samples": samples}))
 }

@@ -12,15 +12,18 @@ use serde_json::{Map, Value, json};
 use crate::admin;
 use crate::annotations::{SettingValueVisibility, settings_json};
 use crate::app::App;
-use crate::vllm::ok_json;
+use crate::vllm::ok_json_response;
 
 pub(super) fn has_other_replicas(app: &App) -> bool {
     !app.peers.is_empty() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)
 }
 
 /// Handles `GET /dashboard/summary`: returns the state of this server.
-pub(crate) async fn get_summary(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    ok_json(&replica_state_json(&app, admin::visible_setting_values(&app, &headers)))
+pub(crate) async fn get_dashboard_summary(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Response<Body> {
+    ok_json_response(&replica_state_json(&app, admin::setting_value_visibility(&app, &headers)))
 }
 
 /// Handles `GET /dashboard/replicas`: the state of this server, then of others of its process, then
@@ -29,7 +32,7 @@ pub(crate) async fn list_replicas(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
 ) -> Response<Body> {
-    let values = admin::visible_setting_values(&app, &headers);
+    let values = admin::setting_value_visibility(&app, &headers);
     let own = |app: &Arc<App>| {
         let root = &app.settings.server.root_path;
         json!({"name": replica_name(app), "url": null, "port": app.port, "root_path": root,
@@ -41,7 +44,7 @@ pub(crate) async fn list_replicas(
     let others = others.filter(|other| !Arc::ptr_eq(other, &app));
     replicas.extend(others.map(|other| own(&other)));
     replicas.extend(app.peers.dashboard_rows(|| app.service.now()).await);
-    ok_json(&json!({"replicas": replicas}))
+    ok_json_response(&json!({"replicas": replicas}))
 }
 
 fn replica_name(app: &App) -> String {
@@ -61,7 +64,7 @@ fn replica_state_json(app: &Arc<App>, values: SettingValueVisibility) -> Value {
         waiting += stats.waiting + stats.deferred;
         let share = f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
         usage = usage.max(share);
-        generated += app.metrics.engine(index).totals().generated;
+        generated += app.metrics.engine_metrics(index).engine_totals().generated;
     }
     let latencies = app.metrics.recent_latencies();
     let latencies = latencies.map(|recent| json!(recent)).unwrap_or_default();
@@ -75,7 +78,7 @@ fn replica_state_json(app: &Arc<App>, values: SettingValueVisibility) -> Value {
         "generation_tokens": generated,
         "ttft": latencies["ttft"],
         "itl": latencies["itl"],
-        "scenario": app.admin_state.running_phase_json(),
+        "scenario": app.admin_state.running_scenario_phase_json(),
         "in_force": settings_json(&active_faults_and_settings(app), values),
     })
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::admin;
 use crate::app::App;
-use crate::vllm::ok_json;
+use crate::vllm::ok_json_response;
 use vllm_sim_engine::driver::{LiveSequenceSnapshot, SequencePhase};
 
 /// Maximum number of sequences that `GET /dashboard/requests` lists, newest first.
@@ -29,7 +29,7 @@ pub(crate) async fn list_sequences(
         Ok(()) => MAX_LISTED_REQUESTS,
         Err(_) => 0,
     };
-    app.records.trace.keep_recording(app.service.rank_engines());
+    app.records.trace.start_or_extend_recording(app.service.rank_engines());
     let (first, _) = app.settings.parallel.local_ranks;
     let (mut ranks, mut newest, mut total) = (Vec::new(), Vec::new(), 0);
     for (engine, rank) in app.service.rank_engines().iter().zip(first..) {
@@ -46,7 +46,7 @@ pub(crate) async fn list_sequences(
     let requests = requests.map(|(rank, sequence)| sequence_json(&app, *rank, sequence));
     let requests: Vec<Value> = requests.collect();
     let left_out = total.saturating_sub(requests.len());
-    ok_json(&json!({"ranks": ranks, "requests": requests, "left_out": left_out}))
+    ok_json_response(&json!({"ranks": ranks, "requests": requests, "left_out": left_out}))
 }
 
 /// Returns the JSON of one sequence in an engine.

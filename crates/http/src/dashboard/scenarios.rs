@@ -4,8 +4,10 @@ use axum::body::Body;
 use axum::http::Response;
 use serde_json::{Value, json};
 
-use crate::vllm::ok_json;
-use vllm_sim_service::scenario::{FaultScenario, PhaseAction, PhaseLength, ScenarioPhase};
+use crate::vllm::ok_json_response;
+use vllm_sim_service::scenario::{
+    FaultScenario, ScenarioPhase, ScenarioPhaseAction, ScenarioPhaseLength,
+};
 
 macro_rules! ready_scenario {
     ($name:literal) => {
@@ -41,16 +43,16 @@ pub(crate) async fn list_ready_scenarios() -> Response<Body> {
             "text": text,
         }))
     });
-    ok_json(&json!({"scenarios": scenarios.collect::<Vec<_>>()}))
+    ok_json_response(&json!({"scenarios": scenarios.collect::<Vec<_>>()}))
 }
 
 /// Returns the JSON of a scenario phase. It has a length in `seconds` or in `requests`, or neither
 /// if the phase has no end.
 fn phase_json(phase: &ScenarioPhase) -> Value {
     let (seconds, requests) = match phase.length {
-        PhaseLength::Time(time) => (Some(time.as_secs_f64()), None),
-        PhaseLength::Requests(count) => (None, Some(count)),
-        PhaseLength::Open => (None, None),
+        ScenarioPhaseLength::Time(time) => (Some(time.as_secs_f64()), None),
+        ScenarioPhaseLength::Requests(count) => (None, Some(count)),
+        ScenarioPhaseLength::Open => (None, None),
     };
     json!({
         "name": phase.name,
@@ -61,12 +63,12 @@ fn phase_json(phase: &ScenarioPhase) -> Value {
     })
 }
 
-fn action_name(action: &PhaseAction) -> String {
+fn action_name(action: &ScenarioPhaseAction) -> String {
     match action {
-        PhaseAction::ResetPrefixCache => "reset-prefix-cache".to_owned(),
-        PhaseAction::AbortRequests => "abort-requests".to_owned(),
-        PhaseAction::LoadLora { name, .. } => format!("load-lora {name}"),
-        PhaseAction::UnloadLora(name) => format!("unload-lora {name}"),
-        PhaseAction::Restart(time) => format!("restart {time:?}"),
+        ScenarioPhaseAction::ResetPrefixCache => "reset-prefix-cache".to_owned(),
+        ScenarioPhaseAction::AbortRequests => "abort-requests".to_owned(),
+        ScenarioPhaseAction::LoadLora { name, .. } => format!("load-lora {name}"),
+        ScenarioPhaseAction::UnloadLora(name) => format!("unload-lora {name}"),
+        ScenarioPhaseAction::Restart(time) => format!("restart {time:?}"),
     }
 }

@@ -13,12 +13,12 @@ use vllm_sim_service::run_blocking;
 
 /// Handles `GET /dashboard/trace`: returns the trace of recent requests as a file; it needs the
 /// same permission as `/admin/config`, because it names requests.
-pub(crate) async fn download_trace(
+pub(crate) async fn download_request_trace(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
 ) -> HandlerResult {
     admin::check_admin_key(&app, &headers)?;
-    app.records.trace.keep_recording(app.service.rank_engines());
+    app.records.trace.start_or_extend_recording(app.service.rank_engines());
     let reader = app.clone();
     let trace = run_blocking(async move { reader.records.trace.to_json() }).await;
     let mut response = match trace {

@@ -19,8 +19,8 @@ use axum::http::Response;
 use serde_json::Value;
 
 use super::{
-    ApiDialect, ApiEndpoint, IdFormat, LateErrorReporting, OperatorRouteStyle, RenderFormat,
-    ResponseDetail,
+    ApiDialect, ApiEndpoint, OperatorRouteStyle, RenderRouteFormat, ResponseDetail,
+    ResponseIdFormat, StreamErrorReporting,
 };
 use crate::error;
 use crate::request_head::rank_engine_id;
@@ -56,13 +56,13 @@ impl ApiDialect for LlmdDialect {
             let words = "Failed to read and parse request body, a JSON object is expected";
             return Err(Fault::bad_request(words));
         }
-        let mut body = lenient::remove_rejected_values(endpoint, body);
+        let mut body = lenient::remove_values_rejected_by_vllm(endpoint, body);
         match endpoint {
             ApiEndpoint::Chat if wants_one_alternative(&body) => {
                 body.to_mut()["top_logprobs"] = 1.into();
             }
             ApiEndpoint::Responses => responses::convert_responses_body(body.to_mut())?,
-            ApiEndpoint::Generate => bodies::nest_root_members(body.to_mut()),
+            ApiEndpoint::Generate => bodies::move_root_sampling_params(body.to_mut()),
             ApiEndpoint::Embeddings => bodies::check_embeddings_input(&body)?,
             ApiEndpoint::Tokenize => bodies::check_prompt_xor_messages(&body)?,
             ApiEndpoint::Chat | ApiEndpoint::Completions | ApiEndpoint::Messages => {}
@@ -161,8 +161,8 @@ impl ApiDialect for LlmdDialect {
         instructions.take()
     }
 
-    fn id_format(&self) -> IdFormat {
-        IdFormat::Numbered
+    fn id_format(&self) -> ResponseIdFormat {
+        ResponseIdFormat::Numbered
     }
 
     fn message_id_prefix(&self) -> &'static str {
@@ -193,16 +193,16 @@ impl ApiDialect for LlmdDialect {
         true
     }
 
-    fn late_error_reporting(&self) -> LateErrorReporting {
-        LateErrorReporting::AsStatus
+    fn late_error_reporting(&self) -> StreamErrorReporting {
+        StreamErrorReporting::AsStatus
     }
 
     fn message_error_response(&self, fault: &Fault, _: VllmVersion) -> Response<Body> {
         error::fault_response(fault)
     }
 
-    fn render_format(&self) -> RenderFormat {
-        RenderFormat::Tokens
+    fn render_format(&self) -> RenderRouteFormat {
+        RenderRouteFormat::Tokens
     }
 
     fn operator_route_style(&self) -> OperatorRouteStyle {

@@ -19,9 +19,9 @@ use super::error;
 use super::openai::responses::ids::OutputItemIds;
 use super::request_head::{ToolCallIds, new_uid, request_id};
 use super::transfer::params::KvTransferParams;
-use vllm_sim_config::Compat;
+use vllm_sim_config::MetricsCompat;
 use vllm_sim_service::PrefillHandoff;
-use vllm_sim_service::dialect::{Dialect, LlmdDialect, SglangDialect, VllmDialect};
+use vllm_sim_service::dialect::{LlmdDialect, ServerDialect, SglangDialect, VllmDialect};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -30,31 +30,31 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared::ChatTool;
 use vllm_sim_wire::{ServerLimits, VllmVersion};
 
-pub(crate) fn api_dialect(compat: Compat) -> &'static dyn ApiDialect {
+pub(crate) fn api_dialect(compat: MetricsCompat) -> &'static dyn ApiDialect {
     match compat {
-        Compat::Vllm => &VllmDialect,
-        Compat::Llmd => &LlmdDialect,
-        Compat::Sglang => &SglangDialect,
+        MetricsCompat::Vllm => &VllmDialect,
+        MetricsCompat::Llmd => &LlmdDialect,
+        MetricsCompat::Sglang => &SglangDialect,
     }
 }
 
 /// Returns the differences of an imitated server inside a request.
-pub fn service_dialect(compat: Compat) -> &'static dyn Dialect {
+pub fn service_dialect(compat: MetricsCompat) -> &'static dyn ServerDialect {
     api_dialect(compat)
 }
 
 /// Returns the imitated server and its release.
-pub fn imitated_release(compat: Compat, vllm: VllmVersion) -> (&'static str, &'static str) {
+pub fn imitated_release(compat: MetricsCompat, vllm: VllmVersion) -> (&'static str, &'static str) {
     api_dialect(compat).release(vllm)
 }
 
 /// Returns the command whose flags the server has, unless the command-line mode names it.
-pub fn launch_command(compat: Compat) -> Option<&'static str> {
+pub fn launch_command(compat: MetricsCompat) -> Option<&'static str> {
     api_dialect(compat).launch_command()
 }
 
 /// Differences of request bodies, routes and responses between vLLM and other imitated servers.
-pub(crate) trait ApiDialect: Dialect {
+pub(crate) trait ApiDialect: ServerDialect {
     /// Returns the name of the imitated server and its release.
     fn release(&self, vllm: VllmVersion) -> (&'static str, &'static str) {
         ("vLLM", vllm.as_str())
@@ -207,8 +207,8 @@ pub(crate) trait ApiDialect: Dialect {
         None
     }
 
-    fn id_format(&self) -> IdFormat {
-        IdFormat::Hex
+    fn id_format(&self) -> ResponseIdFormat {
+        ResponseIdFormat::Hex
     }
 
     fn message_id_prefix(&self) -> &'static str {
@@ -245,17 +245,20 @@ pub(crate) trait ApiDialect: Dialect {
 
     /// Returns how a stream of Messages or Responses events reports errors after the request's
     /// admission.
-    fn late_error_reporting(&self) -> LateErrorReporting {
-        LateErrorReporting::InStream
+    fn late_error_reporting(&self) -> StreamErrorReporting {
+        StreamErrorReporting::InStream
     }
 
     fn message_error_response(&self, fault: &Fault, version: VllmVersion) -> Response<Body> {
         let body = fault.to_anthropic_json(version);
-        error::add_retry_after(fault, error::json_response(error::status_code(fault.status), body))
+        error::add_retry_after(
+            fault,
+            error::json_response(error::to_status_code(fault.status), body),
+        )
     }
 
-    fn render_format(&self) -> RenderFormat {
-        RenderFormat::Request
+    fn render_format(&self) -> RenderRouteFormat {
+        RenderRouteFormat::Request
     }
 
     /// Returns the behaviour of the LoRA, sleep and settings routes.
@@ -279,7 +282,7 @@ pub(crate) enum ApiEndpoint {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IdFormat {
+pub(crate) enum ResponseIdFormat {
     Hex,
     /// Ids of responses and tool calls have ten decimal digits, or are the request's own id.
     Numbered,
@@ -287,7 +290,7 @@ pub(crate) enum IdFormat {
 
 /// Reporting of an error that occurs after a stream could have sent its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LateErrorReporting {
+pub(crate) enum StreamErrorReporting {
     /// The error is reported as an event of the stream.
     InStream,
     /// The error is reported as HTTP status; the headers wait until the request is started.
@@ -303,7 +306,7 @@ pub(crate) enum ResponseDetail {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RenderFormat {
+pub(crate) enum RenderRouteFormat {
     /// A render route returns a request for `/inference/v1/generate`.
     Request,
     /// A render route returns the token ids of the base model's prompt.
@@ -319,9 +322,9 @@ pub(crate) enum OperatorRouteStyle {
     Lenient,
 }
 
-impl IdFormat {
+impl ResponseIdFormat {
     /// Returns the generator of tool-call ids; only numbered ids use `prefix`.
-    pub(crate) fn call_ids(self, prefix: &'static str) -> ToolCallIds {
+    pub(crate) fn tool_call_ids(self, prefix: &'static str) -> ToolCallIds {
         match self {
             Self::Numbered => ToolCallIds::with_decimal_ids(prefix),
             Self::Hex => ToolCallIds::with_random_hex_ids(),
@@ -337,7 +340,7 @@ impl IdFormat {
         }
     }
 
-    pub(crate) fn item_ids(self, response: &str) -> OutputItemIds {
+    pub(crate) fn output_item_ids(self, response: &str) -> OutputItemIds {
         match self {
             Self::Numbered => OutputItemIds::with_decimal_ids(response),
             Self::Hex => OutputItemIds::new(),
@@ -345,7 +348,7 @@ impl IdFormat {
     }
 }
 
-impl RenderFormat {
+impl RenderRouteFormat {
     /// Returns the response of a render route: the prompt's tokens and media, or the request that
     /// `request` builds.
     ///
@@ -371,7 +374,7 @@ impl RenderFormat {
     ///
     /// # Errors
     /// llm-d's 400 for an adapter.
-    pub(crate) fn check_model_renders(self, target: &ModelTarget) -> Result<(), Fault> {
+    pub(crate) fn check_render_support(self, target: &ModelTarget) -> Result<(), Fault> {
         match target {
             ModelTarget::Lora { name, .. } if self == Self::Tokens => {
                 Err(Fault::bad_request(format!(
@@ -385,7 +388,7 @@ impl RenderFormat {
 
 impl OperatorRouteStyle {
     /// Returns the HTTP response of a successful LoRA, sleep or settings operation.
-    pub(crate) fn success_response(self, value: &Value) -> Response<Body> {
+    pub(crate) fn operation_success_response(self, value: &Value) -> Response<Body> {
         match self {
             Self::Lenient => error::empty_response(StatusCode::OK),
             Self::Checked => error::json_response(StatusCode::OK, value.to_string()),

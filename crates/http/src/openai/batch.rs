@@ -44,14 +44,15 @@ async fn answer_batch(
     let id = request_id("chatcmpl-", &head.headers, given);
     let model = first.and_then(|request| request.model.as_deref());
     let resolved = generation::resolve_model(app, head, model, Ok(()))?;
-    let started = chat::start_chats(app, head, &mut requests, resolved, id, threshold).await;
+    let started =
+        chat::start_chat_generation(app, head, &mut requests, resolved, id, threshold).await;
     let (mut view, reply) = started?;
     // vLLM reports only totals for a batch.
     let shape = &mut view.view;
     (shape.prompt_details, shape.reasoning_details, shape.metrics) = (false, false, false);
     shape.drafts = None;
-    let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
-    Ok(generation::json_response_with_load(app, &head.headers, body))
+    let body = generation::render_finished_reply(reply, move |reply| view.body_json(reply)).await?;
+    Ok(generation::json_response_with_load_header(app, &head.headers, body))
 }
 
 /// Maximum number of JSON values outside `messages`, multiplied by the number of conversations of a
@@ -79,7 +80,7 @@ fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatR
         let text = "Batch chat completions do not support streaming.";
         return Err(Fault::bad_parameter(text, "stream"));
     }
-    BatchChatRequest::complete_members(&mut body);
+    BatchChatRequest::complete_conversation_body(&mut body);
     let parse = |messages: &Value| {
         let mut one = body.clone();
         one.insert("messages".to_owned(), messages.clone());

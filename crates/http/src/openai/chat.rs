@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::{self, HandlerResult};
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
+use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
 use crate::media;
 use crate::request_head::{RequestHead, request_id};
 use crate::stream;
@@ -22,15 +22,15 @@ use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDefinition};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, Reply, ReplyFacts, ResolvedModel, ToolRequest,
+    GenerationRequest, KvBlockLabels, Reply, RequestedTools, ResolvedModel, ValidatedRequestFacts,
 };
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::shared::ChatToolChoice;
 
-impl GenerationBody for ChatRequest {
+impl GenerationRequestBody for ChatRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Chat;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
@@ -46,16 +46,19 @@ pub(crate) async fn create_chat_completion(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    answer_chat(&app, &head, &value).await
+    answer_chat_request(&app, &head, &value).await
 }
 
-pub(crate) async fn answer_chat(
+pub(crate) async fn answer_chat_request(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
 ) -> HandlerResult {
-    let read =
-        ParsedBody::<ChatRequest>::new(app, head, generation::move_guided_fields(app, value))?;
+    let read = ParsedRequestBody::<ChatRequest>::new(
+        app,
+        head,
+        generation::move_guided_fields(app, value),
+    )?;
     let (mut request, resolved) = read.into_body_and_model(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
@@ -63,24 +66,25 @@ pub(crate) async fn answer_chat(
     let id = request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
-    let (view, reply) = match start_chats(app, head, requests, resolved, id, threshold).await {
-        Ok(started) => started,
-        Err(RejectedGeneration::Late { fault, .. }) if stream => {
-            return Ok(failed_chat_stream_response(&fault));
-        }
-        Err(refused) => return Err(refused.into()),
-    };
+    let (view, reply) =
+        match start_chat_generation(app, head, requests, resolved, id, threshold).await {
+            Ok(started) => started,
+            Err(RejectedGeneration::Late { fault, .. }) if stream => {
+                return Ok(failed_chat_stream_response(&fault));
+            }
+            Err(refused) => return Err(refused.into()),
+        };
     if stream {
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_token_count());
         return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
-    Ok(generation::json_response_with_load(app, headers, body))
+    let body = generation::render_finished_reply(reply, move |reply| view.body_json(reply)).await?;
+    Ok(generation::json_response_with_load_header(app, headers, body))
 }
 
 /// Starts chat requests that differ only in their messages as one generation request; needs at
 /// least one.
-pub(crate) async fn start_chats(
+pub(crate) async fn start_chat_generation(
     app: &Arc<App>,
     head: &RequestHead,
     requests: &mut [ChatRequest],
@@ -126,7 +130,7 @@ pub(crate) async fn start_chats(
     };
     let (reply, facts) = generation::start_generation(app, resolved, generation).await?;
     let mut view = chat_view(app, &requests[0], continued, &facts);
-    view.view.kv_transfer_params = terms.response_transfer_params(app, &facts.prompts);
+    view.view.kv_transfer_params = terms.response_kv_transfer_params(app, &facts.prompts);
     view.image = has_image;
     Ok((view, reply))
 }
@@ -189,11 +193,11 @@ fn chat_view(
     app: &App,
     request: &ChatRequest,
     (role, echo): (Arc<str>, Option<Arc<str>>),
-    facts: &ReplyFacts,
+    facts: &ValidatedRequestFacts,
 ) -> Box<ChatResponseSettings> {
     let prompt = &facts.prompts[0];
     let mut view = ResponseShape::new(app, facts);
-    view.set_usage(request.stream_usage_options());
+    view.set_usage_reporting(request.stream_usage_options());
     view.return_token_ids = request.return_token_ids.unwrap_or(false);
     view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
     view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());
@@ -219,10 +223,11 @@ fn chat_view(
             request.tool_choice,
             Some(ChatToolChoice::Named(_) | ChatToolChoice::Required)
         ),
-        call_ids: app.dialect.id_format().call_ids("chatcmpl-tool-"),
+        call_ids: app.dialect.id_format().tool_call_ids("chatcmpl-tool-"),
         prompt_logprobs: prompt_logprob_count(request).map(|top| logprobs::logprob_count(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
-        prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, SpecialTokens::With).into()),
+        prompt_text: text
+            .then(|| tokenizer.decode(&prompt.tokens, SpecialTokenHandling::With).into()),
         ec_transfer_params: app
             .settings
             .model
@@ -248,7 +253,7 @@ pub(crate) fn recognizes_tool_calls(app: &App, request: &ChatRequest) -> bool {
     runs_tool_parser(app, request) && app.settings.parsers.tools.as_deref() == Some("hermes")
 }
 
-pub(crate) fn tool_request(request: &ChatRequest) -> Option<ToolRequest> {
+pub(crate) fn tool_request(request: &ChatRequest) -> Option<RequestedTools> {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty())?;
     let choice = match &request.tool_choice {
         Some(ChatToolChoice::Auto) => Choice::Auto,
@@ -262,7 +267,7 @@ pub(crate) fn tool_request(request: &ChatRequest) -> Option<ToolRequest> {
         parameters: tool.function.parameters.clone().map(Value::Object),
         strict: tool.function.strict,
     });
-    Some(ToolRequest {
+    Some(RequestedTools {
         tools: tools.collect(),
         choice,
         parallel: request.parallel_tool_calls.unwrap_or(true),
@@ -298,5 +303,5 @@ pub(crate) fn failed_chat_stream_response(fault: &Fault) -> Response<Body> {
     if fault.status == 503 {
         fault.error_type = ErrorType::InternalServer;
     }
-    stream::event_stream_response(Body::from(error::error_events(&fault.to_json())))
+    stream::event_stream_response(Body::from(error::stream_error_events(&fault.to_json())))
 }

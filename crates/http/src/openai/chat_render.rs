@@ -3,10 +3,10 @@
 //! Source: vLLM 0.33 `entrypoints/openai/chat_completion/`.
 
 use super::chat_stream::{ChatResponseSettings, write_image_part};
-use super::logprobs::{with_token_position, write_chat_entry, write_prompt_logprobs};
-use super::response_shape::{NullMembers, TokenCounts, UsageMembers, end_of_choice};
+use super::logprobs::{with_token_position, write_chat_logprob_entry, write_prompt_logprobs};
+use super::response_shape::{NullMemberHandling, TokenCounts, UsageMembers, end_of_choice};
 use crate::json;
-use vllm_sim_observe::metrics::ToolMode;
+use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
@@ -22,9 +22,9 @@ impl ChatResponseSettings {
             self.write_choice(&mut out, index, choice);
         }
         out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
-        json::write_optional_string(&mut out, view.fingerprint.as_deref());
+        json::write_optional_json_string(&mut out, view.fingerprint.as_deref());
         out.push_str(",\"usage\":");
-        view.write_usage(&mut out, TokenCounts::of_reply(reply), UsageMembers::Chat);
+        view.write_usage(&mut out, TokenCounts::from_reply(reply), UsageMembers::Chat);
         out.push_str(",\"prompt_logprobs\":");
         match (self.prompt_logprobs, &self.prompt_ids) {
             (Some(top), Some(ids)) => {
@@ -32,13 +32,13 @@ impl ChatResponseSettings {
             }
             _ => out.push_str("null"),
         }
-        self.write_prompt_members(&mut out);
+        self.write_prompt_token_ids(&mut out);
         out.push_str(",\"kv_transfer_params\":");
         view.write_kv_transfer_params(&mut out);
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.write_timings(&mut out, reply, NullMembers::Shown);
+        view.write_timings(&mut out, reply, NullMemberHandling::Shown);
         out.push('}');
         out
     }
@@ -47,16 +47,16 @@ impl ChatResponseSettings {
         let released = choice.released_tokens();
         let end = end_of_choice(choice);
         let content = choice.script.channel_text(OutputChannel::Content, released);
-        let calls = self.released_tool_calls(choice, released);
-        self.count_parser_run(ToolMode::NonStreaming, !calls.is_empty());
+        let calls = self.tool_calls_in_released_tokens(choice, released);
+        self.count_tool_parser_run(ToolParserMode::NonStreaming, !calls.is_empty());
         let content = match &self.echo {
             Some(echo) => format!("{echo}{content}"),
             None => content,
         };
         out.push_str("{\"index\":");
-        json::write_int(out, index);
+        json::write_json_int(out, index);
         out.push_str(",\"message\":{\"role\":");
-        json::write_string(out, &self.role);
+        json::write_json_string(out, &self.role);
         out.push_str(",\"content\":");
         let thinks = choice.script.has_reasoning();
         if content.is_empty() && ((!calls.is_empty() && !self.forced) || thinks) {
@@ -65,13 +65,13 @@ impl ChatResponseSettings {
             out.push('[');
             if calls.is_empty() {
                 out.push_str("{\"type\":\"text\",\"text\":");
-                json::write_string(out, &content);
+                json::write_json_string(out, &content);
                 out.push_str("},");
             }
             write_image_part(out);
             out.push(']');
         } else {
-            json::write_string(out, &content);
+            json::write_json_string(out, &content);
         }
         out.push_str(
             ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null",
@@ -81,7 +81,7 @@ impl ChatResponseSettings {
         }
         out.push_str(",\"reasoning\":");
         if thinks && self.include_reasoning {
-            json::write_string(
+            json::write_json_string(
                 out,
                 &choice.script.channel_text(OutputChannel::Reasoning, released),
             );
@@ -100,7 +100,7 @@ impl ChatResponseSettings {
                         out.push(',');
                     }
                     with_token_position(script, position, |place| {
-                        write_chat_entry(out, &self.view.tokenizer, &token, place, style);
+                        write_chat_logprob_entry(out, &self.view.tokenizer, &token, place, style);
                     });
                 }
                 out.push_str("]}");
@@ -108,11 +108,11 @@ impl ChatResponseSettings {
             None => out.push_str("null"),
         }
         out.push(',');
-        let stop_word = self.natural_finish_reason(calls.len());
+        let stop_word = self.finish_reason_of_stop(calls.len());
         self.view.write_finish_reason(out, choice, end, stop_word);
         out.push_str(",\"token_ids\":");
         if self.view.return_token_ids && !hidden {
-            json::write_int_array(
+            json::write_json_int_array(
                 out,
                 choice.script.output_tokens().take(released as usize).map(|t| t.id),
             );
@@ -131,11 +131,11 @@ impl ChatResponseSettings {
                 out.push(',');
             }
             out.push_str("{\"id\":");
-            json::write_string(out, &self.call_ids.tool_call_id(choice, at));
+            json::write_json_string(out, &self.call_ids.tool_call_id(choice, at));
             out.push_str(",\"type\":\"function\",\"function\":{\"name\":");
-            json::write_string(out, name);
+            json::write_json_string(out, name);
             out.push_str(",\"arguments\":");
-            json::write_string(out, arguments);
+            json::write_json_string(out, arguments);
             out.push_str("}}");
         }
         out.push(']');

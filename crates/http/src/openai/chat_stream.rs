@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{LogprobStyle, with_token_position, write_chat_entry};
+use super::logprobs::{LogprobStyle, with_token_position, write_chat_logprob_entry};
 use super::response_shape::{ResponseShape, TokenCounts, UsageMembers};
 use crate::error;
 use crate::json;
@@ -12,7 +12,7 @@ use crate::media::GREY_PIXEL_DATA_URL;
 use crate::request_head::ToolCallIds;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
+use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode, ToolParserOutcome};
 use vllm_sim_service::generate::{OutputChannel, OutputToken};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
@@ -55,34 +55,35 @@ impl ChatResponseSettings {
         })
     }
 
-    pub(super) fn write_prompt_members(&self, out: &mut String) {
+    pub(super) fn write_prompt_token_ids(&self, out: &mut String) {
         out.push_str(",\"prompt_token_ids\":");
         match &self.prompt_ids {
             Some(ids) if self.view.return_token_ids => {
-                json::write_int_array(out, ids.iter().copied())
+                json::write_json_int_array(out, ids.iter().copied())
             }
             _ => out.push_str("null"),
         }
         out.push_str(",\"prompt_text\":");
-        json::write_optional_string(out, self.prompt_text.as_deref());
+        json::write_optional_json_string(out, self.prompt_text.as_deref());
     }
 
     /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has tool
     /// calls that no named tool choice forced.
-    pub(super) fn natural_finish_reason(&self, calls: usize) -> &'static str {
+    pub(super) fn finish_reason_of_stop(&self, calls: usize) -> &'static str {
         if calls > 0 && !self.named { "tool_calls" } else { "stop" }
     }
 
     /// Counts one run of the tool parser in the metrics, on a choice or on a stream delta.
-    pub(crate) fn count_parser_run(&self, mode: ToolMode, found: bool) {
-        let outcome = if found { ToolOutcome::ToolCall } else { ToolOutcome::NoToolCall };
+    pub(crate) fn count_tool_parser_run(&self, mode: ToolParserMode, found: bool) {
+        let outcome =
+            if found { ToolParserOutcome::ToolCall } else { ToolParserOutcome::NoToolCall };
         if let Some(metrics) = &self.tool_parser {
-            metrics.on_tool_parser(mode, outcome, ToolRequest::ChatCompletions, 1);
+            metrics.on_tool_parser_invocations(mode, outcome, ToolParserApi::ChatCompletions, 1);
         }
     }
 
     /// Returns names and arguments of the tool calls among the first `released` tokens of a choice.
-    pub(crate) fn released_tool_calls(
+    pub(crate) fn tool_calls_in_released_tokens(
         &self,
         choice: &ReplyChoice,
         released: u32,
@@ -152,7 +153,7 @@ impl ChatStream {
         }
         out.push_str(&self.head[..self.choices_at]);
         out.push_str("{\"index\":");
-        json::write_int(out, index);
+        json::write_json_int(out, index);
         out.push_str(DELTA_START);
     }
 
@@ -173,13 +174,13 @@ impl ChatStream {
             None => out.push_str(",\"finish_reason\":null"),
             Some(end) => {
                 out.push(',');
-                let stop_word = self.chat.natural_finish_reason(self.so_far[step.index].calls);
+                let stop_word = self.chat.finish_reason_of_stop(self.so_far[step.index].calls);
                 view.write_finish_reason(out, choice, end, stop_word);
             }
         }
         out.push_str(",\"token_ids\":");
         match ids {
-            Some(ids) => json::write_int_array(out, ids.iter().copied()),
+            Some(ids) => json::write_json_int_array(out, ids.iter().copied()),
             None => out.push_str("null"),
         }
         let new = view.version >= VllmVersion::V033;
@@ -212,11 +213,11 @@ impl ChatStream {
         self.so_far[step.index].calls = call + 1;
         self.begin_chunk(out, step.index);
         out.push_str("\"content\":null,\"tool_calls\":[{\"id\":");
-        json::write_string(out, &self.chat.call_ids.tool_call_id(step.index, call));
+        json::write_json_string(out, &self.chat.call_ids.tool_call_id(step.index, call));
         out.push_str(",\"type\":\"function\",\"index\":");
-        json::write_int(out, call);
+        json::write_json_int(out, call);
         out.push_str(",\"function\":{\"name\":");
-        json::write_string(out, choice.script.calls.get(call).map_or("", String::as_str));
+        json::write_json_string(out, choice.script.calls.get(call).map_or("", String::as_str));
         out.push_str("}}]");
         true
     }
@@ -259,7 +260,7 @@ impl ChatStream {
                 delta.logprobs.push_str(separator);
                 let tokenizer = &self.chat.view.tokenizer;
                 with_token_position(&choice.script, (from + index) as usize, |place| {
-                    write_chat_entry(&mut delta.logprobs, tokenizer, &token, place, style);
+                    write_chat_logprob_entry(&mut delta.logprobs, tokenizer, &token, place, style);
                 });
             }
             if self.chat.view.return_token_ids {
@@ -282,7 +283,7 @@ impl ChatStream {
 
 impl StreamRenderer for ChatStream {
     fn write_failure(&mut self, out: &mut String) -> bool {
-        out.push_str(&error::error_events(&error::engine_failure_fault().to_json()));
+        out.push_str(&error::stream_error_events(&error::engine_failure_fault().to_json()));
         true
     }
 
@@ -291,10 +292,10 @@ impl StreamRenderer for ChatStream {
         for index in 0..self.so_far.len() {
             self.begin_chunk(out, index);
             out.push_str("\"role\":");
-            json::write_string(out, &self.chat.role);
+            json::write_json_string(out, &self.chat.role);
             out.push_str(",\"content\":\"\"");
             self.end_empty_delta(out, index);
-            self.chat.write_prompt_members(out);
+            self.chat.write_prompt_token_ids(out);
             out.push_str("}\n\n");
         }
         let Some(echo) = &self.chat.echo else {
@@ -303,7 +304,7 @@ impl StreamRenderer for ChatStream {
         for index in 0..self.so_far.len() {
             self.begin_chunk(out, index);
             out.push_str("\"content\":");
-            json::write_string(out, echo);
+            json::write_json_string(out, echo);
             self.end_empty_delta(out, index);
             out.push_str("}\n\n");
         }
@@ -314,7 +315,7 @@ impl StreamRenderer for ChatStream {
             return self.write_choice_step(out, choice, step);
         }
         // The image follows the last text and precedes the finish reason.
-        let (said, over) = step.split_end();
+        let (said, over) = step.split_tokens_and_end();
         if said.tokens > 0 {
             self.write_choice_step(out, choice, &said);
         }
@@ -353,7 +354,7 @@ impl ChatStream {
             return;
         }
         let delta = self.collect_delta(choice, step);
-        self.chat.count_parser_run(ToolMode::Streaming, delta.call.is_some());
+        self.chat.count_tool_parser_run(ToolParserMode::Streaming, delta.call.is_some());
         let hides = !self.chat.include_reasoning && self.chat.parsed;
         let ids = (self.chat.view.return_token_ids && !hides).then_some(delta.ids.as_slice());
         let logprobs = if hides { "" } else { delta.logprobs.as_str() };
@@ -361,7 +362,7 @@ impl ChatStream {
         if !delta.reasoning.is_empty() && self.chat.include_reasoning {
             self.begin_chunk(out, step.index);
             out.push_str("\"reasoning\":");
-            json::write_string(out, &delta.reasoning);
+            json::write_json_string(out, &delta.reasoning);
             let rest = !delta.content.is_empty() || delta.call.is_some();
             self.end_chunk(out, choice, step, logprobs, ids, if rest { None } else { end.take() });
             if !rest && step.end.is_some() {
@@ -374,9 +375,9 @@ impl ChatStream {
             }
             self.begin_chunk(out, step.index);
             out.push_str("\"content\":null,\"tool_calls\":[{\"index\":");
-            json::write_int(out, *call);
+            json::write_json_int(out, *call);
             out.push_str(",\"function\":{\"arguments\":");
-            json::write_string(out, arguments);
+            json::write_json_string(out, arguments);
             out.push_str("}}]");
             self.end_chunk(out, choice, step, logprobs, ids, end.take());
             return;
@@ -386,10 +387,10 @@ impl ChatStream {
             self.begin_chunk(out, step.index);
             if !self.chat.image {
                 out.push_str("\"content\":");
-                json::write_string(out, &delta.content);
+                json::write_json_string(out, &delta.content);
             } else if !delta.content.is_empty() {
                 out.push_str("\"content\":[{\"type\":\"text\",\"text\":");
-                json::write_string(out, &delta.content);
+                json::write_json_string(out, &delta.content);
                 out.push_str("}]");
             }
             if hides && (!self.chat.image || !delta.content.is_empty()) {
@@ -423,7 +424,7 @@ impl ChatStream {
         self.so_far[index].tokens += 1;
         self.begin_chunk(out, index);
         out.push_str(CONTENT_START);
-        json::push_escaped_unicode(out, token.text);
+        json::push_json_escaped_unicode(out, token.text);
         self.end_text_chunk(out, index);
     }
 
@@ -459,14 +460,14 @@ impl ChatStream {
         out.push_str(&between[end..]);
         while written < most
             && out.len() - begin < bytes
-            && let Some(texts) = choice.script.next_texts(&mut choice.cursor)
+            && let Some(texts) = choice.script.next_token_texts(&mut choice.cursor)
         {
-            let plain = !texts.may_have_escapes();
+            let plain = !texts.may_need_json_escapes();
             let before = written;
             for text in texts.iter().take((most - written) as usize) {
                 match plain {
                     true => text.append_to(out),
-                    false => json::push_escaped_unicode(out, text.as_str()),
+                    false => json::push_json_escaped_unicode(out, text.as_str()),
                 }
                 out.push_str(&between);
                 written += 1;

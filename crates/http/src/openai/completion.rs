@@ -12,21 +12,23 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
+use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
 use crate::request_head::{RequestHead, request_id};
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{
-    PromptInput, PromptInputs, PromptSource, PromptTruncation, TruncationSide,
+    PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation, TruncationSide,
 };
-use vllm_sim_service::{GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts};
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_service::{
+    GenerationRequest, KvBlockLabels, OutputTokenBudget, ValidatedRequestFacts,
+};
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::completion::{CompletionPrompt as Asked, CompletionRequest};
 
-impl GenerationBody for CompletionRequest {
+impl GenerationRequestBody for CompletionRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Completions;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
@@ -47,23 +49,28 @@ pub(crate) async fn create_completion(
     received: RawRequest,
 ) -> HandlerResult {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
-    let text = received.body_if_schema_first(&app);
+    let text = received.raw_body_for_schema_check(&app);
     if let Some((request, value)) =
         text.and_then(|t| CompletionRequest::parse_long_prompt(t, bounds))
     {
-        return respond_completion(&app, head, &value, ParsedBody::without_model_lookup(request))
-            .await;
+        return respond_completion(
+            &app,
+            head,
+            &value,
+            ParsedRequestBody::new_without_model_lookup(request),
+        )
+        .await;
     }
     let value = received.parse_dialect_json(&app)?;
-    answer_completion(&app, head, &value).await
+    answer_completion_request(&app, head, &value).await
 }
 
-pub(crate) async fn answer_completion(
+pub(crate) async fn answer_completion_request(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
 ) -> HandlerResult {
-    let read = ParsedBody::new(app, head, generation::move_guided_fields(app, value))?;
+    let read = ParsedRequestBody::new(app, head, generation::move_guided_fields(app, value))?;
     respond_completion(app, head, value, read).await
 }
 
@@ -71,7 +78,7 @@ async fn respond_completion(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
-    read: ParsedBody<CompletionRequest>,
+    read: ParsedRequestBody<CompletionRequest>,
 ) -> HandlerResult {
     let (mut request, resolved) = read.into_body_and_model(app, head)?;
     if value.get("max_tokens").is_none_or(Value::is_null) {
@@ -85,7 +92,7 @@ async fn respond_completion(
     let generation = GenerationRequest {
         n: request.n,
         max_tokens: request.max_tokens,
-        room: OutputBudget::PerPrompt,
+        room: OutputTokenBudget::PerPrompt,
         validation: request.validate_without_tokenizer(&app.rules.limits).into(),
         sampling: request.sampling_request(&app.rules.defaults).into(),
         echo: request.echo.unwrap_or(false) || request.return_token_ids.unwrap_or(false),
@@ -111,24 +118,26 @@ async fn respond_completion(
         Err(refused) => return Err(refused.into()),
     };
     let mut view = completion_view(app, &request, &facts);
-    view.view.kv_transfer_params = terms.response_transfer_params(app, &facts.prompts);
+    view.view.kv_transfer_params = terms.response_kv_transfer_params(app, &facts.prompts);
     drop((facts, request));
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
         return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
-    Ok(generation::json_response_with_load(app, headers, body))
+    let body = generation::render_finished_reply(reply, move |reply| view.body_json(reply)).await?;
+    Ok(generation::json_response_with_load_header(app, headers, body))
 }
 
-pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInputs {
+pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptTextsOrTokenIds {
     let prompts = request.prompt.take().map(|prompts| prompts.0);
     let inputs = prompts.unwrap_or_default().into_iter();
-    PromptInputs {
+    PromptTextsOrTokenIds {
         inputs: inputs
             .map(|prompt| match prompt {
-                Asked::Text(text) => PromptInput::Text(text),
-                Asked::Tokens(ids) => PromptInput::Tokens { ids, text: None, media: Vec::new() },
+                Asked::Text(text) => PromptTextOrTokenIds::Text(text),
+                Asked::Tokens(ids) => {
+                    PromptTextOrTokenIds::Tokens { ids, text: None, media: Vec::new() }
+                }
             })
             .collect(),
         add_special_tokens: request.add_special_tokens,
@@ -143,10 +152,10 @@ pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInput
 fn completion_view(
     app: &App,
     request: &CompletionRequest,
-    facts: &ReplyFacts,
+    facts: &ValidatedRequestFacts,
 ) -> CompletionResponseSettings {
     let mut view = ResponseShape::new(app, facts);
-    view.set_usage(request.stream_usage_options());
+    view.set_usage_reporting(request.stream_usage_options());
     view.return_token_ids = request.return_token_ids.unwrap_or(false);
     view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
     view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());
@@ -158,7 +167,7 @@ fn completion_view(
     let tokenizer = app.service.generator.tokenizer();
     let show = |prompt: &TokenizedPrompt| EchoedPrompt {
         ids: prompt.tokens.as_slice().into(),
-        text: tokenizer.decode(&prompt.tokens, SpecialTokens::Without).into(),
+        text: tokenizer.decode(&prompt.tokens, SpecialTokenHandling::Without).into(),
     };
     CompletionResponseSettings {
         echo,

@@ -10,7 +10,7 @@ use super::logprobs::{
 };
 use super::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
 use crate::json;
-use crate::openai::response_shape::NullMembers;
+use crate::openai::response_shape::NullMemberHandling;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -77,15 +77,15 @@ impl CompletionResponseSettings {
             self.write_choice(&mut out, index, choice);
         }
         out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
-        json::write_optional_string(&mut out, view.fingerprint.as_deref());
+        json::write_optional_json_string(&mut out, view.fingerprint.as_deref());
         out.push_str(",\"usage\":");
-        view.write_usage(&mut out, TokenCounts::of_reply(reply), UsageMembers::Completion);
+        view.write_usage(&mut out, TokenCounts::from_reply(reply), UsageMembers::Completion);
         out.push_str(",\"kv_transfer_params\":");
         view.write_kv_transfer_params(&mut out);
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.write_timings(&mut out, reply, NullMembers::Shown);
+        view.write_timings(&mut out, reply, NullMemberHandling::Shown);
         out.push('}');
         out
     }
@@ -93,12 +93,12 @@ impl CompletionResponseSettings {
     fn write_choice(&self, out: &mut String, index: usize, choice: &ReplyChoice) {
         let released = if self.echo_only { 0 } else { choice.released_tokens() };
         out.push_str("{\"index\":");
-        json::write_int(out, index);
+        json::write_json_int(out, index);
         out.push_str(",\"text\":\"");
-        json::push_escaped_unicode(out, self.echoed_text(choice));
+        json::push_json_escaped_unicode(out, self.echoed_text(choice));
         for token in choice.script.output_tokens().take(released as usize) {
             if token.channel != OutputChannel::Marker {
-                json::push_escaped_unicode(out, token.text);
+                json::push_json_escaped_unicode(out, token.text);
             }
         }
         out.push_str("\",\"logprobs\":");
@@ -121,7 +121,7 @@ impl CompletionResponseSettings {
         self.view.write_finish_reason(out, choice, end_of_choice(choice), "stop");
         out.push_str(",\"token_ids\":");
         if self.view.return_token_ids {
-            json::write_int_array(
+            json::write_json_int_array(
                 out,
                 choice.script.output_tokens().take(released as usize).map(|t| t.id),
             );
@@ -139,7 +139,7 @@ impl CompletionResponseSettings {
         }
         out.push_str(",\"prompt_token_ids\":");
         match self.echoed_prompt(choice).filter(|_| self.view.return_token_ids) {
-            Some(shown) => json::write_int_array(out, shown.ids.iter().copied()),
+            Some(shown) => json::write_json_int_array(out, shown.ids.iter().copied()),
             None => out.push_str("null"),
         }
         out.push_str(",\"routed_experts\":null");
@@ -156,7 +156,7 @@ impl CompletionResponseSettings {
         let Some(shown) = self.echoed_prompt(choice).filter(|_| self.echo) else {
             return;
         };
-        let style = LogprobStyle { distribution: style.distribution.for_prompt(), ..style };
+        let style = LogprobStyle { distribution: style.distribution.for_prompt_tokens(), ..style };
         for_each_prompt_token(&shown.ids, |id, place| match place.position {
             0 => lists.push_first_prompt_token(&self.view.tokenizer, id, place, style),
             _ => lists.push_token(&self.view.tokenizer, id, place, style),
@@ -201,12 +201,12 @@ impl CompletionStream {
         let last = self.heads.len() - 1;
         out.push_str(&self.heads[choice.prompt.min(last)]);
         out.push_str("{\"index\":");
-        json::write_int(out, step.index);
+        json::write_json_int(out, step.index);
         out.push_str(",\"text\":\"");
         if step.first {
-            json::push_escaped_unicode(out, self.completion.echoed_text(choice));
+            json::push_json_escaped_unicode(out, self.completion.echoed_text(choice));
         }
-        json::push_escaped_unicode(out, text);
+        json::push_json_escaped_unicode(out, text);
         out.push_str("\",\"logprobs\":");
         match logprobs {
             Some(lists) => lists.write_json(out),
@@ -222,12 +222,12 @@ impl CompletionStream {
         out.push_str(",\"prompt_token_ids\":");
         let shows_prompt = step.first && (view.return_token_ids || self.completion.echo);
         match self.completion.echoed_prompt(choice).filter(|_| shows_prompt) {
-            Some(shown) => json::write_int_array(out, shown.ids.iter().copied()),
+            Some(shown) => json::write_json_int_array(out, shown.ids.iter().copied()),
             None => out.push_str("null"),
         }
         out.push_str(",\"token_ids\":");
         if view.return_token_ids {
-            json::write_int_array(out, ids.iter().copied())
+            json::write_json_int_array(out, ids.iter().copied())
         } else {
             out.push_str("null")
         }

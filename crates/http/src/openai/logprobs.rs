@@ -6,8 +6,8 @@ use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::{
     EMPTY_CONTEXT_HASH, OutputToken, ReplyScript, extend_context_hash,
 };
-use vllm_sim_service::logprobs::{LogprobPosition, RankedToken};
-use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
+use vllm_sim_service::logprobs::{LogprobInputs, RankedTokenLogprob};
+use vllm_sim_tokenizer::{SpecialTokenHandling, Tokenizer};
 
 /// Format and source of the log probabilities in a response.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +36,7 @@ pub(crate) enum LogprobSource {
 
 impl LogprobSource {
     /// Returns the log probability distribution for prompt tokens, which were not sampled.
-    pub(crate) fn for_prompt(self) -> Self {
+    pub(crate) fn for_prompt_tokens(self) -> Self {
         match self {
             Self::ByPosition => self,
             Self::ByRank { seed, .. } => Self::ByRank { seed, temperature: 1.0 },
@@ -66,7 +66,7 @@ pub(crate) struct TokenPosition<'a> {
 }
 
 /// Number of preceding tokens that can affect the text of a token.
-pub(crate) const MAX_CONTEXT_TOKENS: usize = 4;
+pub(crate) const MAX_PRECEDING_TOKENS: usize = 4;
 
 /// Calls `then` with the position of a reply token and its preceding tokens.
 pub(crate) fn with_token_position<R>(
@@ -85,7 +85,7 @@ pub(crate) fn with_token_position<R>(
 pub(crate) fn for_each_prompt_token(tokens: &[u32], mut then: impl FnMut(u32, TokenPosition<'_>)) {
     let mut context = EMPTY_CONTEXT_HASH;
     for (position, id) in tokens.iter().enumerate() {
-        let before = || tokens[position.saturating_sub(MAX_CONTEXT_TOKENS)..position].to_vec();
+        let before = || tokens[position.saturating_sub(MAX_PRECEDING_TOKENS)..position].to_vec();
         then(*id, TokenPosition { position, context, before: &before });
         context = extend_context_hash(context, *id);
     }
@@ -108,7 +108,7 @@ pub(crate) fn token_logprobs(
             return llmd_token_logprobs(tokenizer, id, place, top.max(1), style);
         }
         LogprobSource::ByRank { seed, temperature } => {
-            let position = LogprobPosition {
+            let position = LogprobInputs {
                 vocabulary: tokenizer.vocab_size(),
                 context: mix_u64_pair(seed, place.context),
                 temperature,
@@ -116,7 +116,7 @@ pub(crate) fn token_logprobs(
             position.chosen_and_other_top_tokens(id, top)
         }
     };
-    let show = |RankedToken { id, logprob, rank }| TokenLogprob {
+    let show = |RankedTokenLogprob { id, logprob, rank }| TokenLogprob {
         id,
         logprob: f64::from(logprob),
         rank,
@@ -172,15 +172,16 @@ pub(crate) fn logprob_token_text(
         return alone;
     }
     let before = before();
-    for start in (before.len().saturating_sub(MAX_CONTEXT_TOKENS)..before.len()).rev() {
+    for start in (before.len().saturating_sub(MAX_PRECEDING_TOKENS)..before.len()).rev() {
         let context = &before[start..];
-        let whole = tokenizer.decode(&[context, &[id]].concat(), SpecialTokens::Without);
+        let whole = tokenizer.decode(&[context, &[id]].concat(), SpecialTokenHandling::Without);
         if whole.ends_with(REPLACEMENT_CHARACTER) {
             continue;
         }
         let is_part = |id: &&u32| tokenizer.token_text(**id).ends_with(REPLACEMENT_CHARACTER);
         let parts = context.iter().rev().take_while(is_part).count();
-        let clean = tokenizer.decode(&context[..context.len() - parts], SpecialTokens::Without);
+        let clean =
+            tokenizer.decode(&context[..context.len() - parts], SpecialTokenHandling::Without);
         let common = whole.chars().zip(clean.chars()).take_while(|(a, b)| a == b);
         return whole.chars().skip(common.count()).collect();
     }
@@ -192,7 +193,7 @@ pub(crate) fn llmd_chosen_logprob(position: usize) -> f64 {
 }
 
 /// Appends the log probability of one token, an element of `logprobs.content` of a chat choice.
-pub(super) fn write_chat_entry(
+pub(super) fn write_chat_logprob_entry(
     out: &mut String,
     tokenizer: &Tokenizer,
     token: &OutputToken<'_>,
@@ -215,11 +216,11 @@ pub(super) fn write_chat_entry(
 
 fn write_logprob_entry(out: &mut String, entry: &TokenLogprob, bytes: &[u8]) {
     out.push_str("{\"token\":");
-    json::write_string(out, &entry.text);
+    json::write_json_string(out, &entry.text);
     out.push_str(",\"logprob\":");
     json::write_python_float(out, entry.logprob);
     out.push_str(",\"bytes\":");
-    json::write_int_array(out, bytes.iter().map(|b| u32::from(*b)));
+    json::write_json_int_array(out, bytes.iter().map(|b| u32::from(*b)));
 }
 
 /// The parallel lists of `logprobs` of a completion choice.
@@ -262,8 +263,8 @@ impl CompletionLogprobs {
             }
         }
         self.count += 1;
-        json::write_int(&mut self.offsets, self.offset);
-        json::write_string(&mut self.tokens, text);
+        json::write_json_int(&mut self.offsets, self.offset);
+        json::write_json_string(&mut self.tokens, text);
         self.offset += text.chars().count();
     }
 
@@ -287,7 +288,7 @@ impl CompletionLogprobs {
             if seen.len() > 1 {
                 self.tops.push(',');
             }
-            json::write_string(&mut self.tops, &other.text);
+            json::write_json_string(&mut self.tops, &other.text);
             self.tops.push(':');
             json::write_python_float(&mut self.tops, other.logprob);
         }
@@ -323,7 +324,7 @@ pub(crate) fn write_prompt_logprobs(
             LogprobSource::ByRank { .. } => top,
         },
         as_ids: false,
-        distribution: distribution.for_prompt(),
+        distribution: distribution.for_prompt_tokens(),
     };
     out.push('[');
     for_each_prompt_token(tokens, |id, place| {
@@ -337,13 +338,13 @@ pub(crate) fn write_prompt_logprobs(
                 out.push(',');
             }
             out.push('"');
-            json::write_int(out, entry.id);
+            json::write_json_int(out, entry.id);
             out.push_str("\":{\"logprob\":");
             json::write_python_float(out, entry.logprob);
             out.push_str(",\"rank\":");
-            json::write_int(out, entry.rank);
+            json::write_json_int(out, entry.rank);
             out.push_str(",\"decoded_token\":");
-            json::write_string(out, &entry.text);
+            json::write_json_string(out, &entry.text);
             out.push('}');
         }
         out.push('}');

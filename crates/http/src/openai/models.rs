@@ -18,7 +18,7 @@ pub(crate) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
     let root = app.settings.model.name.as_str();
     let created = unix_now_secs() as u64;
     let mut out = String::from("{\"object\":\"list\",\"data\":[");
-    for (index, name) in models.served_names().iter().enumerate() {
+    for (index, name) in models.served_model_names().iter().enumerate() {
         if index > 0 {
             out.push(',');
         }
@@ -56,21 +56,21 @@ struct ModelCard<'a> {
 
 fn write_model_card(out: &mut String, card: &ModelCard<'_>) {
     out.push_str("{\"id\":");
-    json::write_string(out, card.id);
+    json::write_json_string(out, card.id);
     out.push_str(",\"object\":\"model\",\"created\":");
-    json::write_int(out, card.created);
+    json::write_json_int(out, card.created);
     out.push_str(",\"owned_by\":\"vllm\",\"root\":");
-    json::write_string(out, card.root);
+    json::write_json_string(out, card.root);
     out.push_str(",\"parent\":");
-    json::write_optional_string(out, card.parent);
+    json::write_optional_json_string(out, card.parent);
     out.push_str(",\"max_model_len\":");
     match card.max {
-        Some(max) => json::write_int(out, max),
+        Some(max) => json::write_json_int(out, max),
         None => out.push_str("null"),
     }
     out.push_str(",\"permission\":[{\"id\":\"modelperm-");
     out.push_str(&new_uid());
     out.push_str("\",\"object\":\"model_permission\",\"created\":");
-    json::write_int(out, card.created);
+    json::write_json_int(out, card.created);
     out.push_str(",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}");
 }

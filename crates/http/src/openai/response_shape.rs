@@ -8,9 +8,9 @@ use crate::json;
 use crate::transfer::params::KvTransferParams;
 use vllm_sim_config::PerRequestDraftStats;
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_engine::driver::{SequenceState, SharedProgress, unix_now_secs};
-use vllm_sim_service::generate::{EndReason, StopReason};
-use vllm_sim_service::{Reply, ReplyChoice, ReplyFacts};
+use vllm_sim_engine::driver::{SequenceState, SharedSequenceProgress, unix_now_secs};
+use vllm_sim_service::generate::{OutputEndReason, StopReason};
+use vllm_sim_service::{Reply, ReplyChoice, ValidatedRequestFacts};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::VllmVersion;
 
@@ -33,7 +33,7 @@ pub(crate) struct ResponseShape {
     pub(crate) tokens_as_ids: bool,
     pub(crate) return_token_ids: bool,
     pub(crate) metrics: bool,
-    pub(crate) drafts: Option<DraftReport>,
+    pub(crate) drafts: Option<DraftTokenReport>,
     pub(crate) kv_transfer_params: Option<Arc<KvTransferParams>>,
     /// Number of media tokens of the prompt by modality, as JSON.
     pub(crate) media: Option<Arc<str>>,
@@ -45,7 +45,7 @@ pub(crate) struct ResponseShape {
 
 impl ResponseShape {
     /// Returns the settings of a response to a request that sets none itself.
-    pub(crate) fn new(app: &App, facts: &ReplyFacts) -> Self {
+    pub(crate) fn new(app: &App, facts: &ValidatedRequestFacts) -> Self {
         let params = &facts.params;
         let answers = &app.settings.answers;
         Self {
@@ -83,13 +83,13 @@ impl ResponseShape {
     }
 
     /// Adds the usage that a request asks for: at the end of a stream, and in every chunk.
-    pub(crate) fn set_usage(&mut self, (at_end, in_chunks): (bool, bool)) {
+    pub(crate) fn set_usage_reporting(&mut self, (at_end, in_chunks): (bool, bool)) {
         self.include_usage |= at_end;
         self.continuous_usage |= in_chunks && self.include_usage;
     }
 
     /// Returns the log probabilities for one token position of a choice.
-    pub(crate) fn logprobs_at(
+    pub(crate) fn token_logprobs_at(
         &self,
         choice: &ReplyChoice,
         position: usize,
@@ -104,19 +104,19 @@ impl ResponseShape {
     }
 }
 
-fn draft_report_settings(app: &App) -> Option<DraftReport> {
+fn draft_report_settings(app: &App) -> Option<DraftTokenReport> {
     let detailed = match app.settings.answers.per_request_drafts {
         PerRequestDraftStats::None => return None,
         PerRequestDraftStats::Summary => false,
         PerRequestDraftStats::Detailed => true,
     };
     let tokens = app.settings.answers.draft_tokens?;
-    Some(DraftReport { tokens, detailed })
+    Some(DraftTokenReport { tokens, detailed })
 }
 
 /// Selects whether JSON members that are null are written; streams omit them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NullMembers {
+pub(crate) enum NullMemberHandling {
     Shown,
     LeftOut,
 }
@@ -130,19 +130,19 @@ pub(crate) enum UsageMembers {
 
 /// Settings of the report on draft tokens in a response (`--per-request-spec-decode-metrics`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DraftReport {
+pub(crate) struct DraftTokenReport {
     /// Number of draft tokens that each engine step proposes.
     pub(crate) tokens: u32,
     /// Whether the report on draft tokens lists each engine step.
     pub(crate) detailed: bool,
 }
 
-impl DraftReport {
+impl DraftTokenReport {
     /// Appends the report on draft tokens; `steps` holds the numbers of drafted and accepted tokens
     /// of each engine step.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/metrics/stats.py`, `RequestSpecDecodeMetrics.to_dict`.
-    fn write_json(self, out: &mut String, steps: &[(u8, u8)], nulls: NullMembers) {
+    fn write_json(self, out: &mut String, steps: &[(u8, u8)], nulls: NullMemberHandling) {
         let mut histogram = vec![0_u32; self.tokens as usize + 1];
         for (_, accepted) in steps {
             if let Some(count) = histogram.get_mut(usize::from(*accepted)) {
@@ -159,7 +159,7 @@ impl DraftReport {
         out.push_str(",\"draft_acceptance_rate\":");
         json::write_python_float(out, share(drafted));
         out.push_str(",\"acceptance_histogram\":");
-        json::write_int_array(out, histogram);
+        json::write_json_int_array(out, histogram);
         for (name, count) in [
             ("num_spec_steps", steps.len() as u64),
             ("num_accepted_draft_tokens", accepted),
@@ -169,15 +169,15 @@ impl DraftReport {
             out.push_str(",\"");
             out.push_str(name);
             out.push_str("\":");
-            json::write_int(out, count);
+            json::write_json_int(out, count);
         }
         let listed = self.detailed && !steps.is_empty();
         if listed {
             out.push_str(",\"per_step_accepted\":");
-            json::write_int_array(out, steps.iter().map(|step| u32::from(step.1)));
+            json::write_json_int_array(out, steps.iter().map(|step| u32::from(step.1)));
             out.push_str(",\"per_step_drafted\":");
-            json::write_int_array(out, steps.iter().map(|step| u32::from(step.0)));
-        } else if nulls == NullMembers::Shown {
+            json::write_json_int_array(out, steps.iter().map(|step| u32::from(step.0)));
+        } else if nulls == NullMemberHandling::Shown {
             out.push_str(",\"per_step_accepted\":null,\"per_step_drafted\":null");
         }
         out.push('}');
@@ -195,11 +195,11 @@ pub(crate) struct TokenCounts {
 
 impl TokenCounts {
     /// Returns the token counts of a finished reply, for `usage`.
-    pub(crate) fn of_reply(reply: &Reply) -> Self {
+    pub(crate) fn from_reply(reply: &Reply) -> Self {
         let mut counts = Self { prompt: reply.prompt_token_count(), ..Self::default() };
         for choice in &reply.choices {
             counts.completion += choice.released_tokens();
-            counts.cached = choice.sequence_progress().reused_tokens(counts.prompt);
+            counts.cached = choice.sequence_progress().reused_prompt_tokens(counts.prompt);
             counts.reasoning += count_reasoning_tokens(choice);
         }
         counts
@@ -224,7 +224,7 @@ impl ResponseShape {
         let names = self.id.len() + object.len() + self.model.len();
         let mut head = String::with_capacity(names + 96);
         head.push_str("data: {\"id\":");
-        json::write_string(&mut head, &self.id);
+        json::write_json_string(&mut head, &self.id);
         self.write_head_members(&mut head, object);
         head
     }
@@ -233,7 +233,7 @@ impl ResponseShape {
     pub(crate) fn response_head_json(&self, object: &str) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"id\":");
-        json::write_string(&mut out, &self.id);
+        json::write_json_string(&mut out, &self.id);
         self.write_head_members(&mut out, object);
         out
     }
@@ -242,9 +242,9 @@ impl ResponseShape {
         out.push_str(",\"object\":\"");
         out.push_str(object);
         out.push_str("\",\"created\":");
-        json::write_int(out, self.created);
+        json::write_json_int(out, self.created);
         out.push_str(",\"model\":");
-        json::write_string(out, &self.model);
+        json::write_json_string(out, &self.model);
         out.push_str(",\"choices\":[");
     }
 
@@ -255,10 +255,10 @@ impl ResponseShape {
         out.push_str(",\"prompt_tokens_details\":");
         if self.prompt_details {
             out.push_str("{\"cached_tokens\":");
-            json::write_int(out, counts.cached);
+            json::write_json_int(out, counts.cached);
             out.push_str(",\"created_cache_tokens\":");
             if chat {
-                json::write_int(out, counts.created)
+                json::write_json_int(out, counts.created)
             } else {
                 out.push_str("null")
             }
@@ -280,7 +280,7 @@ impl ResponseShape {
     fn write_completion_details(&self, out: &mut String, counts: TokenCounts) {
         if self.reasoning_details {
             out.push_str("{\"reasoning_tokens\":");
-            json::write_int(out, counts.reasoning);
+            json::write_json_int(out, counts.reasoning);
             out.push('}');
         } else {
             out.push_str("null");
@@ -309,15 +309,15 @@ impl ResponseShape {
     /// Appends usage, fingerprint and timings to the last chunk of a stream; null members are
     /// omitted.
     pub(crate) fn write_final_usage(&self, out: &mut String, reply: &Reply, members: UsageMembers) {
-        let (counts, chat) = (TokenCounts::of_reply(reply), members == UsageMembers::Chat);
+        let (counts, chat) = (TokenCounts::from_reply(reply), members == UsageMembers::Chat);
         out.push_str("\"usage\":");
         write_token_counts(out, counts);
         if self.prompt_details {
             out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
-            json::write_int(out, counts.cached);
+            json::write_json_int(out, counts.cached);
             if chat {
                 out.push_str(",\"created_cache_tokens\":");
-                json::write_int(out, counts.created);
+                json::write_json_int(out, counts.created);
             }
             if let Some(media) = &self.media {
                 out.push_str(",\"multimodal_tokens\":");
@@ -334,7 +334,7 @@ impl ResponseShape {
         let told = self.metrics || self.drafts.is_some();
         if told && reply.choices.len() == 1 {
             out.push_str(",\"metrics\":");
-            self.write_timings(out, reply, NullMembers::LeftOut);
+            self.write_timings(out, reply, NullMemberHandling::LeftOut);
         }
     }
 
@@ -342,20 +342,20 @@ impl ResponseShape {
     pub(crate) fn write_fingerprint(&self, out: &mut String) {
         if let Some(fingerprint) = &self.fingerprint {
             out.push_str(",\"system_fingerprint\":");
-            json::write_string(out, fingerprint);
+            json::write_json_string(out, fingerprint);
         }
     }
 
     /// Appends the `metrics` object with the timings of a reply, or `null` if it has several
     /// choices.
-    pub(crate) fn write_timings(&self, out: &mut String, reply: &Reply, nulls: NullMembers) {
+    pub(crate) fn write_timings(&self, out: &mut String, reply: &Reply, nulls: NullMemberHandling) {
         let [choice] = reply.choices.as_slice() else {
             return out.push_str("null");
         };
         if !self.metrics && self.drafts.is_none() {
             return out.push_str("null");
         }
-        let progress: &SharedProgress = choice.sequence_progress();
+        let progress: &SharedSequenceProgress = choice.sequence_progress();
         let [scheduled, first, last] = progress.admission_and_token_times();
         let ms = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
         let tokens = f64::from(choice.released_tokens());
@@ -371,12 +371,12 @@ impl ResponseShape {
         let mut separator = '{';
         for (name, value) in members {
             let value = value.filter(|_| self.metrics);
-            if value.is_none() && nulls == NullMembers::LeftOut {
+            if value.is_none() && nulls == NullMemberHandling::LeftOut {
                 continue;
             }
             out.push(separator);
             separator = ',';
-            json::write_string(out, name);
+            json::write_json_string(out, name);
             out.push(':');
             match value {
                 Some(value) => json::write_python_float(out, value),
@@ -384,12 +384,12 @@ impl ResponseShape {
             }
         }
         match self.drafts {
-            None if nulls == NullMembers::LeftOut => {}
+            None if nulls == NullMemberHandling::LeftOut => {}
             None => out.push_str(",\"speculative_decoding\":null"),
             Some(report) => {
                 out.push(separator);
                 out.push_str("\"speculative_decoding\":");
-                report.write_json(out, &progress.verified_drafts(), nulls);
+                report.write_json(out, &progress.verified_draft_counts(), nulls);
             }
         }
         out.push('}');
@@ -410,10 +410,10 @@ impl ResponseShape {
         out.push_str("\",\"stop_reason\":");
         match &choice.script.finish.stop {
             Some(StopReason::Token(id)) if end == SequenceEndReason::Finished => {
-                json::write_int(out, *id)
+                json::write_json_int(out, *id)
             }
             Some(StopReason::Text(text)) if end == SequenceEndReason::Finished => {
-                json::write_string(out, text)
+                json::write_json_string(out, text)
             }
             _ => out.push_str("null"),
         }
@@ -435,8 +435,8 @@ impl ResponseShape {
             (SequenceEndReason::Aborted | SequenceEndReason::Cancelled, _) => "abort",
             (SequenceEndReason::Threshold, _) => "cache_threshold",
             (SequenceEndReason::Failed, _) => "error",
-            (SequenceEndReason::Finished, EndReason::Length) => "length",
-            (SequenceEndReason::Finished, EndReason::Stop) => stop_word,
+            (SequenceEndReason::Finished, OutputEndReason::Length) => "length",
+            (SequenceEndReason::Finished, OutputEndReason::Stop) => stop_word,
         }
     }
 
@@ -452,9 +452,9 @@ impl ResponseShape {
             (Some(_), Some(0)) => out.push_str("[]"),
             (Some(version), Some(tokens)) => {
                 out.push_str("[{\"version\":");
-                json::write_string(out, version);
+                json::write_json_string(out, version);
                 out.push_str(",\"start\":0,\"end\":");
-                json::write_int(out, tokens);
+                json::write_json_int(out, tokens);
                 out.push_str("}]");
             }
             _ => out.push_str("null"),
@@ -471,11 +471,11 @@ impl ResponseShape {
 
 fn write_token_counts(out: &mut String, counts: TokenCounts) {
     out.push_str("{\"prompt_tokens\":");
-    json::write_int(out, counts.prompt);
+    json::write_json_int(out, counts.prompt);
     out.push_str(",\"total_tokens\":");
-    json::write_int(out, counts.prompt.saturating_add(counts.completion));
+    json::write_json_int(out, counts.prompt.saturating_add(counts.completion));
     out.push_str(",\"completion_tokens\":");
-    json::write_int(out, counts.completion);
+    json::write_json_int(out, counts.completion);
 }
 
 pub(crate) fn end_of_choice(choice: &ReplyChoice) -> SequenceEndReason {

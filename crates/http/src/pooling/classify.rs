@@ -27,7 +27,7 @@ pub(crate) async fn create_classification(
     let _guard = count_in_flight(&app, count_inputs(&request))?;
     let inputs = tokenize_inputs(&app, &request, &value).await?;
     let classes = app.settings.pooling.num_labels.max(1);
-    rows::check_float_count(inputs.len(), classes as usize)?;
+    rows::check_response_float_count(inputs.len(), classes as usize)?;
     let read = inputs.tokens.len();
     let id = pooling_request_id("classify-", &head.headers, request.request_id.as_deref());
     let count = inputs.len();
@@ -36,7 +36,7 @@ pub(crate) async fn create_classification(
         let best = (0..probs.len()).max_by(|a, b| probs[*a].total_cmp(&probs[*b]));
         let comma = if index > 0 { "," } else { "" };
         let _ = write!(out, "{comma}{{\"index\":{index},\"label\":");
-        json::write_string(out, &class_label(&app, best.unwrap_or(0)));
+        json::write_json_string(out, &class_label(&app, best.unwrap_or(0)));
         out.push_str(",\"probs\":");
         vector::write_json_f64(out, &probs);
         let _ = write!(out, ",\"num_classes\":{classes}}}");

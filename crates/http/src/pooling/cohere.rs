@@ -35,7 +35,7 @@ pub(crate) async fn create_cohere_embeddings(
     let _guard = count_in_flight(&app, count_inputs(&pooling))?;
     let inputs = tokenize_inputs(&app, &pooling, &converted).await?;
     let length = vector::vector_dimensions(&app, request.output_dimension)?;
-    rows::check_float_count(inputs.len(), length)?;
+    rows::check_response_float_count(inputs.len(), length)?;
     check_untruncated_lengths(&request, &inputs)?;
     let kinds = embedding_types(&request, length)?;
     let tokens = inputs.tokens.len();
@@ -49,7 +49,7 @@ pub(crate) async fn create_cohere_embeddings(
         texts.into_iter().chain([("meta", meta), ("response_type", "embeddings_by_type".into())]);
     let tail: Value = members.map(|(name, value)| (name.to_owned(), value)).collect();
     let mut head = String::from("{\"id\":");
-    json::write_string(&mut head, &pooling_request_id("embd-", &received.headers, None));
+    json::write_json_string(&mut head, &pooling_request_id("embd-", &received.headers, None));
     head.push_str(",\"embeddings\":{");
     // The tail continues the object that the head opens.
     let tail = tail.to_string().replacen('{', "},", 1);
@@ -216,9 +216,11 @@ fn write_encoded_vector(out: &mut String, kind: &str, vector: &[f32]) {
             .collect::<Value>()
     };
     match kind {
-        "base64" => json::write_string(out, &STANDARD.encode(BinaryFormat::FLOAT32.encode(vector))),
-        "binary" => json::write_value(out, &bits(128)),
-        "ubinary" => json::write_value(out, &bits(0)),
+        "base64" => {
+            json::write_json_string(out, &STANDARD.encode(BinaryFormat::FLOAT32.encode(vector)))
+        }
+        "binary" => json::write_json_value(out, &bits(128)),
+        "ubinary" => json::write_json_value(out, &bits(0)),
         _ => vector::write_json_f64(out, vector),
     }
 }

@@ -57,7 +57,7 @@ pub(crate) async fn create_embeddings(
     State(app): State<Arc<App>>,
     mut received: RawRequest,
 ) -> HandlerResult {
-    let text = received.body_if_schema_first(&app);
+    let text = received.raw_body_for_schema_check(&app);
     if let Some((request, value)) = text.and_then(PoolingRequest::parse_long_embedding) {
         // Frees the body, which takes about as much memory as the parsed request.
         received.bytes = Bytes::new();
@@ -93,7 +93,7 @@ async fn answer_pooling(
     request: PoolingRequest,
     route: PoolingRoute,
 ) -> Result<Response<Body>, Fault> {
-    let guard = app.count_load();
+    let guard = app.count_request_in_load();
     let classes = wants_class_scores(app, &request)?;
     let model = check_request(app, &request)?;
     let _guard = count_in_flight(app, count_inputs(&request))?;
@@ -103,7 +103,7 @@ async fn answer_pooling(
     } else {
         vector::vector_dimensions(app, request.dimensions)?
     };
-    rows::check_float_count(inputs.len(), length)?;
+    rows::check_response_float_count(inputs.len(), length)?;
     let hashed = app.settings.pooling.embeds_words && !classes;
     let unit = request.use_activation != Some(false);
     let embed = move |tokens: &[u32]| match (classes, hashed) {
@@ -129,7 +129,7 @@ async fn answer_pooling(
         let (object, key) = (route.object, route.key);
         let _ = write!(out, "{comma}{{\"index\":{index},\"object\":\"{object}\",\"{key}\":");
         if base64 {
-            json::write_string(out, &STANDARD.encode(format.encode(&vector)));
+            json::write_json_string(out, &STANDARD.encode(format.encode(&vector)));
         } else {
             (route.write)(out, &vector);
         }

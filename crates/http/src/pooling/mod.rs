@@ -22,8 +22,8 @@ use super::app::App;
 use super::{error, json};
 use crate::request_head::request_id;
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_service::InFlightGuard;
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_service::InFlightSequencesGuard;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::completion::CompletionPrompts;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
@@ -48,7 +48,7 @@ const NO_IO_PLUGIN_MESSAGE: &str = "No IOProcessor plugin installed. Please refe
 const MAX_POOLING_INPUTS: usize = 65_536;
 
 /// Counts a pooling request as in flight, one sequence per input, until the guard is dropped.
-fn count_in_flight(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
+fn count_in_flight(app: &App, inputs: usize) -> Result<InFlightSequencesGuard, Fault> {
     if inputs > MAX_POOLING_INPUTS {
         return Err(Fault::bad_request(format!(
             "The request has {inputs} inputs; at most {MAX_POOLING_INPUTS} are allowed. Send fewer inputs \
@@ -113,7 +113,7 @@ async fn tokenize_inputs(
 ) -> Result<TokenizedInputs, Fault> {
     let params = TokenizeParams::new(app, request)?;
     let mut inputs = TokenizedInputs::with_capacity(count_inputs(request));
-    let special = SpecialTokens::from_bool(request.add_special_tokens.unwrap_or(true));
+    let special = SpecialTokenHandling::from_bool(request.add_special_tokens.unwrap_or(true));
     match &request.input {
         PoolingInput::Prompts(CompletionPrompts(prompts)) => {
             for prompt in prompts {
@@ -145,11 +145,11 @@ async fn tokenize_inputs(
 
 fn list_head_json(id: &str, model: &str) -> String {
     let mut head = String::from("{\"id\":");
-    json::write_string(&mut head, id);
+    json::write_json_string(&mut head, id);
     head.push_str(",\"object\":\"list\",\"created\":");
-    json::write_int(&mut head, unix_now_secs() as u64);
+    json::write_json_int(&mut head, unix_now_secs() as u64);
     head.push_str(",\"model\":");
-    json::write_string(&mut head, model);
+    json::write_json_string(&mut head, model);
     head.push_str(",\"data\":[");
     head
 }

@@ -23,7 +23,7 @@ const FRAME_BYTES: usize = 64 * 1024;
 ///
 /// # Errors
 /// 400 that names both counts.
-pub(crate) fn check_float_count(inputs: usize, length: usize) -> Result<(), Fault> {
+pub(crate) fn check_response_float_count(inputs: usize, length: usize) -> Result<(), Fault> {
     if inputs.saturating_mul(length) <= MAX_RESPONSE_FLOATS {
         return Ok(());
     }
@@ -108,10 +108,13 @@ mod tests {
 
     #[test]
     fn the_floats_of_a_response_are_limited() {
-        assert_eq!(check_float_count(2048, 8192), Ok(()));
+        assert_eq!(check_response_float_count(2048, 8192), Ok(()));
         let text = "The response would have 2049 vectors of 8192 numbers; at most 16777216 \
              numbers are allowed. Send fewer inputs or request fewer dimensions.";
-        assert_eq!(check_float_count(2049, 8192).map_err(|f| f.message), Err(text.to_owned()));
-        assert!(check_float_count(usize::MAX, 2).is_err());
+        assert_eq!(
+            check_response_float_count(2049, 8192).map_err(|f| f.message),
+            Err(text.to_owned())
+        );
+        assert!(check_response_float_count(usize::MAX, 2).is_err());
     }
 }

@@ -12,11 +12,11 @@ use super::{count_in_flight, pooling_request_id, usage_json, vector};
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
-use crate::vllm::ok_json;
+use crate::vllm::ok_json_response;
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::prompt::PromptTruncation;
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
@@ -36,7 +36,7 @@ pub(crate) async fn create_score(
         let score = scorer.score_pair(one, two, ones.len() == 1 && index > 0).await?;
         data.push(json!({"index": index, "object": "score", "score": score}));
     }
-    Ok(ok_json(&json!({
+    Ok(ok_json_response(&json!({
         "id": pooling_request_id("score-", &head.headers, request.request_id.as_deref()),
         "object": "list",
         "created": unix_now_secs() as u64,
@@ -74,7 +74,7 @@ pub(crate) async fn create_rerank(
             })
         })
         .collect();
-    Ok(ok_json(&json!({
+    Ok(ok_json_response(&json!({
         "id": pooling_request_id("score-", &head.headers, request.request_id.as_deref()),
         "model": &*model,
         "usage": {"prompt_tokens": scorer.tokens, "total_tokens": scorer.tokens},
@@ -158,7 +158,7 @@ impl<'a> TextPairScorer<'a> {
             let limits = most > 0 && text.parts.is_none();
             if limits { tokenizer.truncate_text(&text.text, most) } else { &text.text }
         });
-        let with = SpecialTokens::With;
+        let with = SpecialTokenHandling::With;
         match self.model {
             ScoringModel::BiEncoder { dimensions } => {
                 let one = self.params.encode_text(self.app, one, with).await?;
@@ -170,7 +170,7 @@ impl<'a> TextPairScorer<'a> {
                 let both = format!("{one}{two}");
                 self.tokens += self.params.encode_text(self.app, &both, with).await?.len();
                 let [one, two] = [one, two].map(|text| tokenizer.encode(text, with));
-                Ok(vector::relevance(&one, &two))
+                Ok(vector::relevance_score(&one, &two))
             }
             ScoringModel::CrossEncoder => {
                 let mut pair = [one, two].map(|text| tokenizer.encode(text, with));
@@ -181,7 +181,7 @@ impl<'a> TextPairScorer<'a> {
                 let [one, two] = self.truncate_pair(pair);
                 let both = [&one[..], &two].concat();
                 self.tokens += self.params.fit_text_tokens(self.app, both, with)?.len();
-                Ok(vector::relevance(&one, &two))
+                Ok(vector::relevance_score(&one, &two))
             }
         }
     }

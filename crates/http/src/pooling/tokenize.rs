@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::openai::chat;
 use crate::token_ids;
 use vllm_sim_service::prompt::{PromptSource, PromptTruncation, TruncationSide};
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionPrompt;
@@ -63,7 +63,7 @@ impl TokenizeParams {
         &self,
         app: &App,
         text: &str,
-        special: SpecialTokens,
+        special: SpecialTokenHandling,
     ) -> Result<Vec<u32>, Fault> {
         if self.truncation.keep.is_none() {
             let longest = app.service.generator.tokenizer().max_token_chars();
@@ -81,7 +81,7 @@ impl TokenizeParams {
         &self,
         app: &App,
         ids: Vec<u32>,
-        special: SpecialTokens,
+        special: SpecialTokenHandling,
     ) -> Result<Vec<u32>, Fault> {
         let ids = self.truncate(app, ids, special);
         let ids = self.pad(app, ids)?;
@@ -93,13 +93,13 @@ impl TokenizeParams {
         &self,
         app: &App,
         prompt: &CompletionPrompt,
-        special: SpecialTokens,
+        special: SpecialTokenHandling,
     ) -> Result<Vec<u32>, Fault> {
         match prompt {
             CompletionPrompt::Text(text) => self.encode_text(app, text, special).await,
             CompletionPrompt::Tokens(ids) => {
-                let ids = token_ids::check_prompt_ids(&app.rules.limits, ids)?;
-                let ids = self.pad(app, self.truncate(app, ids, SpecialTokens::Without))?;
+                let ids = token_ids::check_prompt_token_ids(&app.rules.limits, ids)?;
+                let ids = self.pad(app, self.truncate(app, ids, SpecialTokenHandling::Without))?;
                 app.rules.dialect.check_prompt_ids_length(&app.rules.limits, ids.len())?;
                 require_tokens(ids)
             }
@@ -136,8 +136,8 @@ impl TokenizeParams {
         require_tokens(self.pad(app, prompts.pop().unwrap_or_default().tokens)?)
     }
 
-    fn truncate(&self, app: &App, ids: Vec<u32>, special: SpecialTokens) -> Vec<u32> {
-        let keeps_special = special == SpecialTokens::With && self.truncation.special;
+    fn truncate(&self, app: &App, ids: Vec<u32>, special: SpecialTokenHandling) -> Vec<u32> {
+        let keeps_special = special == SpecialTokenHandling::With && self.truncation.special;
         let truncation = PromptTruncation { special: keeps_special, ..self.truncation };
         truncation.truncate_tokens(app.service.generator.tokenizer(), &app.rules.limits, ids)
     }
@@ -155,7 +155,7 @@ impl TokenizeParams {
     }
 }
 
-pub(crate) async fn encode_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32> {
+pub(crate) async fn encode_text(app: &App, text: &str, special: SpecialTokenHandling) -> Vec<u32> {
     let tokenizer = app.service.generator.tokenizer().clone();
     let owned = text.to_owned();
     let encode = move || tokenizer.encode(&owned, special);

@@ -11,7 +11,7 @@ use vllm_sim_wire::fault::Fault;
 /// Returns the relevance of a text to a query, 0 to 1, from the token ids of both.
 ///
 /// It is the fraction of the query's tokens in the text, plus a small tie-breaker.
-pub(crate) fn relevance(query: &[u32], text: &[u32]) -> f64 {
+pub(crate) fn relevance_score(query: &[u32], text: &[u32]) -> f64 {
     let query_tokens: BTreeSet<_> = query.iter().collect();
     let text_tokens: BTreeSet<_> = text.iter().collect();
     let share =
@@ -101,6 +101,6 @@ mod tests {
     #[test]
     fn a_text_with_all_query_tokens_is_more_relevant() {
         let query = [1, 2, 3];
-        assert!(relevance(&query, &[3, 2, 1, 9]) > relevance(&query, &[1, 8, 9]));
+        assert!(relevance_score(&query, &[3, 2, 1, 9]) > relevance_score(&query, &[1, 8, 9]));
     }
 }

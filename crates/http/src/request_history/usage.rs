@@ -1,7 +1,7 @@
 //! `GET /admin/usage`: tokens of recorded requests, to check a gateway's bill.
 
 use serde_json::{Map, Value, json};
-use vllm_sim_service::UsageCounts;
+use vllm_sim_service::TokenUsageCounts;
 
 use super::{
     RecordedRequestFilter, RecordedRequests, RequestHistory, RequestOutcome, RequestRecord,
@@ -21,7 +21,7 @@ impl RequestHistory {
             record.usage_json()
         });
         let requests: Vec<Value> = requests.collect();
-        let names = named_counts(UsageCounts::default()).map(|(name, _)| name.to_owned());
+        let names = named_counts(TokenUsageCounts::default()).map(|(name, _)| name.to_owned());
         let total: Map<String, Value> = names.into_iter().zip(total.map(Value::from)).collect();
         json!({"count": count, "dropped": state.dropped, "total": total, "requests": requests})
     }
@@ -42,7 +42,7 @@ impl RecordedRequests {
 
 impl RequestOutcome {
     /// Returns the outcome of a recorded request as one word, for lists of requests.
-    pub(super) const fn as_word(self) -> &'static str {
+    pub(super) const fn as_outcome_word(self) -> &'static str {
         match self {
             Self::Running => "running",
             Self::Finished => "finished",
@@ -70,7 +70,7 @@ impl RequestRecord {
             "model": self.model,
             "key": self.key,
             "status": self.status,
-            "outcome": self.outcome.as_word(),
+            "outcome": self.outcome.as_outcome_word(),
         });
         for (name, tokens) in self.counted_tokens() {
             shown[name] = tokens.into();
@@ -79,7 +79,7 @@ impl RequestRecord {
     }
 }
 
-fn named_counts(counts: UsageCounts) -> [(&'static str, u32); 4] {
+fn named_counts(counts: TokenUsageCounts) -> [(&'static str, u32); 4] {
     [
         ("prompt_tokens", counts.prompt),
         ("cached_tokens", counts.cached),

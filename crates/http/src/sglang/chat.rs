@@ -7,10 +7,12 @@ use axum::extract::State;
 use axum::http::Response;
 
 use super::chat_render::{ChatFormat, ChatStream};
-use super::disaggregation::BootstrapTarget;
-use super::meta::MetaSettings;
-use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
-use super::usage::{EndCounter, UsageSettings};
+use super::disaggregation::PrefillBootstrapTarget;
+use super::meta::MetaInfoSettings;
+use super::request::{
+    self, LogprobOptions, SglangGeneration, first_element_or_self, given_or_new_request_id,
+};
+use super::usage::{EndedRequestCounter, UsageSettings};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
@@ -22,30 +24,31 @@ use crate::stream;
 use vllm_sim_service::Reply;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallForm};
+use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::sampling::SglangSampling;
 
 pub(super) async fn create_chat(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    errors::openai_response(answer(&app, &received).await)
+    errors::response_or_openai_error(answer(&app, &received).await)
 }
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let head = &received.head;
-    let body = endpoint::parse(received, &endpoint::CHAT)?;
+    let body = endpoint::parse_body_or_fault(received, &endpoint::CHAT_COMPLETIONS)?;
     // SGLang's first validator expects an object.
     if body.as_ref().is_some_and(|body| !body.is_object()) {
-        return Err(errors::unhandled_exception());
+        return Err(errors::unhandled_exception_fault());
     }
-    let request: SglangChatRequest = endpoint::read_value(app, body.as_ref(), &endpoint::CHAT)?;
+    let request: SglangChatRequest =
+        endpoint::read_parsed_body(app, body.as_ref(), &endpoint::CHAT_COMPLETIONS)?;
     request.validate(&app.rules.limits, request::given_context_length(app))?;
-    let calls = reply_calls(app);
+    let calls = reply_tool_call_form(app);
     let started = match start_chat(app, head, &request, calls).await {
         Ok(started) => started,
         Err(refused) if request.stream => {
-            let fault = request::pair_failure(refused)?;
+            let fault = request::failed_negotiation_fault(refused)?;
             return Ok(errors::failed_openai_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
@@ -56,18 +59,18 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         let render = ChatStream::new(format, counter, &reply);
         return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = generation::render_when_finished(reply, move |reply| {
-        counter.count(reply);
+    let body = generation::render_finished_reply(reply, move |reply| {
+        counter.count_ended_reply(reply);
         format.body_json(reply)
     });
-    Ok(generation::json_response_with_load(app, &head.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load_header(app, &head.headers, body.await?.to_string()))
 }
 
 /// Returns the form of tool calls in a reply: text if the server has no tool parser.
-pub(super) fn reply_calls(app: &App) -> ToolCallForm {
+pub(super) fn reply_tool_call_form(app: &App) -> ToolCallRendering {
     match app.settings.parsers.tools {
-        Some(_) => ToolCallForm::Parsed,
-        None => ToolCallForm::Text,
+        Some(_) => ToolCallRendering::Parsed,
+        None => ToolCallRendering::Text,
     }
 }
 
@@ -75,7 +78,7 @@ pub(super) fn reply_calls(app: &App) -> ToolCallForm {
 pub(super) struct StartedChat {
     pub(super) reply: Reply,
     pub(super) format: ChatFormat,
-    pub(super) counter: EndCounter,
+    pub(super) counter: EndedRequestCounter,
 }
 
 /// Starts the generation of a chat request, or of a request of another API that became one.
@@ -86,9 +89,9 @@ pub(super) async fn start_chat(
     app: &Arc<App>,
     head: &RequestHead,
     request: &SglangChatRequest,
-    calls: ToolCallForm,
+    calls: ToolCallRendering,
 ) -> Result<StartedChat, RejectedGeneration> {
-    let mut chat = request.conversation(calls, &app.rules.defaults.bounds)?;
+    let mut chat = request.read_conversation(calls, &app.rules.defaults.bounds)?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling = SglangSampling::parse(&request.sampling_params(calls)?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
@@ -100,10 +103,10 @@ pub(super) async fn start_chat(
     };
     let model = Some(request.model.as_str());
     let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
-    let structured = sampling.is_structured();
-    let id = rid_of(request.single_rid()?);
+    let structured = sampling.is_structured_output();
+    let id = given_or_new_request_id(request.single_request_id()?);
     let hides_output = sampling.max_new_tokens() == Some(0);
-    let generation = Generation {
+    let generation = SglangGeneration {
         id: id.clone(),
         tools: chat::tool_request(&chat),
         parses_calls: chat::recognizes_tool_calls(app, &chat),
@@ -113,18 +116,19 @@ pub(super) async fn start_chat(
         logprobs,
         rank,
         priority: request.priority,
-        cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_of)),
+        cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_element_or_self)),
         echo: false,
     };
     let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
     let bootstrap = bootstrap.map(Option::as_ref);
     let prefill_rank = request.disagg_prefill_dp_rank;
-    let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
-    let started = request::start(app, head, resolved, generation, &target).await;
+    let target =
+        PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &head.headers, 0)?;
+    let started = request::start_sglang_generation(app, head, resolved, generation, &target).await;
     let (reply, facts) = started.map_err(|refused| text_only_fault(refused, request))?;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
     let shape = ResponseShape::new(app, &facts);
-    let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
+    let mut meta = MetaInfoSettings::new(app, &facts, shape, logprobs, rank);
     if shows_prompt {
         meta.keep_prompts(&facts);
     }
@@ -136,8 +140,8 @@ pub(super) async fn start_chat(
         UsageSettings::new(app, request.stream_options.as_ref()),
     );
     format.hides_output = hides_output;
-    format.parses_calls = calls == ToolCallForm::Parsed && chat.tools.is_some();
-    let counter = EndCounter {
+    format.parses_calls = calls == ToolCallRendering::Parsed && chat.tools.is_some();
+    let counter = EndedRequestCounter {
         metrics: app.metrics.clone(),
         streaming: request.stream,
         structured,
@@ -152,7 +156,7 @@ fn text_only_fault(refused: RejectedGeneration, request: &SglangChatRequest) -> 
         RejectedGeneration::Early(fault)
             if fault.message.ends_with("is not a multimodal model") =>
         {
-            let kind = request.media_part().unwrap_or("unknown");
+            let kind = request.first_media_part_type().unwrap_or("unknown");
             RejectedGeneration::Early(Fault::bad_request(format!(
                 "Model only supports text input; received unsupported content type '{kind}'."
             )))

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::errors;
-use super::meta::{MetaSettings, finish_reason, type_and_match};
-use super::usage::{EndCounter, UsageSettings, prompt_usage};
+use super::meta::{MetaInfoSettings, finish_reason, finish_type_and_match};
+use super::usage::{EndedRequestCounter, UsageSettings, prompt_usage};
 use crate::error;
 use crate::openai::logprobs::TokenLogprob;
 use crate::openai::response_shape::end_of_choice;
@@ -23,7 +23,7 @@ use vllm_sim_wire::sglang::chat::SglangChatRequest;
 pub(super) struct ChatFormat {
     id: Arc<str>,
     model: String,
-    meta: MetaSettings,
+    meta: MetaInfoSettings,
     usage: UsageSettings,
     separate_reasoning: bool,
     shows_prompt_ids: bool,
@@ -41,7 +41,7 @@ impl ChatFormat {
     pub(super) fn new(
         request: &SglangChatRequest,
         id: Arc<str>,
-        meta: MetaSettings,
+        meta: MetaInfoSettings,
         usage: UsageSettings,
     ) -> Self {
         Self {
@@ -60,12 +60,12 @@ impl ChatFormat {
     }
 
     /// Returns the name of the model as responses show it.
-    pub(super) fn model(&self) -> &str {
+    pub(super) fn model_name(&self) -> &str {
         &self.model
     }
 
     /// Returns the Unix time at which the response was created.
-    pub(super) fn created(&self) -> u64 {
+    pub(super) fn created_unix_seconds(&self) -> u64 {
         self.meta.shape.created
     }
 
@@ -86,7 +86,7 @@ impl ChatFormat {
             "model": self.model,
             "choices": choices,
             "usage": self.reply_usage(reply),
-            "metadata": self.meta.metadata(reply.choices.first().map_or(0, |c| self.shown_tokens(c))),
+            "metadata": self.meta.weight_version_metadata(reply.choices.first().map_or(0, |c| self.shown_tokens(c))),
         })
     }
 
@@ -99,7 +99,7 @@ impl ChatFormat {
     fn reply_usage(&self, reply: &Reply) -> Value {
         match self.hides_output {
             true => prompt_usage(reply.prompt_token_count() as usize),
-            false => self.usage.of_reply(reply),
+            false => self.usage.reply_usage_json(reply),
         }
     }
 
@@ -115,7 +115,7 @@ impl ChatFormat {
         let reasoning = (!reasoning.is_empty()).then_some(reasoning);
         let calls = self.tool_calls(index, choice);
         let end = end_of_choice(choice);
-        let (reason, matched) = self.end(choice, end, calls.len());
+        let (reason, matched) = self.finish_reason_and_match(choice, end, calls.len());
         let mut message =
             json!({"role": "assistant", "content": content, "reasoning_content": reasoning});
         if !calls.is_empty() {
@@ -129,7 +129,7 @@ impl ChatFormat {
             "matched_stop": matched,
         });
         if self.shows_prompt_ids {
-            json["prompt_token_ids"] = json!(self.meta.prompt_ids(choice.prompt));
+            json["prompt_token_ids"] = json!(self.meta.prompt_token_ids(choice.prompt));
         }
         if self.shows_output_ids {
             let ids = script.output_tokens().take(released as usize).map(|token| token.id);
@@ -143,14 +143,14 @@ impl ChatFormat {
     }
 
     /// Returns the finish reason and the matched stop condition of an ended choice.
-    pub(super) fn end(
+    pub(super) fn finish_reason_and_match(
         &self,
         choice: &ReplyChoice,
         end: SequenceEndReason,
         calls: usize,
     ) -> (Value, Value) {
         let reason = finish_reason(choice, end, &self.meta.shape.tokenizer);
-        match type_and_match(&reason) {
+        match finish_type_and_match(&reason) {
             (kind, _) if kind == "stop" && calls > 0 => ("tool_calls".into(), Value::Null),
             shown => shown,
         }
@@ -193,7 +193,7 @@ impl ChatFormat {
         let (from, to) = (from as usize, to as usize);
         let tokens = choice.script.output_tokens().enumerate().take(to).skip(from);
         let content = tokens.map(|(position, token)| {
-            let entries = self.meta.shape.logprobs_at(choice, position, token.id, top);
+            let entries = self.meta.shape.token_logprobs_at(choice, position, token.id, top);
             let mut shown = entry(&entries[0]);
             let mut sorted: Vec<_> = entries.iter().collect();
             sorted.sort_by_key(|entry| entry.rank);
@@ -207,7 +207,7 @@ impl ChatFormat {
 /// Renders a chat stream.
 pub(super) struct ChatStream {
     format: ChatFormat,
-    counter: EndCounter,
+    counter: EndedRequestCounter,
     prompt: u32,
     choices: Vec<ChoiceProgress>,
 }
@@ -232,7 +232,7 @@ struct StepDelta {
 }
 
 impl ChatStream {
-    pub(super) fn new(format: ChatFormat, counter: EndCounter, reply: &Reply) -> Self {
+    pub(super) fn new(format: ChatFormat, counter: EndedRequestCounter, reply: &Reply) -> Self {
         let choices = reply.choices.iter().map(|_| ChoiceProgress::default());
         Self { format, counter, prompt: reply.prompt_token_count(), choices: choices.collect() }
     }
@@ -255,7 +255,7 @@ impl ChatStream {
     fn chunk_usage(&self, index: usize) -> Option<Value> {
         let sent = &self.choices[index];
         let usage = self.format.usage;
-        let shown = || UsageSettings::of_choice(self.prompt, sent.tokens, sent.reasoning);
+        let shown = || UsageSettings::choice_usage_json(self.prompt, sent.tokens, sent.reasoning);
         usage.continuous.then(shown)
     }
 
@@ -397,8 +397,11 @@ impl StreamRenderer for ChatStream {
             self.write_call(out, index, choice, (*at, arguments));
         }
         if let Some(end) = step.end {
-            let (kind, matched) =
-                type_and_match(&finish_reason(choice, end, &self.format.meta.shape.tokenizer));
+            let (kind, matched) = finish_type_and_match(&finish_reason(
+                choice,
+                end,
+                &self.format.meta.shape.tokenizer,
+            ));
             let calls = kind == "stop" && self.choices[index].calls > 0;
             let kind = if calls { "tool_calls".into() } else { kind };
             self.choices[index].end = Some((kind, matched));
@@ -421,12 +424,12 @@ impl StreamRenderer for ChatStream {
             let usage = self.format.reply_usage(reply);
             self.write_chunk(out, Value::Array(Vec::new()), Some(usage));
         }
-        self.counter.count(reply);
+        self.counter.count_ended_reply(reply);
         out.push_str("data: [DONE]\n\n");
     }
 
     fn write_failure(&mut self, out: &mut String) -> bool {
-        out.push_str(&errors::stream_error(&error::engine_failure_fault()));
+        out.push_str(&errors::stream_error_event(&error::engine_failure_fault()));
         out.push_str("data: [DONE]\n\n");
         true
     }

@@ -7,10 +7,12 @@ use axum::extract::State;
 use axum::http::Response;
 
 use super::completion_render::{CompletionFormat, CompletionStream};
-use super::disaggregation::BootstrapTarget;
-use super::meta::MetaSettings;
-use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
-use super::usage::{EndCounter, UsageSettings};
+use super::disaggregation::PrefillBootstrapTarget;
+use super::meta::MetaInfoSettings;
+use super::request::{
+    self, LogprobOptions, SglangGeneration, first_element_or_self, given_or_new_request_id,
+};
+use super::usage::{EndedRequestCounter, UsageSettings};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
@@ -18,8 +20,10 @@ use crate::generation;
 use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
 use crate::stream;
-use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_service::prompt::{
+    PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
+};
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::completion::CompletionPrompt;
 use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
@@ -29,14 +33,15 @@ pub(super) async fn create_completion(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    errors::openai_response(answer(&app, &received).await)
+    errors::response_or_openai_error(answer(&app, &received).await)
 }
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let head = &received.head;
-    let request: SglangCompletionRequest = endpoint::read(app, received, &endpoint::COMPLETIONS)?;
+    let request: SglangCompletionRequest =
+        endpoint::read_request(app, received, &endpoint::COMPLETIONS)?;
     request.validate()?;
-    request.check_rids()?;
+    request.check_request_ids()?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling = SglangSampling::parse(&request.sampling_params()?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
@@ -47,16 +52,16 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let logprobs = LogprobOptions { top, start };
     let model = Some(request.model.as_str());
     let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
-    let structured = sampling.is_structured();
-    let id = rid_of(request.rid.as_ref());
-    let generation = Generation {
+    let structured = sampling.is_structured_output();
+    let id = given_or_new_request_id(request.rid.as_ref());
+    let generation = SglangGeneration {
         id: id.clone(),
         prompts: PromptSource::Inputs(prompt_inputs(&request)),
         sampling,
         logprobs,
         rank,
         priority: request.priority,
-        cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_of)),
+        cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_element_or_self)),
         tools: None,
         parses_calls: false,
         reasoning: None,
@@ -65,18 +70,19 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
     let bootstrap = bootstrap.map(Option::as_ref);
     let prefill_rank = request.disagg_prefill_dp_rank;
-    let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
-    let started = request::start(app, head, resolved, generation, &target).await;
+    let target =
+        PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &head.headers, 0)?;
+    let started = request::start_sglang_generation(app, head, resolved, generation, &target).await;
     let (reply, facts) = match started {
         Ok(started) => started,
         Err(refused) if request.stream => {
-            let fault = request::pair_failure(refused)?;
+            let fault = request::failed_negotiation_fault(refused)?;
             return Ok(errors::failed_openai_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
     let shape = ResponseShape::new(app, &facts);
-    let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
+    let mut meta = MetaInfoSettings::new(app, &facts, shape, logprobs, rank);
     if request.return_token_ids {
         meta.keep_prompts(&facts);
     }
@@ -84,7 +90,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let usage = UsageSettings::new(app, request.stream_options.as_ref());
     let echo = request.echo.then(|| echoed_texts(app, &request));
     let format = CompletionFormat::new(&request, id, meta, usage, echo.unwrap_or_default());
-    let counter = EndCounter {
+    let counter = EndedRequestCounter {
         metrics: app.metrics.clone(),
         streaming: request.stream,
         structured,
@@ -95,21 +101,21 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         let render = CompletionStream::new(format, counter, &reply);
         return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = generation::render_when_finished(reply, move |reply| {
-        counter.count(reply);
+    let body = generation::render_finished_reply(reply, move |reply| {
+        counter.count_ended_reply(reply);
         format.body_json(reply)
     });
-    Ok(generation::json_response_with_load(app, &head.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load_header(app, &head.headers, body.await?.to_string()))
 }
 
-fn prompt_inputs(request: &SglangCompletionRequest) -> PromptInputs {
+fn prompt_inputs(request: &SglangCompletionRequest) -> PromptTextsOrTokenIds {
     let inputs = request.prompt.0.iter().map(|prompt| match prompt {
-        CompletionPrompt::Text(text) => PromptInput::Text(text.clone()),
+        CompletionPrompt::Text(text) => PromptTextOrTokenIds::Text(text.clone()),
         CompletionPrompt::Tokens(ids) => {
-            PromptInput::Tokens { ids: ids.clone(), text: None, media: Vec::new() }
+            PromptTextOrTokenIds::Tokens { ids: ids.clone(), text: None, media: Vec::new() }
         }
     });
-    PromptInputs {
+    PromptTextsOrTokenIds {
         inputs: inputs.collect(),
         add_special_tokens: true,
         truncation: PromptTruncation::default(),
@@ -123,7 +129,7 @@ fn echoed_texts(app: &App, request: &SglangCompletionRequest) -> Vec<String> {
         CompletionPrompt::Text(text) => text.clone(),
         CompletionPrompt::Tokens(ids) => {
             let ids = ids.iter().map(|id| u32::try_from(*id).unwrap_or(u32::MAX));
-            tokenizer.decode(&ids.collect::<Vec<_>>(), SpecialTokens::Without)
+            tokenizer.decode(&ids.collect::<Vec<_>>(), SpecialTokenHandling::Without)
         }
     });
     texts.collect()

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::errors;
-use super::meta::{MetaSettings, finish_reason, type_and_match};
-use super::usage::{EndCounter, UsageSettings, without_nulls};
+use super::meta::{MetaInfoSettings, finish_reason, finish_type_and_match};
+use super::usage::{EndedRequestCounter, UsageSettings, without_nulls};
 use crate::error;
 use crate::openai::logprobs::{LogprobStyle, TokenLogprob, for_each_prompt_token, token_logprobs};
 use crate::openai::response_shape::end_of_choice;
@@ -23,7 +23,7 @@ use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
 pub(super) struct CompletionFormat {
     id: Arc<str>,
     model: String,
-    meta: MetaSettings,
+    meta: MetaInfoSettings,
     usage: UsageSettings,
     /// Texts of the prompts, which the response repeats before the outputs (`echo`).
     echo: Vec<String>,
@@ -53,7 +53,7 @@ impl CompletionFormat {
     pub(super) fn new(
         request: &SglangCompletionRequest,
         id: Arc<str>,
-        meta: MetaSettings,
+        meta: MetaInfoSettings,
         usage: UsageSettings,
         echo: Vec<String>,
     ) -> Self {
@@ -77,8 +77,8 @@ impl CompletionFormat {
             "created": self.meta.shape.created,
             "model": self.model,
             "choices": choices.collect::<Vec<_>>(),
-            "usage": self.usage.of_reply(reply),
-            "metadata": self.meta.metadata(reply.choices.first().map_or(0, ReplyChoice::released_tokens)),
+            "usage": self.usage.reply_usage_json(reply),
+            "metadata": self.meta.weight_version_metadata(reply.choices.first().map_or(0, ReplyChoice::released_tokens)),
         })
     }
 
@@ -92,7 +92,7 @@ impl CompletionFormat {
         let echo = self.echo.get(choice.prompt).filter(|_| piece.is_first);
         let text = format!("{}{}", echo.map_or("", String::as_str), piece.text);
         let reason = end.map(|end| finish_reason(choice, end, &self.meta.shape.tokenizer));
-        let (kind, matched) = reason.as_ref().map(type_and_match).unwrap_or_default();
+        let (kind, matched) = reason.as_ref().map(finish_type_and_match).unwrap_or_default();
         let mut json = json!({
             "index": index,
             "text": text,
@@ -103,7 +103,7 @@ impl CompletionFormat {
         if self.shows_ids {
             json["token_ids"] = json!(piece.ids);
             if piece.is_first {
-                json["prompt_token_ids"] = json!(self.meta.prompt_ids(choice.prompt));
+                json["prompt_token_ids"] = json!(self.meta.prompt_token_ids(choice.prompt));
             }
         }
         json
@@ -118,9 +118,12 @@ impl CompletionFormat {
         let mut lists = Lists { top, ..Lists::default() };
         if let Some(start) = self.meta.logprobs.start.filter(|_| piece.is_first) {
             let shape = &self.meta.shape;
-            let style =
-                LogprobStyle { top, as_ids: false, distribution: shape.distribution.for_prompt() };
-            for_each_prompt_token(self.meta.prompt_ids(choice.prompt), |id, place| {
+            let style = LogprobStyle {
+                top,
+                as_ids: false,
+                distribution: shape.distribution.for_prompt_tokens(),
+            };
+            for_each_prompt_token(self.meta.prompt_token_ids(choice.prompt), |id, place| {
                 if place.position >= start {
                     let entries = token_logprobs(&shape.tokenizer, id, place, style);
                     match place.position {
@@ -131,7 +134,7 @@ impl CompletionFormat {
             });
         }
         for (at, id) in piece.ids.iter().enumerate() {
-            let entries = self.meta.shape.logprobs_at(choice, piece.from + at, *id, top);
+            let entries = self.meta.shape.token_logprobs_at(choice, piece.from + at, *id, top);
             lists.push(&entries);
         }
         lists.into_json()
@@ -183,14 +186,18 @@ impl Lists {
 /// Renders a completion stream.
 pub(super) struct CompletionStream {
     format: CompletionFormat,
-    counter: EndCounter,
+    counter: EndedRequestCounter,
     prompts: Vec<u32>,
     /// Number of tokens that the stream has sent, by choice.
     sent: Vec<u32>,
 }
 
 impl CompletionStream {
-    pub(super) fn new(format: CompletionFormat, counter: EndCounter, reply: &Reply) -> Self {
+    pub(super) fn new(
+        format: CompletionFormat,
+        counter: EndedRequestCounter,
+        reply: &Reply,
+    ) -> Self {
         let sent = vec![0; reply.choices.len()];
         Self { format, counter, prompts: reply.prompts.clone(), sent }
     }
@@ -221,7 +228,7 @@ impl StreamRenderer for CompletionStream {
         self.sent[step.index] += piece.ids.len() as u32;
         let usage = self.format.usage;
         let prompt = self.prompts.get(choice.prompt).copied().unwrap_or(0);
-        let shown = || UsageSettings::of_choice(prompt, self.sent[step.index], 0);
+        let shown = || UsageSettings::choice_usage_json(prompt, self.sent[step.index], 0);
         let usage = usage.continuous.then(shown).unwrap_or_default();
         let choice = self.format.choice(step.index, choice, &piece, step.end);
         self.write_chunk(out, json!([choice]), usage);
@@ -229,15 +236,15 @@ impl StreamRenderer for CompletionStream {
 
     fn write_closing(&mut self, out: &mut String, reply: &Reply) {
         if self.format.usage.include {
-            let usage = without_nulls(self.format.usage.of_reply(reply));
+            let usage = without_nulls(self.format.usage.reply_usage_json(reply));
             self.write_chunk(out, Value::Array(Vec::new()), usage);
         }
-        self.counter.count(reply);
+        self.counter.count_ended_reply(reply);
         out.push_str("data: [DONE]\n\n");
     }
 
     fn write_failure(&mut self, out: &mut String) -> bool {
-        out.push_str(&errors::stream_error(&error::engine_failure_fault()));
+        out.push_str(&errors::stream_error_event(&error::engine_failure_fault()));
         out.push_str("data: [DONE]\n\n");
         true
     }

@@ -12,7 +12,7 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use vllm_sim_service::{AdapterLoadMode, PauseMode, PrefixCacheReset};
+use vllm_sim_service::{AdapterLoadMode, PauseMode, PrefixCacheResetScope};
 use vllm_sim_wire::fastapi::RouteFunction;
 use vllm_sim_wire::sglang::control::{
     AbortRequest, ContinueRequest, FlushCacheQuery, LoadAdapterRequest, PauseRequest, Struct,
@@ -35,7 +35,7 @@ pub(super) async fn flush_cache(
     let stats = app.service.rank_engines().iter().map(|rank| rank.stats());
     let is_busy =
         stats.map(|stats| stats.running + stats.waiting + stats.deferred).sum::<usize>() > 0;
-    let flushed = !is_busy && app.service.reset_prefix_cache(PrefixCacheReset::WhenIdle);
+    let flushed = !is_busy && app.service.reset_prefix_cache(PrefixCacheResetScope::WhenIdle);
     let (status, text) = match flushed {
         true => (
             StatusCode::OK,
@@ -55,7 +55,7 @@ pub(super) async fn abort_request(
     received: RawRequest,
 ) -> Response<Body> {
     let Struct(request): Struct<AbortRequest> =
-        match endpoint::read(&app, &received, &endpoint::ABORT) {
+        match endpoint::read_request(&app, &received, &endpoint::ABORT) {
             Ok(request) => request,
             Err(fault) => return errors::openai_error(&fault),
         };
@@ -78,16 +78,16 @@ pub(super) async fn pause_generation(
     received: RawRequest,
 ) -> Response<Body> {
     let Struct(request): Struct<PauseRequest> =
-        match endpoint::read(&app, &received, &endpoint::PAUSE) {
+        match endpoint::read_request(&app, &received, &endpoint::PAUSE) {
             Ok(request) => request,
             Err(fault) => return errors::openai_error(&fault),
         };
     if request.mode == "abort" {
         app.service.abort_requests(None);
     }
-    app.service.pause(PauseMode::Keep).await;
+    app.service.pause_generation(PauseMode::Keep).await;
     if request.mode == "retract" {
-        app.service.reset_prefix_cache(PrefixCacheReset::Preempt);
+        app.service.reset_prefix_cache(PrefixCacheResetScope::Preempt);
     }
     json_ok(&json!({"message": "Generation paused successfully.", "status": "ok"}))
 }
@@ -97,11 +97,15 @@ pub(super) async fn continue_generation(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    let read = endpoint::read::<Struct<ContinueRequest>>(&app, &received, &endpoint::CONTINUE);
+    let read = endpoint::read_request::<Struct<ContinueRequest>>(
+        &app,
+        &received,
+        &endpoint::CONTINUE_GENERATION,
+    );
     if let Err(fault) = read {
         return errors::openai_error(&fault);
     }
-    app.service.resume();
+    app.service.resume_generation();
     json_ok(&json!({"message": "Generation continued successfully.", "status": "ok"}))
 }
 
@@ -111,7 +115,7 @@ pub(super) async fn load_adapter(
     received: RawRequest,
 ) -> Response<Body> {
     let Struct(request): Struct<LoadAdapterRequest> =
-        match endpoint::read(&app, &received, &endpoint::LOAD_LORA) {
+        match endpoint::read_request(&app, &received, &endpoint::LOAD_LORA) {
             Ok(request) => request,
             Err(fault) => return errors::openai_error(&fault),
         };
@@ -131,7 +135,7 @@ pub(super) async fn load_adapter(
     let result = match failure {
         Some(message) => Err(message),
         None => models
-            .load_adapter(name, path, None, AdapterLoadMode::New)
+            .load_lora_adapter(name, path, None, AdapterLoadMode::New)
             .map(drop)
             .map_err(|error| error.to_string()),
     };
@@ -144,7 +148,7 @@ pub(super) async fn unload_adapter(
     received: RawRequest,
 ) -> Response<Body> {
     let Struct(request): Struct<UnloadAdapterRequest> =
-        match endpoint::read(&app, &received, &endpoint::UNLOAD_LORA) {
+        match endpoint::read_request(&app, &received, &endpoint::UNLOAD_LORA) {
             Ok(request) => request,
             Err(fault) => return errors::openai_error(&fault),
         };
@@ -152,7 +156,7 @@ pub(super) async fn unload_adapter(
         return adapter_error(LORA_DISABLED.to_owned(), Value::Null);
     }
     let name = &request.lora_name;
-    if app.service.models.unload_adapter(name) {
+    if app.service.models.unload_lora_adapter(name) {
         return adapter_result(&app, Ok(()));
     }
     let loaded = app.service.models.loaded_adapters();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::query;
-use vllm_sim_python::{OrjsonError, orjson_loads};
+use vllm_sim_python::{OrjsonLoadsError, orjson_loads};
 use vllm_sim_wire::body;
 use vllm_sim_wire::fastapi::{self, BodyReadError, BodySchemaErrors, RouteFunction};
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -25,24 +25,24 @@ const fn post(line: u32, function: &'static str, path: &'static str) -> RouteFun
 pub(super) const GENERATE: RouteFunction = post(928, "generate_request", "/generate");
 pub(super) const ENCODE: RouteFunction = post(993, "encode_request", "/encode");
 pub(super) const CLASSIFY: RouteFunction = post(1006, "classify_request", "/classify");
-pub(super) const WEIGHTS_FROM_DISK: RouteFunction =
+pub(super) const UPDATE_WEIGHTS_FROM_DISK: RouteFunction =
     post(1300, "update_weights_from_disk", "/update_weights_from_disk");
 pub(super) const INIT_WEIGHTS_GROUP: RouteFunction =
     post(1404, "init_weights_update_group", "/init_weights_update_group");
 pub(super) const DESTROY_WEIGHTS_GROUP: RouteFunction =
     post(1420, "destroy_weights_update_group", "/destroy_weights_update_group");
-pub(super) const WEIGHTS_FROM_TENSOR: RouteFunction =
+pub(super) const UPDATE_WEIGHTS_FROM_TENSOR: RouteFunction =
     post(1436, "update_weights_from_tensor", "/update_weights_from_tensor");
 pub(super) const BEGIN_WEIGHT_UPDATE: RouteFunction =
     post(1458, "begin_weight_update", "/begin_weight_update");
 pub(super) const END_WEIGHT_UPDATE: RouteFunction =
     post(1473, "end_weight_update", "/end_weight_update");
-pub(super) const WEIGHTS_FROM_DISTRIBUTED: RouteFunction =
+pub(super) const UPDATE_WEIGHTS_FROM_DISTRIBUTED: RouteFunction =
     post(1488, "update_weights_from_distributed", "/update_weights_from_distributed");
-pub(super) const WEIGHTS_FROM_IPC: RouteFunction =
+pub(super) const UPDATE_WEIGHTS_FROM_IPC: RouteFunction =
     post(1508, "update_weights_from_ipc", "/update_weights_from_ipc");
 pub(super) const FLUSH_CACHE: RouteFunction = post(1025, "flush_cache", "/flush_cache");
-pub(super) const LOADS: RouteFunction = RouteFunction {
+pub(super) const GET_LOADS: RouteFunction = RouteFunction {
     file: "/sgl-workspace/sglang/python/sglang/srt/entrypoints/v1_loads.py",
     line: 96,
     function: "get_loads",
@@ -51,7 +51,7 @@ pub(super) const LOADS: RouteFunction = RouteFunction {
 };
 pub(super) const UPDATE_WEIGHT_VERSION: RouteFunction =
     post(1527, "update_weight_version", "/update_weight_version");
-pub(super) const WEIGHTS_BY_NAME: RouteFunction =
+pub(super) const GET_WEIGHTS_BY_NAME: RouteFunction =
     post(1559, "get_weights_by_name", "/get_weights_by_name");
 pub(super) const RELEASE_MEMORY: RouteFunction =
     post(1575, "release_memory_occupation", "/release_memory_occupation");
@@ -69,11 +69,11 @@ pub(super) const PARSE_FUNCTION_CALL: RouteFunction =
 pub(super) const SEPARATE_REASONING: RouteFunction =
     post(1774, "separate_reasoning_request", "/separate_reasoning");
 pub(super) const PAUSE: RouteFunction = post(1831, "pause_generation", "/pause_generation");
-pub(super) const CONTINUE: RouteFunction =
+pub(super) const CONTINUE_GENERATION: RouteFunction =
     post(1844, "continue_generation", "/continue_generation");
 pub(super) const COMPLETIONS: RouteFunction =
     post(1860, "openai_v1_completions", "/v1/completions");
-pub(super) const CHAT: RouteFunction =
+pub(super) const CHAT_COMPLETIONS: RouteFunction =
     post(1870, "openai_v1_chat_completions", "/v1/chat/completions");
 pub(super) const EMBEDDINGS: RouteFunction = post(1882, "openai_v1_embeddings", "/v1/embeddings");
 pub(super) const V1_CLASSIFY: RouteFunction = post(1894, "openai_v1_classify", "/v1/classify");
@@ -95,26 +95,26 @@ const NOT_JSON: &str = "{'loc': ['header', 'content-type'], 'msg': \"Unsupported
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON or does not match its schema.
-pub(super) fn read<T: RequestField>(
+pub(super) fn read_request<T: RequestField>(
     app: &App,
     received: &RawRequest,
     endpoint: &RouteFunction,
 ) -> Result<T, Fault> {
-    read_with_body(app, received, endpoint).map(|(read, _)| read)
+    read_request_and_body(app, received, endpoint).map(|(read, _)| read)
 }
 
 /// Reads the body of a request and returns its JSON, too.
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON or does not match its schema.
-pub(super) fn read_with_body<T: RequestField>(
+pub(super) fn read_request_and_body<T: RequestField>(
     app: &App,
     received: &RawRequest,
     endpoint: &RouteFunction,
 ) -> Result<(T, Value), Fault> {
     let endpoint = &at_method(received, endpoint);
-    let body = parse(received, endpoint)?;
-    let read = read_value(app, body.as_ref(), endpoint)?;
+    let body = parse_body_or_fault(received, endpoint)?;
+    let read = read_parsed_body(app, body.as_ref(), endpoint)?;
     Ok((read, body.unwrap_or_default()))
 }
 
@@ -122,7 +122,7 @@ pub(super) fn read_with_body<T: RequestField>(
 ///
 /// # Errors
 /// SGLang's 400 for a body that does not match its schema.
-pub(super) fn read_value<T: RequestField>(
+pub(super) fn read_parsed_body<T: RequestField>(
     app: &App,
     body: Option<&Value>,
     endpoint: &RouteFunction,
@@ -152,22 +152,22 @@ pub(super) fn read_query<T: RequestField>(
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON.
-pub(super) fn parse(
+pub(super) fn parse_body_or_fault(
     received: &RawRequest,
     endpoint: &RouteFunction,
 ) -> Result<Option<Value>, Fault> {
-    parse_json(received, endpoint).map_err(|refusal| refusal.to_fault(endpoint))
+    parse_json_body(received, endpoint).map_err(|refusal| refusal.to_fault(endpoint))
 }
 
 /// Parses the body of a request as JSON; `None` without body.
 ///
 /// # Errors
 /// The error of a body that is not JSON, or the fault of another media type.
-pub(super) fn parse_json(
+pub(super) fn parse_json_body(
     received: &RawRequest,
     endpoint: &RouteFunction,
 ) -> Result<Option<Value>, BodyReadError> {
-    let is_json = body::check_media_type(received.media_type()).is_ok();
+    let is_json = body::check_json_content_type(received.media_type()).is_ok();
     if !is_json && checks_media_type(endpoint) {
         return Err(BodyReadError::Fault(Fault::new(
             400,
@@ -182,9 +182,9 @@ pub(super) fn parse_json(
         // The schema refuses a string, because it is not a mapping.
         return Ok(Some(Value::String(String::from_utf8_lossy(&received.bytes).into_owned())));
     }
-    body::check_value_count(&received.bytes).map_err(BodyReadError::Fault)?;
+    body::check_json_value_count(&received.bytes).map_err(BodyReadError::Fault)?;
     let parsed = orjson_loads(&received.bytes);
-    parsed.map(Some).map_err(|OrjsonError { message, position }| {
+    parsed.map(Some).map_err(|OrjsonLoadsError { message, position }| {
         BodyReadError::Errors(BodySchemaErrors::of_invalid_json(message, position))
     })
 }

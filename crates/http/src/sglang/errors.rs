@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::error;
 use crate::stream;
 use vllm_sim_service::ServeError;
-pub(super) use vllm_sim_wire::sglang::unhandled_exception;
+pub(super) use vllm_sim_wire::sglang::unhandled_exception_fault;
 
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -49,7 +49,7 @@ pub(super) fn openai_error(fault: &Fault) -> Response<Body> {
 }
 
 /// Returns the response of an OpenAI route, which is an error response if `answer` is an error.
-pub(super) fn openai_response(answer: Result<Response<Body>, Fault>) -> Response<Body> {
+pub(super) fn response_or_openai_error(answer: Result<Response<Body>, Fault>) -> Response<Body> {
     answer.unwrap_or_else(|fault| openai_error(&fault))
 }
 
@@ -108,7 +108,7 @@ fn with_sglang_words(fault: &Fault) -> Fault {
 }
 
 /// Returns the events of a stream that fails after its first token.
-pub(super) fn stream_error(fault: &Fault) -> String {
+pub(super) fn stream_error_event(fault: &Fault) -> String {
     let body = json!({"error": openai_body(&with_sglang_words(fault))});
     format!("data: {body}\n\n")
 }
@@ -147,5 +147,5 @@ pub(super) fn failed_native_stream(fault: &Fault, rid: &str, prompt: usize) -> R
 }
 
 pub(super) fn json_error(status: u16, body: &Value) -> Response<Body> {
-    error::json_response(error::status_code(status), body.to_string())
+    error::json_response(error::to_status_code(status), body.to_string())
 }

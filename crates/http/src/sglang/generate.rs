@@ -8,12 +8,14 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::disaggregation::BootstrapTarget;
+use super::disaggregation::PrefillBootstrapTarget;
 use super::generate_render::{GenerateFormat, GenerateStream};
-use super::meta::MetaSettings;
-use super::request::{self, Generation, LogprobOptions, first_of, new_rid};
+use super::meta::MetaInfoSettings;
+use super::request::{
+    self, LogprobOptions, SglangGeneration, first_element_or_self, new_request_id,
+};
 use super::session_store::{SessionParams, SessionTurn};
-use super::usage::EndCounter;
+use super::usage::EndedRequestCounter;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
@@ -24,11 +26,13 @@ use crate::openai::response_shape::ResponseShape;
 use crate::pooling::encode_text;
 use crate::request_head::RequestHead;
 use crate::stream;
-use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
-use vllm_sim_service::{Reply, ReplyFacts};
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_service::prompt::{
+    PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
+};
+use vllm_sim_service::{Reply, ValidatedRequestFacts};
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::sglang::contract::check_generate;
+use vllm_sim_wire::sglang::contract::check_generate_body_types;
 use vllm_sim_wire::sglang::control::Struct;
 use vllm_sim_wire::sglang::generate::{GenerateRequest, VertexRequest};
 use vllm_sim_wire::sglang::sampling::SglangSampling;
@@ -38,20 +42,20 @@ pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) 
         Ok(request) => request,
         Err(fault) => return errors::native_error(&fault),
     };
-    respond(&app, &received.head, &request).await
+    answer_generate_request(&app, &received.head, &request).await
 }
 
 /// Reads a `/generate` request and checks the types of its members.
 fn read(app: &App, received: &RawRequest) -> Result<GenerateRequest, Fault> {
-    let (request, body) = endpoint::read_with_body(app, received, &endpoint::GENERATE)?;
-    match body.as_object().map(check_generate) {
+    let (request, body) = endpoint::read_request_and_body(app, received, &endpoint::GENERATE)?;
+    match body.as_object().map(check_generate_body_types) {
         Some(Err(text)) => Err(Fault::new(400, ErrorType::Bare, text)),
         _ => Ok(request),
     }
 }
 
 /// Handles a `/generate` request, or a request of another route that was converted to one.
-pub(super) async fn respond(
+pub(super) async fn answer_generate_request(
     app: &Arc<App>,
     head: &RequestHead,
     request: &GenerateRequest,
@@ -72,7 +76,7 @@ pub(super) async fn vertex_generate(
     received: RawRequest,
 ) -> Response<Body> {
     let Struct(request): Struct<VertexRequest> =
-        match endpoint::read(&app, &received, &endpoint::VERTEX_GENERATE) {
+        match endpoint::read_request(&app, &received, &endpoint::VERTEX_GENERATE) {
             Ok(request) => request,
             Err(fault) => return errors::openai_error(&fault),
         };
@@ -80,9 +84,12 @@ pub(super) async fn vertex_generate(
         return error::json_response(StatusCode::OK, "[]".to_owned());
     }
     let body = request.to_generate_body();
-    let read = endpoint::read_value::<GenerateRequest>(&app, Some(&body), &endpoint::GENERATE);
+    let read =
+        endpoint::read_parsed_body::<GenerateRequest>(&app, Some(&body), &endpoint::GENERATE);
     // SGLang's constructor of the request has no schema: a wrong parameter is its bug.
-    let Ok(request) = read else { return errors::native_error(&errors::unhandled_exception()) };
+    let Ok(request) = read else {
+        return errors::native_error(&errors::unhandled_exception_fault());
+    };
     match answer(&app, &received.head, &request).await {
         Ok(Output::Json(body)) => {
             let body = json!({"predictions": body});
@@ -100,7 +107,7 @@ fn is_wrong_value(fault: &Fault) -> bool {
 
 /// The prompts of a `/generate` request.
 struct Batch {
-    prompts: Vec<PromptInput>,
+    prompts: Vec<PromptTextOrTokenIds>,
     /// Whether the request has one prompt that is no list.
     is_single: bool,
 }
@@ -116,7 +123,7 @@ async fn answer(
     head: &RequestHead,
     request: &GenerateRequest,
 ) -> Result<Output, Fault> {
-    request.check_simulated()?;
+    request.reject_unsimulated_members()?;
     let mut batch = read_prompts(request)?;
     let count = batch.prompts.len();
     let params = sampling_of_prompts(app, request, &batch)?;
@@ -144,8 +151,8 @@ async fn answer(
     }
     let mut outputs = Vec::new();
     for Started { reply, format, counter, .. } in started {
-        let body = generation::render_when_finished(reply, move |reply| {
-            counter.count(reply);
+        let body = generation::render_finished_reply(reply, move |reply| {
+            counter.count_ended_reply(reply);
             format.outputs(reply)
         });
         outputs.extend(body.await?);
@@ -169,7 +176,7 @@ fn sampling_of_prompts(
     let number = |params: &Value| params.get("n").cloned().unwrap_or_else(|| 1.into());
     let outputs = match params {
         Some(Value::Array(items)) => {
-            let first = items.first().ok_or_else(errors::unhandled_exception)?;
+            let first = items.first().ok_or_else(errors::unhandled_exception_fault)?;
             if items.iter().any(|other| number(other) != number(first)) {
                 return Err(Fault::bad_request(
                     "The parallel_sample_num should be the same for all samples in sample params.",
@@ -180,12 +187,12 @@ fn sampling_of_prompts(
         Some(params) => number(params),
         None => 1.into(),
     };
-    let outputs = outputs.as_i64().ok_or_else(errors::unhandled_exception)?;
+    let outputs = outputs.as_i64().ok_or_else(errors::unhandled_exception_fault)?;
     check_lists(request, batch, outputs)?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let of_prompt = |index: usize| {
         let value = item(params, index).unwrap_or(&Value::Null);
-        SglangSampling::parse_with_outputs(value, vocabulary, outputs.max(1))
+        SglangSampling::parse_with_output_count(value, vocabulary, outputs.max(1))
     };
     (0..batch.prompts.len()).map(of_prompt).collect()
 }
@@ -219,14 +226,14 @@ fn check_lists(request: &GenerateRequest, batch: &Batch, outputs: i64) -> Result
         }
         false => length(&request.sampling_params).or(length(&request.rid)).is_some(),
     };
-    if fails { Err(errors::unhandled_exception()) } else { Ok(()) }
+    if fails { Err(errors::unhandled_exception_fault()) } else { Ok(()) }
 }
 
 /// Prompts of a `/generate` request that the engine runs as one generation job.
 struct Item {
     sampling: SglangSampling,
     rank: Option<i64>,
-    prompts: Vec<PromptInput>,
+    prompts: Vec<PromptTextOrTokenIds>,
     /// Index of the first prompt in the `/generate` request.
     index: usize,
     session: Option<SessionTurn>,
@@ -236,7 +243,7 @@ struct Item {
 struct Started {
     reply: Reply,
     format: GenerateFormat,
-    counter: EndCounter,
+    counter: EndedRequestCounter,
     interval: u32,
 }
 
@@ -251,8 +258,8 @@ async fn start(
     let lora = item(request.lora_path.as_ref(), from.index);
     let resolved = request::resolve_model(app, head, None, lora)?;
     let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
-    let structured = from.sampling.is_structured();
-    let counter = EndCounter {
+    let structured = from.sampling.is_structured_output();
+    let counter = EndedRequestCounter {
         metrics: app.metrics.clone(),
         streaming: request.stream,
         structured,
@@ -260,9 +267,9 @@ async fn start(
     };
     let hides_output = from.sampling.max_new_tokens() == Some(0);
     let (rank, outputs) = (from.rank, from.sampling.output_count());
-    let generation = Generation {
+    let generation = SglangGeneration {
         id: rid.clone(),
-        prompts: PromptSource::Inputs(PromptInputs {
+        prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
             inputs: from.prompts,
             add_special_tokens: true,
             truncation: PromptTruncation::default(),
@@ -280,8 +287,13 @@ async fn start(
     let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
     let bootstrap = bootstrap.map(Option::as_ref);
     let prefill_rank = request.disagg_prefill_dp_rank;
-    let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, from.index)?;
-    let started = request::start(app, head, resolved, generation, &target).await;
+    let target = PrefillBootstrapTarget::from_request_body(
+        bootstrap,
+        prefill_rank,
+        &head.headers,
+        from.index,
+    )?;
+    let started = request::start_sglang_generation(app, head, resolved, generation, &target).await;
     let (reply, facts) = started?;
     let meta = meta_settings(app, request, &facts, logprobs, rank);
     let format = GenerateFormat {
@@ -312,7 +324,7 @@ async fn stream(
                 RejectedGeneration::Early(_) => None,
             };
             let tokens = prompt.map_or(0, |prompt| prompt.tokens.len());
-            let fault = request::pair_failure(refused)?;
+            let fault = request::failed_negotiation_fault(refused)?;
             return Ok(errors::failed_native_stream(&fault, &rids[0], tokens));
         }
     };
@@ -328,12 +340,12 @@ async fn stream(
 fn meta_settings(
     app: &App,
     request: &GenerateRequest,
-    facts: &ReplyFacts,
+    facts: &ValidatedRequestFacts,
     logprobs: LogprobOptions,
     rank: Option<i64>,
-) -> MetaSettings {
+) -> MetaInfoSettings {
     let shape = ResponseShape::new(app, facts);
-    let mut meta = MetaSettings::new(app, facts, shape, logprobs, rank);
+    let mut meta = MetaInfoSettings::new(app, facts, shape, logprobs, rank);
     if request.return_prompt_token_ids {
         meta.keep_prompts(facts);
     }
@@ -363,16 +375,19 @@ async fn session_turn(
         ));
     };
     let tokens = match prompt {
-        PromptInput::Tokens { ids, .. } => {
+        PromptTextOrTokenIds::Tokens { ids, .. } => {
             ids.iter().map(|id| u32::try_from(*id).unwrap_or(u32::MAX)).collect()
         }
-        PromptInput::Text(text) => encode_text(app, text, SpecialTokens::With).await,
+        PromptTextOrTokenIds::Text(text) => {
+            encode_text(app, text, SpecialTokenHandling::With).await
+        }
     };
     // An empty text has only the token that begins every text.
-    let begin = app.service.generator.tokenizer().encode("", SpecialTokens::With).first().copied();
+    let begin =
+        app.service.generator.tokenizer().encode("", SpecialTokenHandling::With).first().copied();
     let place = (begin, app.service.now());
     let turn = app.sessions.add_request(params, &rids[0], tokens, place)?;
-    *prompt = PromptInput::Tokens {
+    *prompt = PromptTextOrTokenIds::Tokens {
         ids: turn.prompt_token_ids().collect(),
         text: None,
         media: Vec::new(),
@@ -423,14 +438,14 @@ fn read_prompts(request: &GenerateRequest) -> Result<Batch, Fault> {
                 .filter_map(|text| text.as_str().map(str::to_owned))
                 .collect(),
         };
-        let prompts = texts.into_iter().map(PromptInput::Text).collect();
+        let prompts = texts.into_iter().map(PromptTextOrTokenIds::Text).collect();
         return Ok(Batch { prompts, is_single: text.is_string() });
     }
     let ids = request.input_ids.as_ref().filter(|ids| !ids.is_null()).ok_or_else(missing)?;
     let read = |ids: &Value| -> Vec<i64> {
         ids.as_array().into_iter().flatten().filter_map(Value::as_i64).collect()
     };
-    let is_single = !first_of(ids).is_array();
+    let is_single = !first_element_or_self(ids).is_array();
     // The history of a session may be the whole prompt.
     let has_session = request.session_params.as_ref().is_some_and(|params| {
         params.get("id").and_then(Value::as_str).is_some_and(|id| !id.is_empty())
@@ -442,7 +457,7 @@ fn read_prompts(request: &GenerateRequest) -> Result<Batch, Fault> {
     if lists.iter().any(Vec::is_empty) && !(is_single && has_session) {
         return Err(Fault::bad_request("input_ids cannot be empty."));
     }
-    let prompt = |ids| PromptInput::Tokens { ids, text: None, media: Vec::new() };
+    let prompt = |ids| PromptTextOrTokenIds::Tokens { ids, text: None, media: Vec::new() };
     Ok(Batch { prompts: lists.into_iter().map(prompt).collect(), is_single })
 }
 
@@ -453,7 +468,7 @@ fn read_prompts(request: &GenerateRequest) -> Result<Batch, Fault> {
 fn request_ids(rid: Option<&Value>, batch: &Batch) -> Result<Vec<Arc<str>>, Fault> {
     let count = batch.prompts.len();
     match rid.filter(|rid| !rid.is_null()) {
-        None => Ok((0..count).map(|_| new_rid()).collect()),
+        None => Ok((0..count).map(|_| new_request_id()).collect()),
         Some(Value::String(rid)) if batch.is_single => Ok(vec![rid.as_str().into()]),
         Some(Value::String(rid)) => {
             Ok((0..count).map(|index| format!("{rid}_{index}").into()).collect())

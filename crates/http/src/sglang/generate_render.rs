@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::errors;
-use super::meta::MetaSettings;
-use super::request::new_rid;
-use super::usage::EndCounter;
+use super::meta::MetaInfoSettings;
+use super::request::new_request_id;
+use super::usage::EndedRequestCounter;
 use crate::error;
 use crate::openai::response_shape::end_of_choice;
 use crate::stream::{ChoiceStep, StreamRenderer};
@@ -18,7 +18,7 @@ use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Ids and options for the JSON of a response of `/generate`.
 pub(super) struct GenerateFormat {
-    pub(super) meta: MetaSettings,
+    pub(super) meta: MetaInfoSettings,
     /// Ids of the requests, by prompt; an output without one gets a new id.
     pub(super) rids: Vec<Arc<str>>,
     /// Whether the response contains the token ids of the prompt.
@@ -46,7 +46,7 @@ impl GenerateFormat {
     }
 
     fn new_id(&self, choice: &ReplyChoice) -> Arc<str> {
-        self.rids.get(choice.prompt).cloned().unwrap_or_else(new_rid)
+        self.rids.get(choice.prompt).cloned().unwrap_or_else(new_request_id)
     }
 
     fn output(
@@ -69,7 +69,7 @@ impl GenerateFormat {
         members.insert("output_ids".to_owned(), json!(shown.ids));
         members.insert("meta_info".to_owned(), meta);
         if self.shows_prompt {
-            let ids = json!(self.meta.prompt_ids(choice.prompt));
+            let ids = json!(self.meta.prompt_token_ids(choice.prompt));
             members.insert("prompt_token_ids".to_owned(), ids);
         }
         Value::Object(members)
@@ -96,7 +96,7 @@ impl Output {
 /// Renders a stream of `/generate`.
 pub(super) struct GenerateStream {
     format: GenerateFormat,
-    counter: EndCounter,
+    counter: EndedRequestCounter,
     outputs: Vec<Output>,
     prompts: Vec<u32>,
     /// Whether events name the index of the output.
@@ -106,7 +106,7 @@ pub(super) struct GenerateStream {
 }
 
 impl GenerateStream {
-    pub(super) fn new(format: GenerateFormat, counter: EndCounter, reply: &Reply) -> Self {
+    pub(super) fn new(format: GenerateFormat, counter: EndedRequestCounter, reply: &Reply) -> Self {
         let choices = reply.choices.iter();
         let outputs =
             choices.map(|choice| Output { rid: format.new_id(choice), ..Output::default() });
@@ -166,12 +166,12 @@ impl StreamRenderer for GenerateStream {
     }
 
     fn write_closing(&mut self, out: &mut String, reply: &Reply) {
-        self.counter.count(reply);
+        self.counter.count_ended_reply(reply);
         out.push_str("data: [DONE]\n\n");
     }
 
     fn write_failure(&mut self, out: &mut String) -> bool {
-        out.push_str(&errors::stream_error(&error::engine_failure_fault()));
+        out.push_str(&errors::stream_error_event(&error::engine_failure_fault()));
         out.push_str("data: [DONE]\n\n");
         true
     }

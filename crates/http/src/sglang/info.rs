@@ -91,7 +91,7 @@ pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body
         "model_path": settings.model.name,
         "served_model_name": **app.service.models.displayed_model_name(),
         "tokenizer_path": settings.server.shown_config.get("tokenizer"),
-        "is_generation": super::pooling::generates(&app),
+        "is_generation": super::pooling::has_generation_model(&app),
         "preferred_sampling_params": null,
         "weight_version": **app.weight_version.load(),
         "load_format": "auto",
@@ -106,7 +106,7 @@ pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body
 }
 
 fn disaggregation_mode(app: &App) -> &'static str {
-    app.disaggregation.as_ref().map_or("null", |pair| pair.mode())
+    app.disaggregation.as_ref().map_or("null", |pair| pair.mode_name())
 }
 
 /// Handles `GET /server_info` and `/get_server_info`: the settings that are simulated, and the
@@ -115,12 +115,12 @@ pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Bod
     let settings = &app.settings;
     let config = &settings.server.shown_config;
     let shown = |name: &str| config.get(name).cloned().unwrap_or(Value::Null);
-    let capacity = token_capacity(&app, 0);
+    let capacity = kv_cache_token_capacity(&app, 0);
     let ranks = 0..app.service.rank_engines().len();
     let states: Vec<Value> = ranks
         .map(|rank| {
-            let capacity = token_capacity(&app, rank);
-            let throughput = gauge(&app, "gen_throughput", rank);
+            let capacity = kv_cache_token_capacity(&app, rank);
+            let throughput = metrics_gauge_value(&app, "gen_throughput", rank);
             json!({
                 "last_gen_throughput": throughput,
                 "memory_usage": {"token_capacity": capacity},
@@ -190,13 +190,13 @@ fn host_and_port(endpoint: &str) -> Option<(String, u16)> {
 }
 
 /// Returns the number of tokens that the KV cache of a rank holds.
-pub(super) fn token_capacity(app: &App, rank: usize) -> u64 {
+pub(super) fn kv_cache_token_capacity(app: &App, rank: usize) -> u64 {
     let stats = app.service.rank_engines().get(rank).map(|rank| rank.stats());
     let blocks = stats.map_or(0, |stats| stats.total_blocks);
     u64::from(blocks) * u64::from(app.settings.cache.block_size)
 }
 
 /// Returns the value of a gauge of SGLang's metrics.
-pub(super) fn gauge(app: &App, name: &str, rank: usize) -> f64 {
-    app.metrics.sglang().map_or(0.0, |metrics| metrics.gauge(name, rank))
+pub(super) fn metrics_gauge_value(app: &App, name: &str, rank: usize) -> f64 {
+    app.metrics.sglang_metrics().map_or(0.0, |metrics| metrics.gauge(name, rank))
 }

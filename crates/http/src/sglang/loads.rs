@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
-use super::info::{gauge, token_capacity};
+use super::info::{kv_cache_token_capacity, metrics_gauge_value};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::error;
@@ -30,7 +30,7 @@ pub(super) async fn get_loads(State(app): State<Arc<App>>, uri: Uri) -> Response
     if let Err(fault) = check_sections(include.as_deref()) {
         return errors::openai_error(&fault);
     }
-    let rank = match endpoint::read_query::<LoadsQuery>(&uri, &["dp_rank"], &endpoint::LOADS) {
+    let rank = match endpoint::read_query::<LoadsQuery>(&uri, &["dp_rank"], &endpoint::GET_LOADS) {
         Ok(query) => query.dp_rank,
         Err(fault) => return errors::openai_error(&fault),
     };
@@ -69,7 +69,7 @@ fn check_sections(include: Option<&[String]>) -> Result<(), Fault> {
 fn load(app: &App, rank: usize, include: Option<&[String]>) -> Value {
     let stats = app.service.rank_engines()[rank].stats();
     let page = u64::from(app.settings.cache.block_size);
-    let capacity = token_capacity(app, rank);
+    let capacity = kv_cache_token_capacity(app, rank);
     let used = u64::from(stats.used_blocks) * page;
     let usage = if capacity > 0 { used as f64 / capacity as f64 } else { 0.0 };
     let waiting = stats.waiting + stats.deferred;
@@ -91,8 +91,8 @@ fn load(app: &App, rank: usize, include: Option<&[String]>) -> Value {
         "max_total_num_tokens": capacity,
         "max_running_requests": max_running,
         "token_usage": rounded(usage, 4),
-        "gen_throughput": rounded(gauge(app, "gen_throughput", rank), 2),
-        "cache_hit_rate": rounded(gauge(app, "cache_hit_rate", rank), 4),
+        "gen_throughput": rounded(metrics_gauge_value(app, "gen_throughput", rank), 2),
+        "cache_hit_rate": rounded(metrics_gauge_value(app, "cache_hit_rate", rank), 4),
         "utilization": 0.0,
         "total_prefill_uncached_tokens": stats.cache_queries.saturating_sub(stats.cache_hits),
         "total_prefill_busy_us": 0,

@@ -15,7 +15,7 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use vllm_sim_service::{EngineCommand, PrefixCacheReset};
+use vllm_sim_service::{EngineCommand, PrefixCacheResetScope};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::control::{
     ReleaseMemoryRequest, ResumeMemoryRequest, SlowDownRequest, Struct, WeightVersionRequest,
@@ -29,8 +29,11 @@ fn null_response() -> Response<Body> {
 }
 
 /// Handles `POST /release_memory_occupation`: releasing the KV cache empties it.
-pub(super) async fn release(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    let read = endpoint::read(&app, &received, &endpoint::RELEASE_MEMORY);
+pub(super) async fn release_gpu_memory(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    let read = endpoint::read_request(&app, &received, &endpoint::RELEASE_MEMORY);
     let Struct(ReleaseMemoryRequest { tags }) = match read {
         Ok(request) => request,
         Err(fault) => return errors::openai_error(&fault),
@@ -42,15 +45,21 @@ pub(super) async fn release(State(app): State<Arc<App>>, received: RawRequest) -
         return errors::native_error(&Fault::bad_request(BUSY));
     }
     if releases_cache {
-        app.service.reset_prefix_cache(PrefixCacheReset::Forget);
+        app.service.reset_prefix_cache(PrefixCacheResetScope::Forget);
     }
     null_response()
 }
 
 /// Handles `POST /resume_memory_occupation`, which has no further effect.
-pub(super) async fn resume(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    let read =
-        endpoint::read::<Struct<ResumeMemoryRequest>>(&app, &received, &endpoint::RESUME_MEMORY);
+pub(super) async fn resume_gpu_memory(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    let read = endpoint::read_request::<Struct<ResumeMemoryRequest>>(
+        &app,
+        &received,
+        &endpoint::RESUME_MEMORY,
+    );
     match read {
         Ok(_) => null_response(),
         Err(fault) => errors::openai_error(&fault),
@@ -58,8 +67,11 @@ pub(super) async fn resume(State(app): State<Arc<App>>, received: RawRequest) ->
 }
 
 /// Handles `POST /slow_down`: a pause before each step.
-pub(super) async fn slow_down(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    let read = endpoint::read(&app, &received, &endpoint::SLOW_DOWN);
+pub(super) async fn slow_down_steps(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    let read = endpoint::read_request(&app, &received, &endpoint::SLOW_DOWN);
     let Struct(SlowDownRequest { forward_sleep_time }) = match read {
         Ok(request) => request,
         Err(fault) => return errors::openai_error(&fault),
@@ -78,7 +90,7 @@ pub(super) async fn update_weight_version(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    let read = endpoint::read(&app, &received, &endpoint::UPDATE_WEIGHT_VERSION);
+    let read = endpoint::read_request(&app, &received, &endpoint::UPDATE_WEIGHT_VERSION);
     let Struct(WeightVersionRequest { new_version, abort_all_requests }) = match read {
         Ok(request) => request,
         Err(fault) => return errors::openai_error(&fault),

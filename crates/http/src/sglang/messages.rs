@@ -10,9 +10,9 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::chat::{StartedChat, reply_calls, start_chat};
+use super::chat::{StartedChat, reply_tool_call_form, start_chat};
 use super::endpoint;
-use super::messages_render::{MessageStream, message_json, new_message_id};
+use super::messages_render::{SglangMessageStream, message_json, new_message_id};
 use super::request::given_context_length;
 use crate::app::App;
 use crate::body::RawRequest;
@@ -24,7 +24,7 @@ use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_wire::fastapi::{self, BodyReadError};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
-use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallForm};
+use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::messages::{SglangCountRequest, SglangMessagesRequest};
 
 /// Value of `type` in the error for an invalid `/v1/messages` request.
@@ -35,7 +35,7 @@ pub(super) const EMPTY_CONVERSATION: &str =
     "Cannot apply chat template to an empty conversation. Provide at least one message.";
 
 /// Handles `POST /v1/messages`.
-pub(super) async fn create_message(
+pub(super) async fn create_anthropic_message(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
@@ -64,7 +64,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let context_length = given_context_length(app);
     chat.validate(&app.rules.limits, context_length).map_err(Refusal::invalid)?;
     let head = &received.head;
-    let started = match start_chat(app, head, &chat, reply_calls(app)).await {
+    let started = match start_chat(app, head, &chat, reply_tool_call_form(app)).await {
         Ok(started) => started,
         Err(refused) if chat.stream => return Ok(failed_stream(&refused.into(), &chat.model)),
         Err(refused) => {
@@ -75,12 +75,12 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     };
     let StartedChat { reply, format, counter } = started;
     if chat.stream {
-        let render = MessageStream::new(format, counter, &reply);
+        let render = SglangMessageStream::new(format, counter, &reply);
         let response = stream::stream_reply_without_keep_alive(app, head, reply, render);
         return Ok(response.await);
     }
-    let body = generation::render_when_finished(reply, move |reply| {
-        counter.count(reply);
+    let body = generation::render_finished_reply(reply, move |reply| {
+        counter.count_ended_reply(reply);
         message_json(&format, reply)
     });
     let body = body.await.map_err(|fault| Refusal { fault, kind: None })?;
@@ -88,7 +88,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
 }
 
 /// Handles `POST /v1/messages/count_tokens`.
-pub(super) async fn count_tokens(
+pub(super) async fn count_message_tokens(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
@@ -98,10 +98,11 @@ pub(super) async fn count_tokens(
             return Err(Fault::bad_request(EMPTY_CONVERSATION));
         }
         let chat = chat_request(&app, &request.into())?;
-        let mut chat = chat.conversation(ToolCallForm::Parsed, &app.rules.defaults.bounds)?;
+        let mut chat =
+            chat.read_conversation(ToolCallRendering::Parsed, &app.rules.defaults.bounds)?;
         let mut conversation = chat::chat_conversation(&app, &mut chat);
         conversation.bound = PromptLengthLimit::None;
-        app.service.conversation_tokens(&app.rules, conversation).await
+        app.service.tokenize_conversation(&app.rules, conversation).await
     };
     match count.await {
         Ok((tokens, _)) => {
@@ -115,7 +116,7 @@ pub(super) async fn count_tokens(
 /// Reads the body of a `/v1/messages` request; its errors become SGLang's short text.
 fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
     let bounds = &app.rules.defaults.bounds;
-    let body = endpoint::parse_json(received, &endpoint::CHAT);
+    let body = endpoint::parse_json_body(received, &endpoint::CHAT_COMPLETIONS);
     let read = body.and_then(|body| fastapi::read_body(body.as_ref(), bounds));
     read.map_err(|refusal| match refusal {
         BodyReadError::Errors(errors) => Fault::bad_request(errors.anthropic_error_text()),
@@ -131,7 +132,7 @@ fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
 /// Converts a `/v1/messages` request to a chat request with the same prompt.
 fn chat_request(app: &App, request: &SglangMessagesRequest) -> Result<SglangChatRequest, Fault> {
     let body = request.to_chat_body(app.settings.parsers.reasoning.as_deref())?;
-    endpoint::read_value(app, Some(&body), &endpoint::CHAT)
+    endpoint::read_parsed_body(app, Some(&body), &endpoint::CHAT_COMPLETIONS)
 }
 
 /// Returns the JSON of an Anthropic error: its `type` and its text.
@@ -147,7 +148,7 @@ fn error_json(fault: &Fault, kind: Option<&str>) -> Value {
 }
 
 fn error_response(fault: &Fault, kind: Option<&str>) -> Response<Body> {
-    let status = error::status_code(fault.status);
+    let status = error::to_status_code(fault.status);
     let response = error::json_response(status, error_json(fault, kind).to_string());
     error::add_retry_after(fault, response)
 }

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::chat_render::ChatFormat;
-use super::usage::EndCounter;
+use super::usage::EndedRequestCounter;
 use crate::openai::response_shape::end_of_choice;
 use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
 use vllm_sim_service::generate::OutputChannel;
@@ -50,14 +50,14 @@ pub(super) fn message_json(format: &ChatFormat, reply: &Reply) -> Value {
         "type": "message",
         "role": "assistant",
         "content": content,
-        "model": format.model(),
+        "model": format.model_name(),
         "stop_reason": stop_reason(format, choice, calls.len()),
         "usage": usage(format, reply),
     })
 }
 
 fn stop_reason(format: &ChatFormat, choice: &ReplyChoice, calls: usize) -> &'static str {
-    let (reason, _) = format.end(choice, end_of_choice(choice), calls);
+    let (reason, _) = format.finish_reason_and_match(choice, end_of_choice(choice), calls);
     match reason.as_str() {
         Some("length") => "max_tokens",
         Some("tool_calls") => "tool_use",
@@ -79,9 +79,9 @@ fn usage(format: &ChatFormat, reply: &Reply) -> Value {
 }
 
 /// Renders a streamed response of `/v1/messages` as server-sent events.
-pub(super) struct MessageStream {
+pub(super) struct SglangMessageStream {
     format: ChatFormat,
-    counter: EndCounter,
+    counter: EndedRequestCounter,
     prompt: u32,
     /// Index of the next content block.
     index: usize,
@@ -89,8 +89,8 @@ pub(super) struct MessageStream {
     calls: usize,
 }
 
-impl MessageStream {
-    pub(super) fn new(format: ChatFormat, counter: EndCounter, reply: &Reply) -> Self {
+impl SglangMessageStream {
+    pub(super) fn new(format: ChatFormat, counter: EndedRequestCounter, reply: &Reply) -> Self {
         Self { format, counter, prompt: reply.prompt_token_count(), index: 0, open: None, calls: 0 }
     }
 
@@ -150,14 +150,14 @@ fn write_event(out: &mut String, name: &str, event: &Value) {
     out.push_str(&format!("event: {name}\ndata: {event}\n\n"));
 }
 
-impl StreamRenderer for MessageStream {
+impl StreamRenderer for SglangMessageStream {
     fn write_before_tokens(&mut self, out: &mut String) {
         let event = json!({"type": "message_start", "message": {
             "id": new_message_id(),
             "type": "message",
             "role": "assistant",
             "content": [],
-            "model": self.format.model(),
+            "model": self.format.model_name(),
             "usage": {"input_tokens": self.prompt, "output_tokens": 0},
         }});
         write_event(out, "message_start", &event);
@@ -170,7 +170,7 @@ impl StreamRenderer for MessageStream {
     }
 
     fn write_closing(&mut self, out: &mut String, reply: &Reply) {
-        self.counter.count(reply);
+        self.counter.count_ended_reply(reply);
         self.close_block(out);
         let choice = &reply.choices[0];
         let event = json!({

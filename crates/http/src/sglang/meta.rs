@@ -14,8 +14,8 @@ use crate::openai::logprobs::{LogprobStyle, for_each_prompt_token, token_logprob
 use crate::openai::response_shape::{ResponseShape, count_reasoning_tokens};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_service::generate::{EndReason, StopReason};
-use vllm_sim_service::{ReplyChoice, ReplyFacts};
+use vllm_sim_service::generate::{OutputEndReason, StopReason};
+use vllm_sim_service::{ReplyChoice, ValidatedRequestFacts};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// Text in the finish reason of a request that was aborted before it ran.
@@ -40,12 +40,16 @@ pub(super) fn finish_reason(
     }
     let finish = &choice.script.finish;
     match (&finish.reason, &finish.stop) {
-        (EndReason::Length, _) => json!({"type": "length", "length": choice.released_tokens()}),
-        (EndReason::Stop, Some(StopReason::Token(id))) => json!({"type": "stop", "matched": id}),
-        (EndReason::Stop, Some(StopReason::Text(text))) => {
+        (OutputEndReason::Length, _) => {
+            json!({"type": "length", "length": choice.released_tokens()})
+        }
+        (OutputEndReason::Stop, Some(StopReason::Token(id))) => {
+            json!({"type": "stop", "matched": id})
+        }
+        (OutputEndReason::Stop, Some(StopReason::Text(text))) => {
             json!({"type": "stop", "matched": text})
         }
-        (EndReason::Stop, None) => {
+        (OutputEndReason::Stop, None) => {
             let last = || choice.script.output_tokens().last().map(|token| token.id);
             json!({"type": "stop", "matched": tokenizer.eos_token_id().or_else(last)})
         }
@@ -53,13 +57,13 @@ pub(super) fn finish_reason(
 }
 
 /// Returns type and matched stop condition of a finish reason, as the OpenAI routes show them.
-pub(super) fn type_and_match(reason: &Value) -> (Value, Value) {
+pub(super) fn finish_type_and_match(reason: &Value) -> (Value, Value) {
     let member = |name: &str| reason.get(name).cloned().unwrap_or(Value::Null);
     (member("type"), member("matched"))
 }
 
 /// Settings of the `meta_info` of a response.
-pub(super) struct MetaSettings {
+pub(super) struct MetaInfoSettings {
     pub(super) shape: ResponseShape,
     pub(super) logprobs: LogprobOptions,
     /// Whether log probabilities contain the texts of tokens.
@@ -71,11 +75,11 @@ pub(super) struct MetaSettings {
     prompts: Vec<Vec<u32>>,
 }
 
-impl MetaSettings {
+impl MetaInfoSettings {
     /// Creates the settings of `meta_info`; prompts are kept if log probabilities need them.
     pub(super) fn new(
         app: &App,
-        facts: &ReplyFacts,
+        facts: &ValidatedRequestFacts,
         shape: ResponseShape,
         logprobs: LogprobOptions,
         rank: Option<i64>,
@@ -97,18 +101,18 @@ impl MetaSettings {
     }
 
     /// Keeps the token ids of the prompts, which the response contains.
-    pub(super) fn keep_prompts(&mut self, facts: &ReplyFacts) {
+    pub(super) fn keep_prompts(&mut self, facts: &ValidatedRequestFacts) {
         self.prompts = facts.prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
     }
 
     /// Returns the token ids of a prompt; empty unless they are kept.
-    pub(super) fn prompt_ids(&self, prompt: usize) -> &[u32] {
+    pub(super) fn prompt_token_ids(&self, prompt: usize) -> &[u32] {
         self.prompts.get(prompt).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the version of the weights, as `metadata` of the OpenAI routes; the first output has
     /// `tokens` tokens.
-    pub(super) fn metadata(&self, tokens: u32) -> Value {
+    pub(super) fn weight_version_metadata(&self, tokens: u32) -> Value {
         json!({
             "weight_version": *self.weight_version,
             "weight_versions": self.weight_versions(tokens),
@@ -180,9 +184,9 @@ impl MetaSettings {
     ) -> Vec<(&'static str, Value)> {
         let (mut input, mut input_top) = (Vec::new(), Vec::new());
         if let Some(start) = self.logprobs.start {
-            let distribution = self.shape.distribution.for_prompt();
+            let distribution = self.shape.distribution.for_prompt_tokens();
             let style = LogprobStyle { top, as_ids: false, distribution };
-            for_each_prompt_token(self.prompt_ids(choice.prompt), |id, place| {
+            for_each_prompt_token(self.prompt_token_ids(choice.prompt), |id, place| {
                 if place.position < start {
                     return;
                 }
@@ -195,7 +199,7 @@ impl MetaSettings {
         }
         let (mut output, mut output_top) = (Vec::new(), Vec::new());
         for (position, token) in choice.script.output_tokens().take(tokens as usize).enumerate() {
-            let entries = self.shape.logprobs_at(choice, position, token.id, top);
+            let entries = self.shape.token_logprobs_at(choice, position, token.id, top);
             output.push(json!([entries[0].logprob, token.id, self.text(&entries[0].text)]));
             output_top.push(self.top_row(&entries, top));
         }

@@ -9,10 +9,10 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::disaggregation::BootstrapTarget;
+use super::disaggregation::PrefillBootstrapTarget;
 use super::loads::iso_time;
-use super::request::{self, Generation, LogprobOptions, new_rid};
-use super::usage::EndCounter;
+use super::request::{self, LogprobOptions, SglangGeneration, new_request_id};
+use super::usage::EndedRequestCounter;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
@@ -23,12 +23,14 @@ use crate::request_head::RequestHead;
 use crate::stream::{self, ChoiceStep, StreamRenderer};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
+use vllm_sim_service::prompt::{
+    PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
+};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::sglang::ollama::{
-    OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest, sampling_params,
+    OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest, ollama_sampling_params,
 };
 use vllm_sim_wire::sglang::sampling::SglangSampling;
 
@@ -101,13 +103,16 @@ struct OllamaRequest {
 }
 
 /// Handles `POST /api/chat`.
-pub(super) async fn chat(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+pub(super) async fn create_ollama_chat(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
     let request = chat_request(&app, &received);
-    errors::openai_response(generate_from(&app, &received.head, request).await)
+    errors::response_or_openai_error(generate_from(&app, &received.head, request).await)
 }
 
 fn chat_request(app: &Arc<App>, received: &RawRequest) -> Result<OllamaRequest, Fault> {
-    let request: OllamaChatRequest = endpoint::read(app, received, &endpoint::OLLAMA_CHAT)?;
+    let request: OllamaChatRequest = endpoint::read_request(app, received, &endpoint::OLLAMA_CHAT)?;
     let messages = request.messages.iter();
     let messages: Vec<Value> =
         messages.map(|message| json!({"role": message.role, "content": message.content})).collect();
@@ -127,12 +132,15 @@ fn read_options(
     options: Option<&serde_json::Map<String, Value>>,
 ) -> Result<SglangSampling, Fault> {
     let vocabulary = app.service.generator.tokenizer().vocab_size();
-    SglangSampling::parse(&sampling_params(options), vocabulary)
+    SglangSampling::parse(&ollama_sampling_params(options), vocabulary)
 }
 
 /// Handles `POST /api/generate`.
-pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    let read = endpoint::read(&app, &received, &endpoint::OLLAMA_GENERATE);
+pub(super) async fn create_ollama_generation(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    let read = endpoint::read_request(&app, &received, &endpoint::OLLAMA_GENERATE);
     let request: OllamaGenerateRequest = match read {
         Ok(request) => request,
         Err(fault) => return errors::openai_error(&fault),
@@ -153,15 +161,15 @@ pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) 
     let sampling = read_options(&app, request.options.as_ref());
     let request = sampling.map(|sampling| OllamaRequest {
         member,
-        prompts: PromptSource::Inputs(PromptInputs {
-            inputs: vec![PromptInput::Text(prompt)],
+        prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
+            inputs: vec![PromptTextOrTokenIds::Text(prompt)],
             add_special_tokens: true,
             truncation: PromptTruncation::default(),
         }),
         stream: request.stream,
         sampling,
     });
-    errors::openai_response(generate_from(&app, &received.head, request).await)
+    errors::response_or_openai_error(generate_from(&app, &received.head, request).await)
 }
 
 async fn generate_from(
@@ -171,9 +179,9 @@ async fn generate_from(
 ) -> Result<Response<Body>, Fault> {
     let OllamaRequest { member, prompts, stream, sampling } = request?;
     let resolved = request::resolve_model(app, head, None, None)?;
-    let structured = sampling.is_structured();
-    let generation = Generation {
-        id: new_rid(),
+    let structured = sampling.is_structured_output();
+    let generation = SglangGeneration {
+        id: new_request_id(),
         prompts,
         sampling,
         logprobs: LogprobOptions::default(),
@@ -186,10 +194,15 @@ async fn generate_from(
         echo: false,
     };
     // These bodies cannot name another server.
-    let target = BootstrapTarget::read([None; 3], None, &head.headers, 0)?;
-    let (reply, _) = request::start(app, head, resolved, generation, &target).await?;
-    let counter =
-        EndCounter { metrics: app.metrics.clone(), streaming: stream, structured, session: None };
+    let target = PrefillBootstrapTarget::from_request_body([None; 3], None, &head.headers, 0)?;
+    let (reply, _) =
+        request::start_sglang_generation(app, head, resolved, generation, &target).await?;
+    let counter = EndedRequestCounter {
+        metrics: app.metrics.clone(),
+        streaming: stream,
+        structured,
+        session: None,
+    };
     let model = app.service.models.displayed_model_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };
@@ -197,8 +210,8 @@ async fn generate_from(
         set_line_type(&mut response);
         return Ok(response);
     }
-    let body = generation::render_when_finished(reply, move |reply| {
-        counter.count(reply);
+    let body = generation::render_finished_reply(reply, move |reply| {
+        counter.count_ended_reply(reply);
         let choice = &reply.choices[0];
         let released = choice.released_tokens();
         let text = choice.script.channel_text(OutputChannel::Content, released);
@@ -225,7 +238,7 @@ fn lines_response(body: Body) -> Response<Body> {
 struct LineStream {
     member: TextMember,
     model: String,
-    counter: EndCounter,
+    counter: EndedRequestCounter,
 }
 
 impl StreamRenderer for LineStream {
@@ -244,7 +257,7 @@ impl StreamRenderer for LineStream {
     }
 
     fn write_closing(&mut self, _out: &mut String, reply: &Reply) {
-        self.counter.count(reply);
+        self.counter.count_ended_reply(reply);
     }
 
     fn write_failure(&mut self, _out: &mut String) -> bool {
@@ -253,7 +266,7 @@ impl StreamRenderer for LineStream {
 }
 
 /// Handles `GET /api/tags`.
-pub(super) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn list_ollama_models(State(app): State<Arc<App>>) -> Response<Body> {
     let name = &**app.service.models.displayed_model_name();
     let body = json!({"models": [{
         "name": name,
@@ -271,8 +284,11 @@ fn last_part(name: &str) -> &str {
 }
 
 /// Handles `POST /api/show`.
-pub(super) async fn show(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    let read = endpoint::read(&app, &received, &endpoint::OLLAMA_SHOW);
+pub(super) async fn show_ollama_model(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    let read = endpoint::read_request(&app, &received, &endpoint::OLLAMA_SHOW);
     let OllamaShowRequest { model } = match read {
         Ok(request) => request,
         Err(fault) => return errors::openai_error(&fault),

@@ -28,7 +28,7 @@ pub(super) async fn separate_reasoning(
 ) -> Response<Body> {
     let answer = || {
         let Struct(request): Struct<SeparateReasoningRequest> =
-            endpoint::read(&app, &received, &endpoint::SEPARATE_REASONING)?;
+            endpoint::read_request(&app, &received, &endpoint::SEPARATE_REASONING)?;
         let markers = ReasoningMarkers::of_parser(&request.reasoning_parser)?;
         let (reasoning, text) = markers.separate(&request.text);
         let mut body = json!({"reasoning_text": reasoning, "text": text});
@@ -52,7 +52,7 @@ pub(super) async fn parse_function_call(
 ) -> Response<Body> {
     let answer = || {
         let Struct(request): Struct<ParseCallsRequest> =
-            endpoint::read(&app, &received, &endpoint::PARSE_FUNCTION_CALL)?;
+            endpoint::read_request(&app, &received, &endpoint::PARSE_FUNCTION_CALL)?;
         let format = CallFormat::of_parser(request.tool_call_parser.as_deref())?;
         let names = request
             .tools
@@ -79,7 +79,7 @@ fn respond(answer: Result<Value, Fault>) -> Response<Body> {
 fn parser_fault(name: &str, value: &str, known: &[&str], simulated: &str) -> Fault {
     match known.contains(&value) {
         true => Fault::bad_request(format!("{name} {value} is not simulated, only {simulated}")),
-        false => errors::unhandled_exception(),
+        false => errors::unhandled_exception_fault(),
     }
 }
 
@@ -217,7 +217,7 @@ fn known_calls(written: &Value, names: &[&str]) -> Result<Vec<Value>, Fault> {
     let list = written.as_array().map_or(std::slice::from_ref(written), Vec::as_slice);
     let mut calls = Vec::new();
     for call in list {
-        let members = call.as_object().ok_or_else(errors::unhandled_exception)?;
+        let members = call.as_object().ok_or_else(errors::unhandled_exception_fault)?;
         let name = members.get("name").and_then(Value::as_str).unwrap_or_default();
         let Some(index) = names.iter().rposition(|known| !name.is_empty() && *known == name) else {
             continue;

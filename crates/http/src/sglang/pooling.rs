@@ -13,8 +13,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::pooling_inputs::{Inputs, read_inputs};
-use super::request::new_rid;
+use super::pooling_inputs::{PoolingInputs, read_inputs};
+use super::request::new_request_id;
 use super::usage::prompt_usage;
 use super::{endpoint, errors};
 use crate::app::App;
@@ -35,7 +35,7 @@ const NOT_AN_EMBEDDING_MODEL: &str = "This model does not appear to be an embedd
      when launching the server or try another model.";
 
 /// Returns whether the model generates text, rather than vectors or classes.
-pub(super) fn generates(app: &App) -> bool {
+pub(super) fn has_generation_model(app: &App) -> bool {
     matches!(app.settings.pooling.task, ModelTask::Generate | ModelTask::All)
 }
 
@@ -44,15 +44,16 @@ pub(super) async fn create_embeddings(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    errors::openai_response(embeddings(&app, &received).await)
+    errors::response_or_openai_error(embeddings(&app, &received).await)
 }
 
 async fn embeddings(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let request: SglangEmbeddingRequest = endpoint::read(app, received, &endpoint::EMBEDDINGS)?;
+    let request: SglangEmbeddingRequest =
+        endpoint::read_request(app, received, &endpoint::EMBEDDINGS)?;
     request.validate()?;
     let inputs = read_inputs(app, &request.input).await?;
     let length = vector_length(app, request.dimensions)?;
-    rows::check_float_count(inputs.lists.len(), length)?;
+    rows::check_response_float_count(inputs.lists.len(), length)?;
     let tokens = inputs.token_count();
     let (count, is_base64) = (inputs.lists.len(), request.encoding_format == "base64");
     let computes = Vectors::new(app, length);
@@ -62,7 +63,7 @@ async fn embeddings(app: &Arc<App>, received: &RawRequest) -> Result<Response<Bo
         match is_base64 {
             true => {
                 let bytes = BinaryFormat::FLOAT32.encode(&vector);
-                json::write_string(out, &STANDARD.encode(bytes));
+                json::write_json_string(out, &STANDARD.encode(bytes));
             }
             false => vector::write_json_f64(out, &vector),
         }
@@ -75,12 +76,18 @@ async fn embeddings(app: &Arc<App>, received: &RawRequest) -> Result<Response<Bo
 }
 
 /// Handles `POST /encode`.
-pub(super) async fn encode(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+pub(super) async fn encode_inputs(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
     native(encoded(&app, &received, &endpoint::ENCODE).await)
 }
 
 /// Handles `POST /classify`, which SGLang answers as `/encode`.
-pub(super) async fn classify(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+pub(super) async fn classify_inputs(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
     native(encoded(&app, &received, &endpoint::CLASSIFY).await)
 }
 
@@ -93,7 +100,7 @@ async fn encoded(
     received: &RawRequest,
     at: &vllm_sim_wire::fastapi::RouteFunction,
 ) -> Result<Response<Body>, Fault> {
-    let request: EncodeRequest = endpoint::read(app, received, at)?;
+    let request: EncodeRequest = endpoint::read_request(app, received, at)?;
     let media = [
         ("image_data", &request.image_data),
         ("video_data", &request.video_data),
@@ -111,7 +118,7 @@ async fn encoded(
     })?;
     let inputs = read_inputs(app, input).await?;
     let length = vector_length(app, request.dimensions)?;
-    rows::check_float_count(inputs.lists.len(), length)?;
+    rows::check_response_float_count(inputs.lists.len(), length)?;
     let ids = request_ids(request.rid.as_ref(), &inputs);
     let computes = Vectors::new(app, length);
     let version = app.weight_version.load_full();
@@ -128,14 +135,14 @@ async fn encoded(
 }
 
 /// Returns one id per input of a pooling request: the ids that it gives, or new ones.
-fn request_ids(rid: Option<&Value>, inputs: &Inputs) -> Vec<Arc<str>> {
+fn request_ids(rid: Option<&Value>, inputs: &PoolingInputs) -> Vec<Arc<str>> {
     let ids = (0..inputs.lists.len()).map(|index| match rid {
         Some(Value::String(rid)) if inputs.is_single => rid.as_str().into(),
         Some(Value::String(rid)) => format!("{rid}_{index}").into(),
         Some(Value::Array(rids)) => {
-            rids.get(index).and_then(Value::as_str).map_or_else(new_rid, Into::into)
+            rids.get(index).and_then(Value::as_str).map_or_else(new_request_id, Into::into)
         }
-        _ => new_rid(),
+        _ => new_request_id(),
     });
     ids.collect()
 }
@@ -158,16 +165,17 @@ pub(super) async fn create_classification(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    errors::openai_response(classes(&app, &received).await)
+    errors::response_or_openai_error(classes(&app, &received).await)
 }
 
 async fn classes(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let request: SglangClassifyRequest = endpoint::read(app, received, &endpoint::V1_CLASSIFY)?;
+    let request: SglangClassifyRequest =
+        endpoint::read_request(app, received, &endpoint::V1_CLASSIFY)?;
     request.validate()?;
     let inputs = read_inputs(app, &request.input).await?;
     check_embedding_model(app)?;
     let count = app.settings.pooling.num_labels.max(1);
-    rows::check_float_count(inputs.lists.len(), count as usize)?;
+    rows::check_response_float_count(inputs.lists.len(), count as usize)?;
     let data = inputs.lists.iter().enumerate().map(|(index, tokens)| {
         let probs = class_probabilities(tokens, count);
         let best = (0..probs.len()).max_by(|a, b| probs[*a].total_cmp(&probs[*b]));
@@ -180,7 +188,7 @@ async fn classes(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>
     });
     let data: Vec<Value> = data.collect();
     let body = json!({
-        "id": format!("classify-{}", new_rid()),
+        "id": format!("classify-{}", new_request_id()),
         "object": "list",
         "created": unix_now_secs() as u64,
         "model": **app.service.models.displayed_model_name(),
@@ -199,11 +207,11 @@ fn class_label(app: &App, class: usize) -> String {
 
 /// Handles `POST /v1/rerank`.
 pub(super) async fn rerank(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    errors::openai_response(ranked(&app, &received).await)
+    errors::response_or_openai_error(ranked(&app, &received).await)
 }
 
 async fn ranked(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let request: SglangRerankRequest = endpoint::read(app, received, &endpoint::RERANK)?;
+    let request: SglangRerankRequest = endpoint::read_request(app, received, &endpoint::RERANK)?;
     request.validate()?;
     let query = content_text(&request.query);
     let texts: Vec<String> = request.documents.iter().map(content_text).collect();
@@ -216,13 +224,13 @@ async fn ranked(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     for (index, tokens) in documents.lists.iter().enumerate() {
         let pair = query.len().saturating_add(tokens.len());
         app.rules.dialect.check_encoded_length(&app.rules.limits, pair)?;
-        let score = vector::relevance(query, tokens);
+        let score = vector::relevance_score(query, tokens);
         let mut result = json!({"score": score});
         if request.return_documents {
             result["document"] = texts[index].as_str().into();
         }
         result["index"] = index.into();
-        result["meta_info"] = pooled_meta(&new_rid(), pair, &version);
+        result["meta_info"] = pooled_meta(&new_request_id(), pair, &version);
         results.push((score, result));
     }
     results.sort_by(|one, two| two.0.total_cmp(&one.0));
@@ -245,7 +253,7 @@ fn content_text(content: &Value) -> String {
 
 /// Checks that the model computes vectors or classes.
 pub(super) fn check_embedding_model(app: &App) -> Result<(), Fault> {
-    match generates(app) {
+    match has_generation_model(app) {
         true => Err(Fault::bad_request(NOT_AN_EMBEDDING_MODEL)),
         false => Ok(()),
     }

@@ -8,7 +8,7 @@ use crate::app::App;
 use crate::openai::chat;
 use crate::pooling::encode_text;
 use vllm_sim_service::prompt::PromptLengthLimit;
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 
@@ -16,13 +16,13 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 const MAX_INPUTS: usize = 65_536;
 
 /// Token ids of the inputs of a request.
-pub(super) struct Inputs {
+pub(super) struct PoolingInputs {
     pub(super) lists: Vec<Vec<u32>>,
     /// Whether the request has one input that is no list.
     pub(super) is_single: bool,
 }
 
-impl Inputs {
+impl PoolingInputs {
     /// Returns the number of tokens of all inputs.
     pub(super) fn token_count(&self) -> usize {
         self.lists.iter().map(Vec::len).sum()
@@ -33,12 +33,12 @@ impl Inputs {
 ///
 /// # Errors
 /// SGLang's 400 for an input that exceeds the context; ours for media and for too many inputs.
-pub(super) async fn read_inputs(app: &Arc<App>, input: &Value) -> Result<Inputs, Fault> {
+pub(super) async fn read_inputs(app: &Arc<App>, input: &Value) -> Result<PoolingInputs, Fault> {
     let items = match input {
         Value::Array(items) if !items.iter().all(Value::is_number) => items,
         single => {
             let lists = vec![read_input(app, single).await?];
-            return Ok(Inputs { lists, is_single: true });
+            return Ok(PoolingInputs { lists, is_single: true });
         }
     };
     if items.len() > MAX_INPUTS {
@@ -51,13 +51,13 @@ pub(super) async fn read_inputs(app: &Arc<App>, input: &Value) -> Result<Inputs,
     for item in items {
         lists.push(read_input(app, item).await?);
     }
-    Ok(Inputs { lists, is_single: false })
+    Ok(PoolingInputs { lists, is_single: false })
 }
 
 async fn read_input(app: &Arc<App>, input: &Value) -> Result<Vec<u32>, Fault> {
-    app.service.check_tokenizer()?;
+    app.service.check_tokenizer_available()?;
     let ids = match input {
-        Value::String(text) => encode_text(app, text, SpecialTokens::With).await,
+        Value::String(text) => encode_text(app, text, SpecialTokenHandling::With).await,
         Value::Object(parts) => {
             let media = ["image", "video"].into_iter();
             let given = |name: &&str| parts.get(*name).is_some_and(|value| !value.is_null());
@@ -71,7 +71,7 @@ async fn read_input(app: &Arc<App>, input: &Value) -> Result<Vec<u32>, Fault> {
             let texts = items.iter().filter_map(Value::as_str);
             let mut ids = Vec::new();
             for text in texts {
-                ids.extend(encode_text(app, text, SpecialTokens::With).await);
+                ids.extend(encode_text(app, text, SpecialTokenHandling::With).await);
             }
             ids
         }
@@ -91,7 +91,7 @@ async fn message_ids(app: &Arc<App>, text: &str) -> Result<Vec<u32>, Fault> {
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
     // The rendered text is encoded once more, with the tokens that begin every text.
-    let mut ids = app.service.generator.tokenizer().encode("", SpecialTokens::With);
-    ids.extend(app.service.conversation_tokens(&app.rules, conversation).await?.0);
+    let mut ids = app.service.generator.tokenizer().encode("", SpecialTokenHandling::With);
+    ids.extend(app.service.tokenize_conversation(&app.rules, conversation).await?.0);
     Ok(ids)
 }

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use serde_json::Value;
 
-use super::disaggregation::BootstrapTarget;
+use super::disaggregation::PrefillBootstrapTarget;
 use crate::app::App;
 use crate::generation::{self, RejectedGeneration};
 use crate::request_head::{RequestHead, names};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, KvTransfer, OutputBudget, Reply, ReplyFacts, ResolvedModel,
-    ToolRequest,
+    GenerationRequest, KvBlockLabels, KvTransfer, OutputTokenBudget, Reply, RequestedTools,
+    ResolvedModel, ValidatedRequestFacts,
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::sampling::SglangSampling;
 
 /// Fields of a generation request that the routes of SGLang take from their bodies.
-pub(super) struct Generation {
+pub(super) struct SglangGeneration {
     pub(super) id: Arc<str>,
     pub(super) prompts: PromptSource,
     pub(super) sampling: SglangSampling,
@@ -26,7 +26,7 @@ pub(super) struct Generation {
     pub(super) rank: Option<i64>,
     pub(super) priority: Option<i64>,
     pub(super) cache_salt: Option<String>,
-    pub(super) tools: Option<ToolRequest>,
+    pub(super) tools: Option<RequestedTools>,
     pub(super) parses_calls: bool,
     pub(super) reasoning: Option<f64>,
     pub(super) echo: bool,
@@ -42,18 +42,18 @@ pub(super) struct LogprobOptions {
 }
 
 /// Returns a new request id: 32 hex digits, as Python's `uuid4().hex`.
-pub(super) fn new_rid() -> Arc<str> {
+pub(super) fn new_request_id() -> Arc<str> {
     uuid::Uuid::new_v4().simple().to_string().into()
 }
 
 /// Returns the id of an OpenAI request: the first of `rid`, or a new one.
-pub(super) fn rid_of(rid: Option<&Value>) -> Arc<str> {
-    let given = rid.map(first_of).and_then(Value::as_str).filter(|id| !id.is_empty());
-    given.map_or_else(new_rid, Into::into)
+pub(super) fn given_or_new_request_id(rid: Option<&Value>) -> Arc<str> {
+    let given = rid.map(first_element_or_self).and_then(Value::as_str).filter(|id| !id.is_empty());
+    given.map_or_else(new_request_id, Into::into)
 }
 
 /// Returns the first element of a list, or the value itself.
-pub(super) fn first_of(value: &Value) -> &Value {
+pub(super) fn first_element_or_self(value: &Value) -> &Value {
     value.as_array().map_or(value, |items| items.first().unwrap_or(&Value::Null))
 }
 
@@ -110,7 +110,7 @@ pub(super) fn resolve_model(
     model: Option<&str>,
     lora_path: Option<&Value>,
 ) -> Result<ResolvedModel, Fault> {
-    if !super::pooling::generates(app) {
+    if !super::pooling::has_generation_model(app) {
         return Err(Fault::bad_request(
             "This server has an embedding model (--is-embedding), which generates no text.",
         ));
@@ -120,7 +120,7 @@ pub(super) fn resolve_model(
         let rest = model.strip_prefix(served).and_then(|rest| rest.strip_prefix(':'));
         rest.or_else(|| Some(model.split_once(':')?.1)).map(str::trim)
     });
-    let listed = lora_path.map(first_of).and_then(Value::as_str);
+    let listed = lora_path.map(first_element_or_self).and_then(Value::as_str);
     let is_given = |name: &&str| !name.is_empty();
     let adapter = named.filter(is_given).or(listed.filter(is_given));
     let Some(adapter) = adapter else {
@@ -159,26 +159,28 @@ fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
 ///
 /// # Errors
 /// The error of a check, an injected failure, or a full queue; late errors are those of a pair.
-pub(super) async fn start(
+pub(super) async fn start_sglang_generation(
     app: &App,
     head: &RequestHead,
     resolved: ResolvedModel,
-    from: Generation,
-    target: &BootstrapTarget,
-) -> Result<(Reply, ReplyFacts), RejectedGeneration> {
+    from: SglangGeneration,
+    target: &PrefillBootstrapTarget,
+) -> Result<(Reply, ValidatedRequestFacts), RejectedGeneration> {
     let LogprobOptions { top, start } = from.logprobs;
     let grammar = from.sampling.grammar_kind();
     let ranks = app.rules.limits.data_parallel_ranks;
     let (transfer, room_rank) = match &app.disaggregation {
         None => (KvTransfer::Local, None),
-        Some(pair) => (pair.transfer(&from.id, target)?, pair.rank_of_room(target.room, ranks)),
+        Some(pair) => {
+            (pair.kv_transfer_of_request(&from.id, target)?, pair.rank_of_room(target.room, ranks))
+        }
     };
     let request = GenerationRequest {
         n: from.sampling.output_count().into(),
         // The engine generates at least one token.
         max_tokens: from.sampling.max_new_tokens().map(|limit| limit.max(1).into()),
-        room: OutputBudget::PerPrompt,
-        sampling: Ok(from.sampling.to_request(top, start.and(top))).into(),
+        room: OutputTokenBudget::PerPrompt,
+        sampling: Ok(from.sampling.to_sampling_request(top, start.and(top))).into(),
         tools: from.tools,
         parses_calls: from.parses_calls,
         reasoning: from.reasoning,
@@ -223,7 +225,7 @@ fn grammar_fault(fault: Fault, kind: &str) -> Fault {
 ///
 /// # Errors
 /// Every other error.
-pub(super) fn pair_failure(refused: RejectedGeneration) -> Result<Fault, Fault> {
+pub(super) fn failed_negotiation_fault(refused: RejectedGeneration) -> Result<Fault, Fault> {
     match refused {
         RejectedGeneration::Late { fault, .. } if fault.status == 500 => Ok(fault),
         other => Err(other.into()),

@@ -10,9 +10,9 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::json;
 
-use super::chat::{StartedChat, reply_calls, start_chat};
+use super::chat::{StartedChat, reply_tool_call_form, start_chat};
 use super::messages::EMPTY_CONVERSATION;
-use super::responses_render::{ResponseFormat, ResponseStream};
+use super::responses_render::{ResponseStream, SglangResponsesFormat};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
@@ -20,9 +20,9 @@ use crate::error;
 use crate::generation;
 use crate::stream;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallForm};
-use vllm_sim_wire::sglang::errors::construct;
-use vllm_sim_wire::sglang::responses::{STORE_DISABLED, SglangResponsesRequest};
+use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
+use vllm_sim_wire::sglang::errors::construct_python_object;
+use vllm_sim_wire::sglang::responses::{STORE_DISABLED_MESSAGE, SglangResponsesRequest};
 
 /// Handles `POST /v1/responses`.
 pub(super) async fn create_response(
@@ -33,30 +33,31 @@ pub(super) async fn create_response(
 }
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let request: SglangResponsesRequest = endpoint::read(app, received, &endpoint::RESPONSES)?;
+    let request: SglangResponsesRequest =
+        endpoint::read_request(app, received, &endpoint::RESPONSES)?;
     let head = &received.head;
     request.validate(|model| knows_model(app, model))?;
     let body = request.to_chat_body()?;
     let bounds = &app.rules.defaults.bounds;
-    let chat: SglangChatRequest = construct(&body, "ChatCompletionRequest", bounds)?;
+    let chat: SglangChatRequest = construct_python_object(&body, "ChatCompletionRequest", bounds)?;
     // Forced calls are read from the text even without a tool parser.
-    let calls = match request.forces_calls() {
-        true => ToolCallForm::Parsed,
-        false => reply_calls(app),
+    let calls = match request.forces_tool_calls() {
+        true => ToolCallRendering::Parsed,
+        false => reply_tool_call_form(app),
     };
     if chat.messages.is_empty() {
         return Err(Fault::bad_request(format!("{EMPTY_CONVERSATION} None")));
     }
     let started = start_chat(app, head, &chat, calls).await?;
     let StartedChat { reply, format, counter } = started;
-    let format = ResponseFormat::new(request, format);
+    let format = SglangResponsesFormat::new(request, format);
     if chat.stream {
         let render = ResponseStream::new(format, counter);
         let response = stream::stream_reply_without_keep_alive(app, head, reply, render);
         return Ok(response.await);
     }
-    let body = generation::render_when_finished(reply, move |reply| {
-        counter.count(reply);
+    let body = generation::render_finished_reply(reply, move |reply| {
+        counter.count_ended_reply(reply);
         format.body_json(reply)
     });
     Ok(error::json_response(StatusCode::OK, body.await?.to_string()))
@@ -71,10 +72,10 @@ fn knows_model(app: &App, name: &str) -> bool {
 }
 
 /// Handles `GET /v1/responses/{id}` and `POST /v1/responses/{id}/cancel`: no response is stored.
-pub(super) async fn stored_response() -> Response<Body> {
+pub(super) async fn stored_response_not_found() -> Response<Body> {
     error_response(&Fault {
         param: Some("response_id".to_owned()),
-        ..Fault::bad_request(STORE_DISABLED)
+        ..Fault::bad_request(STORE_DISABLED_MESSAGE)
     })
 }
 

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::chat_render::ChatFormat;
-use super::usage::EndCounter;
+use super::usage::EndedRequestCounter;
 use crate::openai::response_shape::{count_reasoning_tokens, end_of_choice};
 use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
 use vllm_sim_service::generate::OutputChannel;
@@ -14,7 +14,7 @@ use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::sglang::responses::SglangResponsesRequest;
 
 /// Id, request and options for the JSON of an SGLang Responses API response.
-pub(super) struct ResponseFormat {
+pub(super) struct SglangResponsesFormat {
     request: SglangResponsesRequest,
     chat: ChatFormat,
     id: String,
@@ -32,7 +32,7 @@ fn new_call_item_id() -> String {
     id
 }
 
-impl ResponseFormat {
+impl SglangResponsesFormat {
     pub(super) fn new(request: SglangResponsesRequest, chat: ChatFormat) -> Self {
         let id = request.request_id.clone().unwrap_or_else(|| new_id("resp"));
         Self { request, chat, id }
@@ -73,7 +73,7 @@ impl ResponseFormat {
     }
 
     fn status(&self, choice: &ReplyChoice) -> &'static str {
-        let (reason, _) = self.chat.end(choice, end_of_choice(choice), 0);
+        let (reason, _) = self.chat.finish_reason_and_match(choice, end_of_choice(choice), 0);
         match reason.as_str() {
             Some("length") => "incomplete",
             Some("abort") => "cancelled",
@@ -106,7 +106,7 @@ impl ResponseFormat {
         let request = &self.request;
         let is_text = !output.is_empty() && output.iter().all(|item| item["type"] == "message");
         let text = match (&request.text, text) {
-            (Some(_), _) => request.text_json(),
+            (Some(_), _) => request.text_format_json(),
             (None, TextForm::Guessed) if is_text => json!({"format": {"type": "text"}}),
             _ => Value::Null,
         };
@@ -117,8 +117,8 @@ impl ResponseFormat {
         json!({
             "id": self.id,
             "object": "response",
-            "created_at": self.chat.created(),
-            "model": self.chat.model(),
+            "created_at": self.chat.created_unix_seconds(),
+            "model": self.chat.model_name(),
             "output": output,
             "status": status,
             "usage": usage,
@@ -203,15 +203,15 @@ struct OpenItem {
 
 /// Renders the events of a streamed Responses API response.
 pub(super) struct ResponseStream {
-    format: ResponseFormat,
-    counter: EndCounter,
+    format: SglangResponsesFormat,
+    counter: EndedRequestCounter,
     sequence: u64,
     open: Option<OpenItem>,
     done: Vec<Value>,
 }
 
 impl ResponseStream {
-    pub(super) fn new(format: ResponseFormat, counter: EndCounter) -> Self {
+    pub(super) fn new(format: SglangResponsesFormat, counter: EndedRequestCounter) -> Self {
         Self { format, counter, sequence: 0, open: None, done: Vec::new() }
     }
 
@@ -388,7 +388,7 @@ impl StreamRenderer for ResponseStream {
     }
 
     fn write_closing(&mut self, out: &mut String, reply: &Reply) {
-        self.counter.count(reply);
+        self.counter.count_ended_reply(reply);
         let choice = &reply.choices[0];
         self.close_item(out, choice);
         let status = self.format.status(choice);

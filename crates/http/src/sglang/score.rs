@@ -11,8 +11,8 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::pooling::generates;
-use super::pooling_inputs::{Inputs, read_inputs};
+use super::pooling::has_generation_model;
+use super::pooling_inputs::{PoolingInputs, read_inputs};
 use super::usage::prompt_usage;
 use super::{endpoint, errors};
 use crate::app::App;
@@ -28,24 +28,24 @@ pub(super) async fn create_score(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    errors::openai_response(answer(&app, &received).await)
+    errors::response_or_openai_error(answer(&app, &received).await)
 }
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let request: SglangScoreRequest = endpoint::read(app, received, &endpoint::SCORE)?;
+    let request: SglangScoreRequest = endpoint::read_request(app, received, &endpoint::SCORE)?;
     check(app, &request)?;
     let items = request.items.as_ref().filter(|items| !items.is_null());
     let items = items.ok_or_else(|| Fault::bad_request("items must be provided"))?;
     let prompts = prompts(app, &request, items).await?;
     let count = prompts.lists.len();
-    let labels = match generates(app) && count > 0 {
+    let labels = match has_generation_model(app) && count > 0 {
         true => labels(app, request.label_token_ids.as_ref(), count)?,
         false => vec![Vec::new(); count],
     };
     let classes = app.settings.pooling.num_labels.max(1);
     let (mut scores, mut logprobs) = (Vec::new(), Vec::new());
     for (tokens, labels) in prompts.lists.iter().zip(&labels) {
-        if !generates(app) {
+        if !has_generation_model(app) {
             scores.push(class_probabilities(tokens, classes).into_iter().map(f64::from).collect());
             continue;
         }
@@ -73,18 +73,18 @@ fn check(app: &App, request: &SglangScoreRequest) -> Result<(), Fault> {
     if request.temperature != 1.0 && !request.apply_softmax {
         return fail("temperature requires apply_softmax=True");
     }
-    if request.return_token_logprobs && !generates(app) {
+    if request.return_token_logprobs && !has_generation_model(app) {
         return fail("return_token_logprobs is only supported for CausalLM models");
     }
     let has_labels = request.label_token_ids.as_ref().is_some_and(|ids| !ids.is_null());
-    if generates(app) && !has_labels {
+    if has_generation_model(app) && !has_labels {
         return fail("label_token_ids is required for generation (CausalLM) models.");
     }
     if request.score_extraction_token.is_some() {
         return fail("score_extraction_token is not simulated");
     }
     if request.return_pooled_hidden_states {
-        return match generates(app) {
+        return match has_generation_model(app) {
             true => fail(
                 "return_pooled_hidden_states is not supported for CausalLM models. It requires a \
                  model with a task-specific head (e.g. SequenceClassification or RewardModel).",
@@ -100,7 +100,7 @@ async fn prompts(
     app: &Arc<App>,
     request: &SglangScoreRequest,
     items: &Value,
-) -> Result<Inputs, Fault> {
+) -> Result<PoolingInputs, Fault> {
     let query = request.query.as_ref().filter(|query| !query.is_null());
     let one = [items.clone()];
     let listed = items.as_array().map_or(&one[..], Vec::as_slice);
@@ -123,7 +123,7 @@ async fn prompts(
         Fault::bad_request("Invalid combination of query/items types for score_request.")
     })?;
     if prompts.is_empty() {
-        return Ok(Inputs { lists: Vec::new(), is_single: false });
+        return Ok(PoolingInputs { lists: Vec::new(), is_single: false });
     }
     read_inputs(app, &prompts.into()).await
 }

@@ -16,14 +16,14 @@ use serde_json::Value;
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::Reply;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sglang::unhandled_exception;
+use vllm_sim_wire::sglang::unhandled_exception_fault;
 
 /// Maximum number of open sessions (SGLang has no limit).
 const MAX_SESSIONS: usize = 65_536;
 
 /// Open sessions of a server, by id.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<HashMap<String, Session>>);
+pub(crate) struct SglangSessions(Mutex<HashMap<String, Session>>);
 
 struct Session {
     /// Finished requests of the session, by id.
@@ -60,7 +60,7 @@ impl SessionParams {
         const MEMBERS: [&str; 5] = ["id", "rid", "offset", "replace", "drop_previous_output"];
         let members = value.as_object().into_iter().flatten();
         if members.into_iter().any(|(name, _)| !MEMBERS.contains(&name.as_str())) {
-            return Err(unhandled_exception());
+            return Err(unhandled_exception_fault());
         }
         let read = Self::deserialize(value);
         read.map_err(|error| Fault::bad_request(format!("session_params: {error}")))
@@ -70,7 +70,7 @@ impl SessionParams {
 /// A running request of a session, which the session keeps once it has finished.
 #[derive(Clone)]
 pub(crate) struct SessionTurn {
-    sessions: Arc<Sessions>,
+    sessions: Arc<SglangSessions>,
     session: String,
     rid: Arc<str>,
     parent: Option<String>,
@@ -101,7 +101,7 @@ impl SessionTurn {
     }
 }
 
-impl Sessions {
+impl SglangSessions {
     /// Opens a session; `None` if one with this id is open.
     pub(crate) fn open_session(
         &self,

@@ -29,7 +29,7 @@ pub(super) async fn open_session(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    let read = endpoint::read(&app, &received, &endpoint::OPEN_SESSION);
+    let read = endpoint::read_request(&app, &received, &endpoint::OPEN_SESSION);
     let Struct(request): Struct<OpenSessionRequest> = match read {
         Ok(request) => request,
         Err(fault) => return errors::openai_error(&fault),
@@ -49,7 +49,7 @@ pub(super) async fn close_session(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    let read = endpoint::read(&app, &received, &endpoint::CLOSE_SESSION);
+    let read = endpoint::read_request(&app, &received, &endpoint::CLOSE_SESSION);
     match read {
         Ok(Struct(CloseSessionRequest { session_id })) => {
             app.sessions.close_session(&session_id);

@@ -16,9 +16,9 @@ use crate::error;
 use crate::openai::chat;
 use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_service::run_blocking_if_large;
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallForm};
+use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::tokenize::{SglangDetokenizeRequest, SglangTokenizeRequest};
 
 pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
@@ -30,18 +30,18 @@ pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) 
 
 async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault> {
     let (request, body): (SglangTokenizeRequest, Value) =
-        endpoint::read_with_body(app, received, &endpoint::TOKENIZE)?;
-    app.service.check_tokenizer()?;
+        endpoint::read_request_and_body(app, received, &endpoint::TOKENIZE)?;
+    app.service.check_tokenizer_available()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, count) = match request.prompt {
         Some(Value::String(text)) => {
-            let special = SpecialTokens::from_bool(request.add_special_tokens);
+            let special = SpecialTokenHandling::from_bool(request.add_special_tokens);
             let encode = move || tokenizer.encode(&text, special);
             let ids = run_blocking_if_large(received.bytes.len(), encode).await;
             (json!(ids), json!(ids.len()))
         }
         Some(texts) => {
-            let special = SpecialTokens::from_bool(request.add_special_tokens);
+            let special = SpecialTokenHandling::from_bool(request.add_special_tokens);
             let encode = move || {
                 let texts = texts.as_array().into_iter().flatten().filter_map(Value::as_str);
                 texts.map(|text| tokenizer.encode(text, special)).collect::<Vec<_>>()
@@ -61,12 +61,14 @@ async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault
 
 /// Returns the token ids of a conversation, as those of a chat request.
 async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Fault> {
-    let request = endpoint::read_value::<SglangChatRequest>(app, Some(body), &endpoint::TOKENIZE)?;
+    let request =
+        endpoint::read_parsed_body::<SglangChatRequest>(app, Some(body), &endpoint::TOKENIZE)?;
     request.validate(&app.rules.limits, None)?;
-    let mut chat = request.conversation(ToolCallForm::Parsed, &app.rules.defaults.bounds)?;
+    let mut chat =
+        request.read_conversation(ToolCallRendering::Parsed, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
-    Ok(app.service.conversation_tokens(&app.rules, conversation).await?.0)
+    Ok(app.service.tokenize_conversation(&app.rules, conversation).await?.0)
 }
 
 pub(super) async fn detokenize(
@@ -83,10 +85,11 @@ pub(super) async fn detokenize(
 }
 
 fn texts(app: &App, received: &RawRequest) -> Result<Value, Fault> {
-    let request: SglangDetokenizeRequest = endpoint::read(app, received, &endpoint::DETOKENIZE)?;
-    app.service.check_tokenizer()?;
+    let request: SglangDetokenizeRequest =
+        endpoint::read_request(app, received, &endpoint::DETOKENIZE)?;
+    app.service.check_tokenizer_available()?;
     let tokenizer = app.service.generator.tokenizer();
-    let special = SpecialTokens::from_bool(!request.skip_special_tokens);
+    let special = SpecialTokenHandling::from_bool(!request.skip_special_tokens);
     let decode = |ids: &Value| {
         let ids = ids.as_array().into_iter().flatten();
         // An id outside the vocabulary has no text.

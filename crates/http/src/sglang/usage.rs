@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::session_store::SessionTurn;
 use crate::app::App;
 use crate::openai::response_shape::TokenCounts;
-use vllm_sim_observe::metrics::{Metrics, SglangRequest};
+use vllm_sim_observe::metrics::{FinishedSglangRequest, Metrics};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::openai::shared::StreamOptions;
 
@@ -37,8 +37,8 @@ impl UsageSettings {
     }
 
     /// Returns the `usage` object over all choices of a reply.
-    pub(super) fn of_reply(self, reply: &Reply) -> Value {
-        let mut counts = TokenCounts::of_reply(reply);
+    pub(super) fn reply_usage_json(self, reply: &Reply) -> Value {
+        let mut counts = TokenCounts::from_reply(reply);
         // Each prompt counts once, whatever the number of its choices.
         let choices = reply.choices.len() / reply.prompts.len().max(1);
         let first = reply.choices.iter().step_by(choices.max(1)).zip(&reply.prompts);
@@ -53,7 +53,7 @@ impl UsageSettings {
     }
 
     /// Returns the `usage` object of one choice so far.
-    pub(super) fn of_choice(prompt: u32, completion: u32, reasoning: u32) -> Value {
+    pub(super) fn choice_usage_json(prompt: u32, completion: u32, reasoning: u32) -> Value {
         let counts = TokenCounts { prompt, completion, reasoning, ..TokenCounts::default() };
         of_counts(counts, None)
     }
@@ -91,12 +91,12 @@ pub(super) fn without_nulls(value: Value) -> Value {
 
 /// Returns the number of prompt tokens of a choice from the prefix cache.
 pub(super) fn cached_tokens(choice: &ReplyChoice, prompt: u32) -> u32 {
-    choice.sequence_progress().reused_tokens(prompt)
+    choice.sequence_progress().reused_prompt_tokens(prompt)
 }
 
 /// Counts the choices of a response in the metrics when it ends.
 #[derive(Clone)]
-pub(super) struct EndCounter {
+pub(super) struct EndedRequestCounter {
     pub(super) metrics: Arc<Metrics>,
     pub(super) streaming: bool,
     pub(super) structured: bool,
@@ -104,13 +104,13 @@ pub(super) struct EndCounter {
     pub(super) session: Option<SessionTurn>,
 }
 
-impl EndCounter {
+impl EndedRequestCounter {
     /// Counts every choice of an ended reply as a request; the session of the request keeps its tokens.
-    pub(super) fn count(&self, reply: &Reply) {
+    pub(super) fn count_ended_reply(&self, reply: &Reply) {
         if let Some(turn) = &self.session {
             turn.store_reply(reply);
         }
-        let Some(metrics) = self.metrics.sglang() else {
+        let Some(metrics) = self.metrics.sglang_metrics() else {
             return;
         };
         for choice in &reply.choices {
@@ -118,7 +118,7 @@ impl EndCounter {
             let output_tokens = choice.released_tokens();
             let progress = choice.sequence_progress();
             let [_, first, last] = progress.admission_and_token_times();
-            metrics.on_finished(&SglangRequest {
+            metrics.on_finished(&FinishedSglangRequest {
                 streaming: self.streaming,
                 structured: self.structured,
                 prompt_tokens,

@@ -16,7 +16,7 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use vllm_sim_service::PrefixCacheReset;
+use vllm_sim_service::PrefixCacheResetScope;
 use vllm_sim_wire::fastapi::RouteFunction;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
@@ -54,7 +54,7 @@ where
     Struct<T>: RequestField,
     T: UpdateEffects,
 {
-    let Struct(request): Struct<T> = match endpoint::read(app, received, at) {
+    let Struct(request): Struct<T> = match endpoint::read_request(app, received, at) {
         Ok(request) => request,
         Err(fault) => return errors::openai_error(&fault),
     };
@@ -62,7 +62,7 @@ where
         app.service.abort_requests(None);
     }
     if request.flushes_cache() {
-        app.service.reset_prefix_cache(PrefixCacheReset::Forget);
+        app.service.reset_prefix_cache(PrefixCacheResetScope::Forget);
     }
     if let Some(version) = request.weight_version() {
         app.weight_version.store(Arc::new(version.to_owned()));
@@ -78,9 +78,12 @@ fn with_version(message: &str, request: &impl UpdateEffects) -> String {
 }
 
 /// Handles `POST /update_weights_from_disk`.
-pub(super) async fn from_disk(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+pub(super) async fn update_weights_from_disk(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
     let ranks = app.service.rank_engines().len();
-    respond::<FromDiskRequest>(&app, &received, &endpoint::WEIGHTS_FROM_DISK, |request| {
+    respond::<FromDiskRequest>(&app, &received, &endpoint::UPDATE_WEIGHTS_FROM_DISK, |request| {
         // Several ranks answer one by one.
         let paused = if ranks == 1 { json!(0) } else { json!(vec![0; ranks]) };
         let message = with_version(&vec![UPDATED; ranks].join(" | "), request);
@@ -89,30 +92,33 @@ pub(super) async fn from_disk(State(app): State<Arc<App>>, received: RawRequest)
 }
 
 /// Handles `POST /update_weights_from_distributed`.
-pub(super) async fn from_distributed(
+pub(super) async fn update_weights_from_distributed(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
     let message = "Succeeded to update parameter online.";
-    let at = &endpoint::WEIGHTS_FROM_DISTRIBUTED;
+    let at = &endpoint::UPDATE_WEIGHTS_FROM_DISTRIBUTED;
     update::<FromDistributedRequest>(&app, &received, at, message)
 }
 
 /// Handles `POST /update_weights_from_tensor`.
-pub(super) async fn from_tensor(
+pub(super) async fn update_weights_from_tensor(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    update::<FromTensorRequest>(&app, &received, &endpoint::WEIGHTS_FROM_TENSOR, "Success")
+    update::<FromTensorRequest>(&app, &received, &endpoint::UPDATE_WEIGHTS_FROM_TENSOR, "Success")
 }
 
 /// Handles `POST /update_weights_from_ipc`.
-pub(super) async fn from_ipc(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    update::<FromIpcRequest>(&app, &received, &endpoint::WEIGHTS_FROM_IPC, UPDATED)
+pub(super) async fn update_weights_from_ipc(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    update::<FromIpcRequest>(&app, &received, &endpoint::UPDATE_WEIGHTS_FROM_IPC, UPDATED)
 }
 
 /// Handles `POST /init_weights_update_group`.
-pub(super) async fn init_group(
+pub(super) async fn init_weights_update_group(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
@@ -121,7 +127,7 @@ pub(super) async fn init_group(
 }
 
 /// Handles `POST /destroy_weights_update_group`.
-pub(super) async fn destroy_group(
+pub(super) async fn destroy_weights_update_group(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
@@ -130,7 +136,7 @@ pub(super) async fn destroy_group(
 }
 
 /// Handles `POST /begin_weight_update`.
-pub(super) async fn begin_update(
+pub(super) async fn begin_weight_update(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
@@ -138,7 +144,7 @@ pub(super) async fn begin_update(
 }
 
 /// Handles `POST /end_weight_update`.
-pub(super) async fn end_update(
+pub(super) async fn end_weight_update(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
@@ -146,9 +152,15 @@ pub(super) async fn end_update(
 }
 
 /// Handles `POST /get_weights_by_name`: no parameter exists.
-pub(super) async fn by_name(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    let read =
-        endpoint::read::<Struct<WeightsByNameRequest>>(&app, &received, &endpoint::WEIGHTS_BY_NAME);
+pub(super) async fn get_weights_by_name(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    let read = endpoint::read_request::<Struct<WeightsByNameRequest>>(
+        &app,
+        &received,
+        &endpoint::GET_WEIGHTS_BY_NAME,
+    );
     match read {
         Ok(_) => errors::native_error(&Fault::bad_request("Get parameter by name failed")),
         Err(fault) => errors::openai_error(&fault),

@@ -14,7 +14,7 @@ use super::app::App;
 use super::media;
 use super::request_head::names;
 use super::request_head::new_uid;
-use super::vllm::ok_json;
+use super::vllm::ok_json_response;
 use vllm_sim_config::KvConnector;
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_service::generate::request::TokenizedPrompt;
@@ -25,7 +25,7 @@ use params::KvTransferParams;
 
 /// Rate limits of the log warnings about `kv_transfer_params` without effect.
 #[derive(Default)]
-pub(crate) struct TransferWarnings {
+pub(crate) struct KvTransferWarnings {
     no_connector: LogRateLimit,
     no_source: LogRateLimit,
 }
@@ -88,7 +88,7 @@ impl KvTransferTerms {
     }
 
     /// Returns the KV transfer parameters for the decode server, for a response to `prompts`.
-    pub(crate) fn response_transfer_params(
+    pub(crate) fn response_kv_transfer_params(
         &self,
         app: &App,
         prompts: &[TokenizedPrompt],
@@ -101,7 +101,7 @@ impl KvTransferTerms {
             let prefill_handoff = prefill_handoff.clone();
             let connector = kv_connector(app)?;
             let engine = (app.engine_id.to_string(), app.settings.clone());
-            KvTransferParams::for_connector(
+            KvTransferParams::new_for_connector(
                 connector,
                 engine,
                 tokens,
@@ -261,7 +261,7 @@ pub(crate) async fn query_bootstrap(State(app): State<Arc<App>>) -> Response<Bod
         .into_iter()
         .map(|(rank, engine)| (rank.to_string(), json!({"engine_id": engine})))
         .collect();
-    ok_json(&Value::Object(ranks))
+    ok_json_response(&Value::Object(ranks))
 }
 
 /// Counts an event, and selects its 1st, 2nd, 4th, 8th, … occurrence for the log.

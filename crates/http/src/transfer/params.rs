@@ -52,7 +52,7 @@ impl KvTransferParams {
 
     /// Returns the KV transfer parameters of a connector for a prompt of `prompt` tokens; `None` if
     /// the connector sends none.
-    pub(super) fn for_connector(
+    pub(super) fn new_for_connector(
         connector: KvConnector,
         engine: (String, Arc<HttpSettings>),
         prompt: u32,

@@ -7,14 +7,14 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode, Uri};
 use serde_json::{Value, json};
 
-use super::{http_exception, ok_json, parse_raw_json};
+use super::{http_exception, ok_json_response, parse_raw_json};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::{error, query};
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_observe::metrics::{Operation, SleepState};
-use vllm_sim_service::{PauseMode, PrefixCacheReset, SleepTag};
+use vllm_sim_observe::metrics::{AdminOperation, SleepState};
+use vllm_sim_service::{PauseMode, PrefixCacheResetScope, SleepTag};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{PauseQuery, ResetPrefixCacheQuery, SleepQuery};
 
@@ -23,13 +23,13 @@ pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
     let level = u8::try_from(query.level).unwrap_or(1);
     if app.settings.server.has_lenient_sleep {
         if has_llmd_sleep(&app) {
-            app.service.sleep_llmd();
+            app.service.start_llmd_sleep();
             set_sleep_metrics(&app, SleepState::WeightsOffloaded);
         }
     } else {
         let (app, halt) = (app.clone(), parse_pause_mode(&query.mode));
         run_to_completion(async move {
-            time_operation(&app, Operation::Sleep, app.service.sleep(level, halt)).await;
+            time_operation(&app, AdminOperation::Sleep, app.service.sleep(level, halt)).await;
             let state = match level {
                 0 => SleepState::Paused,
                 1 => SleepState::WeightsOffloaded,
@@ -40,7 +40,7 @@ pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
         .await;
     }
     let done = json!({"status": "sleeping", "level": level});
-    Ok(app.dialect.operator_route_style().success_response(&done))
+    Ok(app.dialect.operator_route_style().operation_success_response(&done))
 }
 
 pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
@@ -63,21 +63,22 @@ pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> Ha
     if app.settings.server.has_lenient_sleep {
         if has_llmd_sleep(&app) {
             let cache = assets.is_empty() || assets.contains(&SleepTag::KvCache);
-            app.service.wake_llmd(cache && app.settings.cache.finds_prefixes);
+            app.service.end_llmd_sleep(cache && app.settings.cache.finds_prefixes);
             set_sleep_metrics(&app, SleepState::Awake);
         }
         let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
-        return Ok(app.dialect.operator_route_style().success_response(&done));
+        return Ok(app.dialect.operator_route_style().operation_success_response(&done));
     }
-    let awake = time_operation(&app, Operation::Wake, async { app.service.wake_up(&assets) }).await;
+    let awake =
+        time_operation(&app, AdminOperation::Wake, async { app.service.wake_up(&assets) }).await;
     set_sleep_metrics(&app, SleepState::Awake);
     let status = if awake { "awake" } else { "sleeping" };
-    Ok(ok_json(&json!({"status": status, "tags": tags_or_null(&tags)})))
+    Ok(ok_json_response(&json!({"status": status, "tags": tags_or_null(&tags)})))
 }
 
 pub(crate) async fn is_sleeping(State(app): State<Arc<App>>) -> Response<Body> {
     let control = &app.service.control;
-    ok_json(&json!({"is_sleeping": control.is_asleep() || control.is_paused()}))
+    ok_json_response(&json!({"is_sleeping": control.is_asleep() || control.is_paused()}))
 }
 
 pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> HandlerResult {
@@ -85,9 +86,9 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Hand
         let message = "KV cache memory can only be released while generation is paused.";
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
-    let reset = async { app.service.reset_prefix_cache(PrefixCacheReset::Preempt) };
-    time_operation(&app, Operation::ReleaseKvCacheMemory, reset).await;
-    Ok(ok_json(&json!({"status": "kv_cache_released"})))
+    let reset = async { app.service.reset_prefix_cache(PrefixCacheResetScope::Preempt) };
+    time_operation(&app, AdminOperation::ReleaseKvCacheMemory, reset).await;
+    Ok(ok_json_response(&json!({"status": "kv_cache_released"})))
 }
 
 pub(crate) async fn pause_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
@@ -100,22 +101,22 @@ pub(crate) async fn pause_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
         match query.clear_cache {
             true => app.service.pause_and_clear_caches(halt).await,
             false => {
-                app.service.pause(halt).await;
+                app.service.pause_generation(halt).await;
             }
         }
     })
     .await;
-    Ok(ok_json(&json!({"status": "paused"})))
+    Ok(ok_json_response(&json!({"status": "paused"})))
 }
 
 /// Handles `POST /resume`: resumes paused engines; succeeds even if none is paused.
 pub(crate) async fn resume_engines(State(app): State<Arc<App>>) -> Response<Body> {
-    app.service.resume();
-    ok_json(&json!({"status": "resumed"}))
+    app.service.resume_generation();
+    ok_json_response(&json!({"status": "resumed"}))
 }
 
 pub(crate) async fn is_paused(State(app): State<Arc<App>>) -> Response<Body> {
-    ok_json(&json!({"is_paused": app.service.control.is_paused()}))
+    ok_json_response(&json!({"is_paused": app.service.control.is_paused()}))
 }
 
 pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
@@ -124,10 +125,10 @@ pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) ->
         app.service.reset_host_cache();
     }
     let reset = match query.reset_running_requests {
-        true => PrefixCacheReset::Preempt,
-        false => PrefixCacheReset::WhenIdle,
+        true => PrefixCacheResetScope::Preempt,
+        false => PrefixCacheResetScope::WhenIdle,
     };
-    Ok(ok_json(&json!({"success": app.service.reset_prefix_cache(reset)})))
+    Ok(ok_json_response(&json!({"success": app.service.reset_prefix_cache(reset)})))
 }
 
 /// Handles `POST /reset_mm_cache`: clears the cache of processed media items.
@@ -153,7 +154,7 @@ pub(crate) async fn abort_requests(
         if bytes.is_empty() { Value::Null } else { parse_raw_json(bytes, "Invalid JSON format")? };
     let ids = parse_request_ids(value.get("request_ids"))?;
     let aborted = app.service.abort_requests(Some(ids.as_slice()).filter(|i| !i.is_empty()));
-    Ok(ok_json(&json!({"status": "aborted", "aborted": aborted})))
+    Ok(ok_json_response(&json!({"status": "aborted", "aborted": aborted})))
 }
 
 /// Handles `POST /inference/v1/abort_requests`: aborts the named requests; returns an empty 200
@@ -204,7 +205,7 @@ fn tags_or_null(tags: &[String]) -> Value {
 
 fn set_sleep_metrics(app: &App, state: SleepState) {
     for rank in 0..app.service.rank_engines().len() {
-        app.metrics.engine(rank).set_sleep_state(state);
+        app.metrics.engine_metrics(rank).set_sleep_state(state);
     }
 }
 
@@ -222,7 +223,7 @@ async fn run_to_completion<T: Send + 'static>(work: impl Future<Output = T> + Se
 
 pub(super) async fn time_operation<T>(
     app: &App,
-    operation: Operation,
+    operation: AdminOperation,
     work: impl Future<Output = T>,
 ) -> T {
     app.metrics.operation_started(operation);

@@ -39,7 +39,7 @@ fn openapi_json(app: &App) -> String {
     }
     if let Some(paths) = schema.get_mut("paths").and_then(Value::as_object_mut) {
         paths.retain(|path, _| app.routes.serves_path(path));
-        own_routes::add_own_routes(paths, &app.routes);
+        own_routes::add_simulator_routes(paths, &app.routes);
         for (path, operations) in paths.iter_mut() {
             let operations = operations.as_object_mut().into_iter().flatten();
             operations.for_each(|(_, operation)| add_error_responses(path, operation));
@@ -184,7 +184,7 @@ fn collect_schema_references(value: &Value, out: &mut Vec<String>) {
 }
 
 /// Handles `GET /docs` and `GET /redoc`: returns a page of the routes that needs no other host.
-pub(crate) async fn api_page(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn get_api_docs_page(State(app): State<Arc<App>>) -> Response<Body> {
     html_page_response(PAGE.replace("{root}", &app.settings.server.root_path))
 }
 

@@ -11,20 +11,20 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
+use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
 use crate::media;
 use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
 use crate::request_head::{RequestHead, request_id};
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
-use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource};
-use vllm_sim_service::{GenerationRequest, KvBlockLabels, ReplyFacts};
+use vllm_sim_service::prompt::{PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds};
+use vllm_sim_service::{GenerationRequest, KvBlockLabels, ValidatedRequestFacts};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerateRequest;
 
-impl GenerationBody for GenerateRequest {
+impl GenerationRequestBody for GenerateRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Generate;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
@@ -50,15 +50,20 @@ pub(crate) async fn create_generation(
     received: RawRequest,
 ) -> HandlerResult {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
-    let text = received.body_if_schema_first(&app);
+    let text = received.raw_body_for_schema_check(&app);
     if let Some((request, value)) =
         text.and_then(|text| GenerateRequest::parse_long_prompt(text, bounds))
     {
-        return answer_generate(&app, head, &value, ParsedBody::without_model_lookup(request))
-            .await;
+        return answer_generate(
+            &app,
+            head,
+            &value,
+            ParsedRequestBody::new_without_model_lookup(request),
+        )
+        .await;
     }
     let value = received.parse_dialect_json(&app)?;
-    let read = ParsedBody::new(&app, head, Cow::Borrowed(&value))?;
+    let read = ParsedRequestBody::new(&app, head, Cow::Borrowed(&value))?;
     answer_generate(&app, head, &value, read).await
 }
 
@@ -76,7 +81,7 @@ async fn answer_generate(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
-    read: ParsedBody<GenerateRequest>,
+    read: ParsedRequestBody<GenerateRequest>,
 ) -> HandlerResult {
     let (mut request, resolved) = read.into_body_and_model(app, head)?;
     let stream = request.stream.unwrap_or(false);
@@ -96,13 +101,13 @@ async fn answer_generate(
             session_id: generation::session_id(head, None, None),
         },
         hit_threshold: transfer::cache_hit_threshold(app, &head.headers, value),
-        prompts: PromptSource::Inputs(PromptInputs {
-            inputs: vec![PromptInput::Tokens {
+        prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
+            inputs: vec![PromptTextOrTokenIds::Tokens {
                 ids: std::mem::take(&mut request.token_ids.0),
                 text: None,
                 media: media::parse_media_features(request.features.as_ref()),
             }],
-            ..PromptInputs::default()
+            ..PromptTextsOrTokenIds::default()
         }),
         ..generation::new_generation_request(app, head, id)
     };
@@ -114,26 +119,26 @@ async fn answer_generate(
         Err(refused) => return Err(refused.into()),
     };
     let mut view = generate_view(app, &request, &facts);
-    view.view.kv_transfer_params = terms.response_transfer_params(app, &facts.prompts);
+    view.view.kv_transfer_params = terms.response_kv_transfer_params(app, &facts.prompts);
     drop((facts, request));
     if stream {
         let render = GenerateStream::new(view);
         return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
-    Ok(generation::json_response_with_load(app, &head.headers, body))
+    let body = generation::render_finished_reply(reply, move |reply| view.body_json(reply)).await?;
+    Ok(generation::json_response_with_load_header(app, &head.headers, body))
 }
 
 fn generate_view(
     app: &App,
     request: &GenerateRequest,
-    facts: &ReplyFacts,
+    facts: &ValidatedRequestFacts,
 ) -> GenerateResponseSettings {
     let prompt = &facts.prompts[0];
     let options = request.stream_options.as_ref();
     let wants = |flag: Option<bool>| flag.unwrap_or(false);
     let mut view = ResponseShape::new(app, facts);
-    view.set_usage((
+    view.set_usage_reporting((
         options.is_some_and(|o| wants(o.include_usage)),
         options.is_some_and(|o| wants(o.continuous_usage_stats)),
     ));
@@ -148,7 +153,7 @@ fn generate_view(
         },
         prompt_logprobs: facts.params.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),
         weight_version: app.weight_version.load_full(),
-        form: GenerateReplyFormat::for_detail(app.dialect.response_detail()),
+        form: GenerateReplyFormat::format_for_detail(app.dialect.response_detail()),
         ec_transfer_params: app
             .settings
             .model

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::dialect::ResponseDetail;
 use crate::json;
 use crate::openai::logprobs;
-use crate::openai::response_shape::NullMembers;
+use crate::openai::response_shape::NullMemberHandling;
 use crate::openai::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
@@ -57,7 +57,7 @@ const LLMD_FORMAT: GenerateReplyFormat = GenerateReplyFormat {
 };
 
 impl GenerateReplyFormat {
-    pub(super) fn for_detail(detail: ResponseDetail) -> &'static Self {
+    pub(super) fn format_for_detail(detail: ResponseDetail) -> &'static Self {
         match detail {
             ResponseDetail::Full => &VLLM_FORMAT,
             ResponseDetail::Short => &LLMD_FORMAT,
@@ -77,7 +77,7 @@ impl GenerateResponseSettings {
     pub(super) fn body_json(&self, reply: &Reply) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"request_id\":");
-        json::write_string(&mut out, &self.view.id);
+        json::write_json_string(&mut out, &self.view.id);
         (self.form.members)(self, &mut out, reply);
         out.push('}');
         out
@@ -86,11 +86,11 @@ impl GenerateResponseSettings {
     fn write_members(&self, out: &mut String, reply: &Reply) {
         let view = &self.view;
         out.push_str(",\"model\":");
-        json::write_string(out, &view.model);
+        json::write_json_string(out, &view.model);
         out.push_str(",\"created\":");
-        json::write_int(out, view.created);
+        json::write_json_int(out, view.created);
         out.push_str(",\"usage\":");
-        view.write_usage(out, TokenCounts::of_reply(reply), UsageMembers::Completion);
+        view.write_usage(out, TokenCounts::from_reply(reply), UsageMembers::Completion);
         out.push_str(",\"prompt_logprobs\":");
         match self.prompt_logprobs {
             Some(top) => {
@@ -101,20 +101,20 @@ impl GenerateResponseSettings {
         }
         out.push_str(",\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
         if view.return_token_ids {
-            json::write_int_array(out, self.prompt.iter().copied());
+            json::write_json_int_array(out, self.prompt.iter().copied());
         } else {
             out.push_str("null");
         }
         out.push_str(",\"mm_placeholders\":");
         out.push_str(self.placeholders.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.write_timings(out, reply, NullMembers::Shown);
+        view.write_timings(out, reply, NullMemberHandling::Shown);
         out.push_str(",\"kv_transfer_params\":");
         view.write_kv_transfer_params(out);
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         out.push_str(",\"output_mode\":");
-        json::write_string(out, &self.mode);
+        json::write_json_string(out, &self.mode);
         self.write_choices(out, reply);
     }
 
@@ -152,12 +152,12 @@ impl GenerateResponseSettings {
         end: Option<SequenceEndReason>,
     ) {
         out.push_str("{\"index\":");
-        json::write_int(out, index);
+        json::write_json_int(out, index);
         out.push_str(",\"finish_reason\":");
         let reason = end.map(|end| self.view.finish_reason(choice, end, "stop"));
-        json::write_optional_string(out, reason);
+        json::write_optional_json_string(out, reason);
         out.push_str(",\"token_ids\":");
-        json::write_int_array(out, piece.ids.iter().copied());
+        json::write_json_int_array(out, piece.ids.iter().copied());
         out.push('}');
     }
 
@@ -170,28 +170,28 @@ impl GenerateResponseSettings {
         end: Option<SequenceEndReason>,
     ) {
         out.push_str("{\"index\":");
-        json::write_int(out, index);
+        json::write_json_int(out, index);
         out.push(',');
         match end {
             Some(end) => self.view.write_finish_reason(out, choice, end, "stop"),
             None => out.push_str("\"finish_reason\":null,\"stop_reason\":null"),
         }
         out.push_str(",\"token_ids\":");
-        json::write_int_array(out, piece.ids.iter().copied());
+        json::write_json_int_array(out, piece.ids.iter().copied());
         out.push_str(",\"routed_experts\":null,\"sampling_mask\":null,\"weight_versions\":");
         let tokens = piece.from + piece.ids.len();
         if end.is_some() && tokens > 0 {
             out.push_str("[{\"version\":");
-            json::write_string(out, &self.weight_version);
+            json::write_json_string(out, &self.weight_version);
             out.push_str(",\"start\":0,\"end\":");
-            json::write_int(out, tokens);
+            json::write_json_int(out, tokens);
             out.push_str("}]");
         } else {
             out.push_str("null");
         }
         if &*self.mode != "tokens" {
             out.push_str(",\"text\":");
-            json::write_string(out, &piece.text);
+            json::write_json_string(out, &piece.text);
         }
         out.push_str(",\"logprobs\":");
         match self.view.logprobs {
@@ -235,11 +235,11 @@ impl GenerateResponseSettings {
 
 fn write_logprob_entry(out: &mut String, entry: &logprobs::TokenLogprob) {
     out.push_str("{\"token_id\":");
-    json::write_int(out, entry.id);
+    json::write_json_int(out, entry.id);
     out.push_str(",\"logprob\":");
     json::write_python_float(out, entry.logprob);
     out.push_str(",\"rank\":");
-    json::write_int(out, entry.rank);
+    json::write_json_int(out, entry.rank);
 }
 
 impl OutputPiece {
@@ -260,7 +260,7 @@ pub(super) struct GenerateStream {
 impl GenerateStream {
     pub(super) fn new(generate: GenerateResponseSettings) -> Self {
         let mut head = String::from("data: {\"request_id\":");
-        json::write_string(&mut head, &generate.view.id);
+        json::write_json_string(&mut head, &generate.view.id);
         Self { generate, head, shown_prompt: false }
     }
 
@@ -271,24 +271,24 @@ impl GenerateStream {
         if generate.view.continuous_usage {
             let (prompt, done) = (generate.prompt.len(), choice.sent as usize);
             out.push_str("{\"prompt_tokens\":");
-            json::write_int(out, prompt);
+            json::write_json_int(out, prompt);
             out.push_str(",\"total_tokens\":");
-            json::write_int(out, prompt + done);
+            json::write_json_int(out, prompt + done);
             out.push_str(",\"completion_tokens\":");
-            json::write_int(out, done);
+            json::write_json_int(out, done);
             out.push('}');
         } else {
             out.push_str("null");
         }
         if generate.view.return_token_ids && !self.shown_prompt {
             out.push_str(",\"prompt_token_ids\":");
-            json::write_int_array(out, generate.prompt.iter().copied());
+            json::write_json_int_array(out, generate.prompt.iter().copied());
             out.push_str(",\"mm_placeholders\":");
             out.push_str(generate.placeholders.as_deref().unwrap_or("null"));
             self.shown_prompt = true;
         }
         out.push_str(",\"output_mode\":");
-        json::write_string(out, &generate.mode);
+        json::write_json_string(out, &generate.mode);
     }
 }
 
@@ -315,20 +315,20 @@ impl StreamRenderer for GenerateStream {
         if view.include_usage {
             out.push_str(&self.head);
             out.push_str(",\"usage\":");
-            let counts = TokenCounts::of_reply(reply);
+            let counts = TokenCounts::from_reply(reply);
             out.push_str("{\"prompt_tokens\":");
-            json::write_int(out, counts.prompt);
+            json::write_json_int(out, counts.prompt);
             out.push_str(",\"total_tokens\":");
-            json::write_int(out, counts.prompt.saturating_add(counts.completion));
+            json::write_json_int(out, counts.prompt.saturating_add(counts.completion));
             out.push_str(",\"completion_tokens\":");
-            json::write_int(out, counts.completion);
+            json::write_json_int(out, counts.completion);
             if view.prompt_details {
                 out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
-                json::write_int(out, counts.cached);
+                json::write_json_int(out, counts.cached);
                 out.push('}');
             }
             out.push_str("},\"output_mode\":");
-            json::write_string(out, &self.generate.mode);
+            json::write_json_string(out, &self.generate.mode);
             out.push_str(",\"choices\":[]}\n\n");
         }
         out.push_str("data: [DONE]\n\n");

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{Response, Uri};
 use serde_json::{Map, Value, json};
 
-use super::{http_exception, ok_json, parse_raw_json};
+use super::{http_exception, ok_json_response, parse_raw_json};
 use crate::app::App;
 use crate::body::{JsonRequest, RawRequest};
 use crate::error::HandlerResult;
@@ -24,7 +24,7 @@ pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Bo
     let (first, count) = app.settings.parallel.local_ranks;
     for rank in (first..first + count).filter(|_| events.enabled) {
         let (endpoint, replay_endpoint) = events.endpoints_of_rank(rank);
-        let topic = match events.encoding.format.is_llmd() {
+        let topic = match events.encoding.format.is_llmd_format() {
             true => expand_topic(&app, &events.topic, rank),
             false => events.topic.clone(),
         };
@@ -40,7 +40,7 @@ pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Bo
         });
         sources.insert(rank.to_string(), source);
     }
-    ok_json(&Value::Object(sources))
+    ok_json_response(&Value::Object(sources))
 }
 
 fn expand_topic(app: &App, topic: &str, rank: u32) -> String {
@@ -59,7 +59,7 @@ pub(crate) async fn get_world_size(State(app): State<Arc<App>>, uri: Uri) -> Han
         true => world_size_with_dp(&app),
         false => app.settings.parallel.world_size().into(),
     };
-    Ok(ok_json(&json!({"world_size": size})))
+    Ok(ok_json_response(&json!({"world_size": size})))
 }
 
 /// Returns the number of workers of all data-parallel engines.
@@ -69,7 +69,7 @@ fn world_size_with_dp(app: &App) -> u64 {
 }
 
 pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body> {
-    ok_json(&app.service.generator.tokenizer().tokenizer_info())
+    ok_json_response(&app.service.generator.tokenizer().tokenizer_info())
 }
 
 pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
@@ -99,7 +99,7 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Handle
         "vllm_version": app.settings.model.vllm_version.as_str(),
         "simulator": concat!("vllm-sim ", env!("CARGO_PKG_VERSION")),
     });
-    Ok(ok_json(&json!({
+    Ok(ok_json_response(&json!({
         "vllm_config": config,
         "vllm_env": env,
         "system_env": system,
@@ -116,7 +116,7 @@ pub(crate) async fn collective_rpc(
         return Err(http_exception("Missing 'method' in request body"));
     }
     let results = vec![Value::Null; usize::try_from(world_size_with_dp(&app)).unwrap_or(1)];
-    Ok(ok_json(&json!({"results": results})))
+    Ok(ok_json_response(&json!({"results": results})))
 }
 
 /// Handles `POST /scale_elastic_ep`: reports a change of the data-parallel size without making it.
@@ -134,11 +134,11 @@ pub(crate) async fn scale_elastic_ep(received: RawRequest) -> HandlerResult {
         return Err(http_exception("drain_timeout must be a positive integer"));
     }
     let message = format!("Scaled to {size} data parallel engines");
-    Ok(ok_json(&json!({"message": message})))
+    Ok(ok_json_response(&json!({"message": message})))
 }
 
 pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
-    ok_json(&match app.rules.limits.version < VllmVersion::V033 {
+    ok_json_response(&match app.rules.limits.version < VllmVersion::V033 {
         true => json!({"is_scaling_elastic_ep": false}),
         false => json!({
             "is_scaling_elastic_ep": false,
@@ -151,7 +151,7 @@ pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `POST /v1/systemone` and `POST /v1/decisions`, which no simulated model supports.
-pub(crate) async fn decisions_unsupported(_any: JsonRequest) -> Fault {
+pub(crate) async fn decision_api_unsupported(_any: JsonRequest) -> Fault {
     Fault::new(
         501,
         ErrorType::NotImplemented,

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Map, Value, json};
 
-use super::ok_json;
+use super::ok_json_response;
 use crate::app::App;
 
 /// Handles `GET /debug/kv_cache`: lists the cached KV blocks of each data-parallel rank by block
@@ -32,5 +32,5 @@ pub(crate) async fn list_cached_blocks(State(app): State<Arc<App>>) -> Response<
             (rank.to_string(), cache)
         })
         .collect();
-    ok_json(&Value::Object(ranks))
+    ok_json_response(&Value::Object(ranks))
 }

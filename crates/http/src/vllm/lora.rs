@@ -25,7 +25,7 @@ pub(crate) async fn load_adapter(
         let value = parse_lenient_body(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
         // llm-d accepts a name that is already loaded.
-        let _ = app.service.load_adapter(
+        let _ = app.service.load_lora_adapter(
             text("lora_name"),
             text("lora_path"),
             AdapterLoadMode::InPlace,
@@ -47,7 +47,7 @@ pub(super) fn add_adapter(app: &App, value: &Value) -> Result<String, Fault> {
         false => AdapterLoadMode::New,
     };
     app.service
-        .load_adapter(name, path, mode)
+        .load_lora_adapter(name, path, mode)
         .map_err(|error| Fault::new(400, ErrorType::InvalidUserInput, error.to_string()))?;
     Ok(request.lora_name)
 }
@@ -57,7 +57,7 @@ pub(super) fn remove_adapter(app: &App, value: &Value) -> Result<String, Fault> 
     let request = UnloadLoraRequest::parse(value)?;
     request.validate()?;
     let name = request.lora_name;
-    if !app.service.models.unload_adapter(&name) {
+    if !app.service.models.unload_lora_adapter(&name) {
         return Err(lora::adapter_not_loaded_fault(&name));
     }
     Ok(name)
@@ -70,7 +70,7 @@ pub(crate) async fn unload_adapter(
     if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
         let value = parse_lenient_body(&received, "unload")?;
         let name = value.get("lora_name").and_then(Value::as_str);
-        app.service.models.unload_adapter(name.unwrap_or_default());
+        app.service.models.unload_lora_adapter(name.unwrap_or_default());
         return Ok(error::empty_response(StatusCode::OK));
     }
     let value = received.parse_fastapi_json()?;
@@ -83,7 +83,7 @@ fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     request.validate()?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
-    if models.served_names().iter().any(|served| **served == **name) {
+    if models.served_model_names().iter().any(|served| **served == **name) {
         return Err(lora::adapter_named_like_base_fault(name));
     }
     if !request.load_inplace && models.loaded_adapters().iter().any(|a| *a.name == **name) {

@@ -21,11 +21,11 @@ use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::error;
-use vllm_sim_python::{self as python, JsonError};
+use vllm_sim_python::{self as python, JsonLoadsError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Returns a response with status 200 and a JSON value.
-pub(crate) fn ok_json(value: &Value) -> Response<Body> {
+pub(crate) fn ok_json_response(value: &Value) -> Response<Body> {
     error::json_response(StatusCode::OK, value.to_string())
 }
 
@@ -40,11 +40,11 @@ fn bare_text_response(text: String) -> Response<Body> {
 /// # Errors
 /// 400 with `message`, in which `{}` is replaced by Python's error.
 fn parse_raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
-    vllm_sim_wire::body::check_value_count(bytes)?;
+    vllm_sim_wire::body::check_json_value_count(bytes)?;
     python::loads(bytes).map_err(|error| {
         let python = match error {
-            JsonError::Decode { .. } => error.message_with_position(bytes),
-            JsonError::Unreadable => "the body is not JSON".to_owned(),
+            JsonLoadsError::Decode { .. } => error.message_with_position(bytes),
+            JsonLoadsError::Unreadable => "the body is not JSON".to_owned(),
         };
         http_exception(message.replace("{}", &python))
     })
@@ -52,7 +52,7 @@ fn parse_raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
 
 /// Returns an error for every render, derender and generate route of a server without
 /// `--enable-scale-out`.
-pub(crate) async fn scale_out_disabled() -> Response<Body> {
+pub(crate) async fn scale_out_disabled_response() -> Response<Body> {
     error::fault_response(&Fault::scale_out_disabled())
 }
 

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{http_exception, ok_json, parse_raw_json};
+use super::{http_exception, ok_json_response, parse_raw_json};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
@@ -20,7 +20,7 @@ pub(crate) async fn apply_fault_tolerance(
     State(_app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
-    vllm_sim_wire::body::check_media_type(received.media_type())?;
+    vllm_sim_wire::body::check_json_content_type(received.media_type())?;
     let value = parse_raw_json(&received.bytes, "Invalid JSON format")?;
     if !value.is_object() {
         return Err(http_exception("Request body must be a JSON object."));
@@ -52,5 +52,5 @@ pub(crate) async fn fault_tolerance_status(State(app): State<Arc<App>>) -> Respo
     let (first, count) = app.settings.parallel.local_ranks;
     let engines: Vec<Value> =
         (first..first + count).map(|rank| json!({"id": rank, "status": "healthy"})).collect();
-    ok_json(&json!({"schema_version": 1, "total_engines": count, "engines": engines}))
+    ok_json_response(&json!({"schema_version": 1, "total_engines": count, "engines": engines}))
 }

@@ -10,11 +10,11 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
-use super::ok_json;
+use super::ok_json_response;
 use crate::anthropic::convert as convert_messages;
 use crate::app::App;
 use crate::body::JsonRequest;
-use crate::dialect::{ApiEndpoint, RenderFormat};
+use crate::dialect::{ApiEndpoint, RenderRouteFormat};
 use crate::error::HandlerResult;
 use crate::generation;
 use crate::media;
@@ -93,7 +93,7 @@ pub(crate) async fn render_completions(
             generate_request_json(&app, &value, id, &prompt.tokens, sampling)
         })?);
     }
-    Ok(ok_json(&Value::Array(out)))
+    Ok(ok_json_response(&Value::Array(out)))
 }
 
 async fn answer_rendered_chat(
@@ -124,7 +124,7 @@ async fn answer_rendered_chat(
         rendered["features"] = media::media_features_json(&prompt.media);
         Ok(rendered)
     })?;
-    Ok(ok_json(&rendered))
+    Ok(ok_json_response(&rendered))
 }
 
 /// Renders the prompt of a Responses request; the id of the result ignores the request-id header.
@@ -132,7 +132,7 @@ async fn answer_rendered_response(app: &Arc<App>, value: &Value) -> Result<Respo
     let request = ResponsesRequest::parse(value, &app.rules.defaults.bounds)?;
     check_renders_model(app, request.model.as_deref())?;
     request.validate_without_prompt(&app.rules.limits)?;
-    let messages = convert_responses::chat_messages(&request, None)?;
+    let messages = convert_responses::responses_chat_messages(&request, None)?;
     let mut chat = convert_responses::to_chat_request(&request, &messages)?;
     let prompt = tokenize_conversation(app, chat::chat_conversation(app, &mut chat)).await?;
     app.rules.limits.check_responses_prompt_tokens(prompt.tokens.len())?;
@@ -153,7 +153,7 @@ async fn answer_rendered_response(app: &Arc<App>, value: &Value) -> Result<Respo
         rendered["features"] = media::media_features_json(&prompt.media);
         Ok(rendered)
     })?;
-    Ok(ok_json(&rendered))
+    Ok(ok_json_response(&rendered))
 }
 
 fn rendered_output_budget(app: &App, asked: Option<i128>, prompt: &TokenizedPrompt) -> i128 {
@@ -180,7 +180,7 @@ async fn tokenize_conversation(
 }
 
 fn check_renders_model(app: &App, model: Option<&str>) -> Result<(), Fault> {
-    app.dialect.render_format().check_model_renders(&generation::resolve_model_target(app, model)?)
+    app.dialect.render_format().check_render_support(&generation::resolve_model_target(app, model)?)
 }
 
 fn render_result(
@@ -194,7 +194,7 @@ fn render_result(
 
 /// Rejects beam search, which the render routes of vLLM do not know.
 fn reject_beam_search(app: &App) -> Result<(), Fault> {
-    match app.dialect.render_format() == RenderFormat::Request {
+    match app.dialect.render_format() == RenderRouteFormat::Request {
         true => Err(Fault::bad_request("Beam search is not supported by the render endpoint")),
         false => Ok(()),
     }
@@ -444,7 +444,7 @@ fn put_output_params(
     }
     put("skip_clone", true.into());
     if let Some(outputs) = &params.structured_outputs {
-        put("structured_outputs", outputs.members().into());
+        put("structured_outputs", outputs.constraint_members().into());
     }
     if let Some(bias) = &params.logit_bias {
         let pairs = bias.0.iter();

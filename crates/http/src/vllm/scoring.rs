@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::ok_json;
+use super::ok_json_response;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::{self, HandlerResult};
@@ -14,11 +14,11 @@ use crate::generation;
 use crate::request_head::request_id;
 use crate::token_ids;
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
+use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng};
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
-use vllm_sim_service::{GenerationRequest, OutputBudget, SubmissionChecks};
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_service::{GenerationRequest, OutputTokenBudget, RequestSubmissionChecks};
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
@@ -48,18 +48,18 @@ pub(crate) async fn create_generative_scoring(
     let generation = GenerationRequest {
         prompts: PromptSource::Ready(prompts),
         max_tokens: Some(1),
-        room: OutputBudget::Context,
-        checks: SubmissionChecks::None,
+        room: OutputTokenBudget::Context,
+        checks: RequestSubmissionChecks::None,
         ..generation::new_generation_request(&app, &head, id.clone())
     };
     let started = generation::start_generation(&app, resolved, generation).await;
     let (mut reply, _) = started.map_err(Fault::from)?;
-    reply.wait_until_ended().await;
+    reply.wait_until_choices_ended().await;
     if reply.has_failed_choice() {
         return Err(error::engine_failure_fault());
     }
     reply.mark_delivered();
-    Ok(ok_json(&json!({
+    Ok(ok_json_response(&json!({
         "id": &*id,
         "object": "list",
         "created": unix_now_secs() as u64,
@@ -85,12 +85,12 @@ fn item_prompts(
     let query = tokens_of_text_or_ids(
         app,
         &request.query,
-        SpecialTokens::from_bool(request.add_special_tokens),
+        SpecialTokenHandling::from_bool(request.add_special_tokens),
     )?;
     let items = request.items.as_array().into_iter().flatten();
     let most = app.settings.model.max_model_len as usize;
     let prompt = |item: &Value| {
-        let item = tokens_of_text_or_ids(app, item, SpecialTokens::Without)?;
+        let item = tokens_of_text_or_ids(app, item, SpecialTokenHandling::Without)?;
         let mut tokens = match request.item_first {
             true => [item, query.clone()].concat(),
             false => [query.clone(), item].concat(),
@@ -105,7 +105,7 @@ fn item_prompts(
 fn label_probability(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 {
     let tokens = prompt.iter();
     let key = tokens.fold(0x5c0e, |key, token| mix_u64_pair(key, u64::from(*token)));
-    let mut rng = request_rng(0, key, StreamPurpose::Content);
+    let mut rng = request_rng(0, key, RandomStreamPurpose::Content);
     let labels = request.label_token_ids.len().max(1);
     let weights: Vec<f64> = (0..labels).map(|_| rng.draw_unit_f64() + 1e-9).collect();
     let sum = match request.apply_softmax {
@@ -149,13 +149,13 @@ fn check_scoring_request(app: &App, request: &GenerativeScoringRequest) -> Resul
 fn tokens_of_text_or_ids(
     app: &App,
     value: &Value,
-    special: SpecialTokens,
+    special: SpecialTokenHandling,
 ) -> Result<Vec<u32>, Fault> {
     match value {
         Value::String(text) => Ok(app.service.generator.tokenizer().encode(text, special)),
         Value::Array(ids) => {
             let ids = ids.iter().map(|id| id.as_i64().unwrap_or(i64::MAX));
-            token_ids::check_prompt_ids(&app.rules.limits, &ids.collect::<Vec<_>>())
+            token_ids::check_prompt_token_ids(&app.rules.limits, &ids.collect::<Vec<_>>())
         }
         _ => Ok(Vec::new()),
     }

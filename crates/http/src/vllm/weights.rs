@@ -11,11 +11,11 @@ use axum::http::Response;
 use serde_json::{Value, json};
 
 use super::control::time_operation;
-use super::{http_exception, ok_json, parse_raw_json};
+use super::{http_exception, ok_json_response, parse_raw_json};
 use crate::app::App;
 use crate::body::{JsonRequest, RawRequest};
 use crate::error::HandlerResult;
-use vllm_sim_observe::metrics::Operation;
+use vllm_sim_observe::metrics::AdminOperation;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::control::WeightVersionRequest;
 
@@ -24,7 +24,8 @@ pub(crate) async fn init_weight_transfer(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weight transfer initialized";
-    run_weight_operation(app, received, Operation::WeightsInit, Some("init_info"), message).await
+    run_weight_operation(app, received, AdminOperation::WeightsInit, Some("init_info"), message)
+        .await
 }
 
 pub(crate) async fn shutdown_weight_transfer(
@@ -32,7 +33,7 @@ pub(crate) async fn shutdown_weight_transfer(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weight transfer shut down";
-    run_weight_operation(app, received, Operation::WeightsShutdown, None, message).await
+    run_weight_operation(app, received, AdminOperation::WeightsShutdown, None, message).await
 }
 
 pub(crate) async fn start_weight_update(
@@ -40,7 +41,7 @@ pub(crate) async fn start_weight_update(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weight update started";
-    run_weight_operation(app, received, Operation::WeightsStart, None, message).await
+    run_weight_operation(app, received, AdminOperation::WeightsStart, None, message).await
 }
 
 pub(crate) async fn start_draft_weight_update(
@@ -48,7 +49,7 @@ pub(crate) async fn start_draft_weight_update(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Draft weight update started";
-    run_weight_operation(app, received, Operation::WeightsStartDraft, None, message).await
+    run_weight_operation(app, received, AdminOperation::WeightsStartDraft, None, message).await
 }
 
 pub(crate) async fn update_weights(
@@ -56,7 +57,7 @@ pub(crate) async fn update_weights(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weights updated";
-    run_weight_operation(app, received, Operation::WeightsUpdate, Some("update_info"), message)
+    run_weight_operation(app, received, AdminOperation::WeightsUpdate, Some("update_info"), message)
         .await
 }
 
@@ -65,11 +66,11 @@ pub(crate) async fn finish_weight_update(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weight update finished";
-    run_weight_operation(app, received, Operation::WeightsFinish, None, message).await
+    run_weight_operation(app, received, AdminOperation::WeightsFinish, None, message).await
 }
 
 pub(crate) async fn get_weight_version(State(app): State<Arc<App>>) -> Response<Body> {
-    ok_json(&json!({"weight_version": &**app.weight_version.load()}))
+    ok_json_response(&json!({"weight_version": &**app.weight_version.load()}))
 }
 
 pub(crate) async fn set_weight_version(
@@ -81,18 +82,18 @@ pub(crate) async fn set_weight_version(
         app.service.abort_requests(None);
     }
     app.weight_version.store(Arc::new(request.new_version.clone()));
-    Ok(ok_json(&json!({"success": true, "new_version": request.new_version})))
+    Ok(ok_json_response(&json!({"success": true, "new_version": request.new_version})))
 }
 
 /// Handles `POST /weight_checker`: always succeeds, as there are no weights to compare.
 pub(crate) async fn check_weights(_any: JsonRequest) -> HandlerResult {
-    Ok(ok_json(&json!({"success": true})))
+    Ok(ok_json_response(&json!({"success": true})))
 }
 
 async fn run_weight_operation(
     app: Arc<App>,
     received: RawRequest,
-    operation: Operation,
+    operation: AdminOperation,
     required: Option<&str>,
     message: &str,
 ) -> HandlerResult {
@@ -106,5 +107,5 @@ async fn run_weight_operation(
         return Err(http_exception(format!("Missing '{key}' in request body")));
     }
     time_operation(&app, operation, async {}).await;
-    Ok::<_, Fault>(ok_json(&json!({"message": message})))
+    Ok::<_, Fault>(ok_json_response(&json!({"message": message})))
 }

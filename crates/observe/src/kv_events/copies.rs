@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use super::message::KvEventPreview;
+use super::message::KvEventPreviewFeatures;
 use vllm_sim_engine::{BlockKey, LayerGroupCacheEvent, SchedulerEvent};
 
 /// Number of GPU blocks with the same hash, by layer group and hash.
 #[derive(Debug, Default)]
-pub(super) struct BlockCopyCounts(BTreeMap<(u32, BlockKey), u32>);
+pub(super) struct KvBlockCopyCounts(BTreeMap<(u32, BlockKey), u32>);
 
-impl BlockCopyCounts {
+impl KvBlockCopyCounts {
     /// Counts the copies of each KV block on the GPU in a batch of events, and drops the removal
     /// events that `preview` suppresses.
     ///
@@ -22,7 +22,7 @@ impl BlockCopyCounts {
         &mut self,
         events: &mut Vec<SchedulerEvent>,
         main: u32,
-        preview: KvEventPreview,
+        preview: KvEventPreviewFeatures,
     ) -> Vec<u32> {
         let mut remaining = Vec::new();
         let mut keep = |copies: &mut Self, group, key| {
@@ -85,10 +85,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use vllm_sim_engine::BlockPlan;
+    use vllm_sim_engine::PlannedKvBlocks;
 
     fn stored(key: u64) -> SchedulerEvent {
-        let plan = BlockPlan { keys: vec![BlockKey(key)], block_size: 1, ..BlockPlan::default() };
+        let plan = PlannedKvBlocks {
+            keys: vec![BlockKey(key)],
+            block_size: 1,
+            ..PlannedKvBlocks::default()
+        };
         SchedulerEvent::Stored { plan: Arc::new(plan), from: 0, to: 1 }
     }
 
@@ -98,8 +102,11 @@ mod tests {
 
     #[test]
     fn each_removal_names_the_copies_that_remain() {
-        let mut copies = BlockCopyCounts::default();
-        let counts = KvEventPreview { remaining_copy_counts: true, ..KvEventPreview::default() };
+        let mut copies = KvBlockCopyCounts::default();
+        let counts = KvEventPreviewFeatures {
+            remaining_copy_counts: true,
+            ..KvEventPreviewFeatures::default()
+        };
         let mut first = vec![stored(1), stored(1), stored(2), removed(&[1, 2])];
         assert_eq!(copies.count_and_filter_events(&mut first, 0, counts), [1, 0]);
         assert_eq!(copies.count_and_filter_events(&mut vec![removed(&[1])], 0, counts), [0]);
@@ -109,8 +116,11 @@ mod tests {
 
     #[test]
     fn only_the_last_removal_is_announced() {
-        let mut copies = BlockCopyCounts::default();
-        let last = KvEventPreview { removal_after_last_copy: true, ..KvEventPreview::default() };
+        let mut copies = KvBlockCopyCounts::default();
+        let last = KvEventPreviewFeatures {
+            removal_after_last_copy: true,
+            ..KvEventPreviewFeatures::default()
+        };
         let mut first = vec![stored(1), stored(1), stored(2), removed(&[1, 2]), removed(&[1])];
         assert_eq!(copies.count_and_filter_events(&mut first, 0, last), [0, 0]);
         assert_eq!(first[3..], [removed(&[2]), removed(&[1])]);

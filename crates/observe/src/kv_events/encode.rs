@@ -2,10 +2,10 @@
 
 use super::message::{
     self, AttentionKind, BlockHash, BlockStored, KvEvent, KvEventBatch, KvEventFormat,
-    KvEventPreview, StorageMedium,
+    KvEventPreviewFeatures, StorageMedium,
 };
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, ExtraKey, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent,
+    BlockKey, ExtraKey, HostCacheEvent, LayerGroupCacheEvent, PlannedKvBlocks, SchedulerEvent,
 };
 use vllm_sim_wire::VllmVersion;
 
@@ -15,15 +15,15 @@ pub struct KvEventEncoding {
     /// Message format, named after the program that publishes it.
     pub format: KvEventFormat,
     /// Form of block hashes: integer or bytes.
-    pub hashes: HashFormat,
+    pub hashes: KvEventHashFormat,
     /// Level of detail of KV events about blocks in CPU memory.
-    pub host: HostEventDetail,
+    pub host: HostKvEventDetail,
     /// Groups of layers with a KV cache of their own.
     pub groups: LayerCacheGroups,
     /// vLLM release whose KV event fields are sent.
     pub version: VllmVersion,
     /// Enabled behaviour of open pull requests of vLLM (`--preview`).
-    pub preview: KvEventPreview,
+    pub preview: KvEventPreviewFeatures,
 }
 
 /// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
@@ -45,7 +45,7 @@ impl LayerCacheGroups {
 
 /// Level of detail of KV events about blocks stored in CPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HostEventDetail {
+pub enum HostKvEventDetail {
     /// Block hashes only, one event per offloaded chunk (vLLM's `OffloadingConnector`).
     #[default]
     Names,
@@ -57,7 +57,7 @@ pub enum HostEventDetail {
 
 /// Form of block hashes in KV events (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HashFormat {
+pub enum KvEventHashFormat {
     /// Last 64 bits of the block hash, as an integer.
     #[default]
     Int,
@@ -195,8 +195,8 @@ fn push_host_memory_event<'a>(
 ) {
     let (hashes, detail, groups) = (encoding.hashes, encoding.host, encoding.groups);
     let medium = match detail {
-        HostEventDetail::Local => StorageMedium::LocalCpu,
-        HostEventDetail::Names | HostEventDetail::Tokens => StorageMedium::Cpu,
+        HostKvEventDetail::Local => StorageMedium::LocalCpu,
+        HostKvEventDetail::Names | HostKvEventDetail::Tokens => StorageMedium::Cpu,
     };
     match event {
         HostCacheEvent::Stored { plan, chunks, blocks_per_chunk: size } => {
@@ -206,13 +206,13 @@ fn push_host_memory_event<'a>(
                 let mut event = block_stored_event(plan, from, to, hashes);
                 (event.medium, event.group, event.kind) = (medium, group, Some(kind));
                 event.session = None;
-                if detail != HostEventDetail::Local {
+                if detail != HostKvEventDetail::Local {
                     event.extra_keys = None;
                 }
                 // vLLM never describes chunks of sparse groups.
                 let is_sparse = matches!(kind, AttentionKind::Window(_) | AttentionKind::Mamba);
-                if detail == HostEventDetail::Names
-                    || (detail == HostEventDetail::Tokens && is_sparse)
+                if detail == HostKvEventDetail::Names
+                    || (detail == HostKvEventDetail::Tokens && is_sparse)
                 {
                     let last = event.block_hashes.len().saturating_sub(1);
                     event.block_hashes.drain(..last);
@@ -243,7 +243,12 @@ fn push_host_memory_event<'a>(
     }
 }
 
-fn block_stored_event(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) -> BlockStored<'_> {
+fn block_stored_event(
+    plan: &PlannedKvBlocks,
+    from: u32,
+    to: u32,
+    hashes: KvEventHashFormat,
+) -> BlockStored<'_> {
     let (from, to) = (from as usize, (to as usize).min(plan.keys.len()));
     let hash = |i: usize| block_hash(plan.keys[i].0, plan.hashes.get(i), hashes);
     let size = plan.block_size as usize;
@@ -265,7 +270,7 @@ fn block_stored_event(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) 
 
 /// Returns the tokens after each block that its lookahead hash includes; `None` without lookahead.
 fn lookahead_tokens_per_block(
-    plan: &BlockPlan,
+    plan: &PlannedKvBlocks,
     blocks: impl Iterator<Item = u32>,
 ) -> Option<Vec<&[u32]>> {
     let (size, ahead) = (plan.block_size as usize, plan.lookahead as usize);
@@ -276,14 +281,20 @@ fn lookahead_tokens_per_block(
     (ahead > 0).then(|| blocks.map(behind).collect())
 }
 
-fn block_hash<'a>(key: u64, hash: Option<&'a [u8; 32]>, format: HashFormat) -> BlockHash<'a> {
+fn block_hash<'a>(
+    key: u64,
+    hash: Option<&'a [u8; 32]>,
+    format: KvEventHashFormat,
+) -> BlockHash<'a> {
     match (format, hash) {
-        (HashFormat::Bytes(len), Some(hash)) => BlockHash::Bytes(&hash[..len.min(hash.len())]),
+        (KvEventHashFormat::Bytes(len), Some(hash)) => {
+            BlockHash::Bytes(&hash[..len.min(hash.len())])
+        }
         _ => BlockHash::Int(key),
     }
 }
 
-fn extra_keys(plan: &BlockPlan, block: usize) -> Option<Vec<message::ExtraKey<'_>>> {
+fn extra_keys(plan: &PlannedKvBlocks, block: usize) -> Option<Vec<message::ExtraKey<'_>>> {
     let keys = plan.extra_keys.get(block)?.as_deref()?;
     let keys = keys.iter().map(|key| match key {
         ExtraKey::Text(text) => message::ExtraKey::Text(text),
@@ -306,7 +317,7 @@ mod tests {
     fn events() -> Vec<SchedulerEvent> {
         let text = |text: &str| ExtraKey::Text(text.into());
         let img = |offset| ExtraKey::Media { identifier: "img".into(), offset };
-        let adapted = BlockPlan {
+        let adapted = PlannedKvBlocks {
             keys: vec![BlockKey(7), BlockKey(1 << 40)],
             tokens: vec![1, 200, 300, 70_000],
             block_size: 2,
@@ -315,13 +326,13 @@ mod tests {
                 Some([text("sql-lora"), img(3), text("pepper")].into()),
                 Some([text("sql-lora"), img(-1)].into()),
             ],
-            ..BlockPlan::default()
+            ..PlannedKvBlocks::default()
         };
-        let plain = BlockPlan {
+        let plain = PlannedKvBlocks {
             keys: vec![BlockKey(1 << 40), BlockKey(9)],
             tokens: vec![3, 4, 5, 6, 7],
             block_size: 2,
-            ..BlockPlan::default()
+            ..PlannedKvBlocks::default()
         };
         let stored = |plan, from, to| SchedulerEvent::Stored { plan: Arc::new(plan), from, to };
         vec![
@@ -391,12 +402,12 @@ mod tests {
     #[test]
     fn block_hashes_can_be_bytes() {
         let counting = std::array::from_fn(|i| i as u8);
-        let plan = BlockPlan {
+        let plan = PlannedKvBlocks {
             keys: vec![BlockKey(1), BlockKey(2)],
             hashes: vec![[0x22; 32], [0x11; 32]],
             tokens: vec![9, 1],
             block_size: 1,
-            ..BlockPlan::default()
+            ..PlannedKvBlocks::default()
         };
         let events = [
             SchedulerEvent::Removed { keys: vec![(BlockKey(3), Some(counting))] },
@@ -405,7 +416,7 @@ mod tests {
         let encoded = |len| {
             let encoding = KvEventEncoding {
                 format: KvEventFormat::Vllm,
-                hashes: HashFormat::Bytes(len),
+                hashes: KvEventHashFormat::Bytes(len),
                 ..KvEventEncoding::default()
             };
             hex(&encode_kv_event_batch(&events, 0.25, 3, encoding))
@@ -427,13 +438,13 @@ mod tests {
     /// The expected bytes come from msgspec 0.22 and vLLM 0.33's `BlockStored`.
     #[test]
     fn reused_blocks_are_reported_for_each_group_with_their_session() {
-        let plan = Arc::new(BlockPlan {
+        let plan = Arc::new(PlannedKvBlocks {
             keys: vec![BlockKey(1), BlockKey(2)],
             tokens: vec![9, 1, 5],
             block_size: 1,
             lookahead: 1,
             session: Some("s-1".into()),
-            ..BlockPlan::default()
+            ..PlannedKvBlocks::default()
         });
         let groups = LayerCacheGroups {
             main: 1,
@@ -467,7 +478,11 @@ mod tests {
 
     #[test]
     fn a_plan_without_tokens_still_has_its_hashes() {
-        let plan = BlockPlan { keys: vec![BlockKey(5)], block_size: 16, ..BlockPlan::default() };
+        let plan = PlannedKvBlocks {
+            keys: vec![BlockKey(5)],
+            block_size: 16,
+            ..PlannedKvBlocks::default()
+        };
         let event = SchedulerEvent::Stored { plan: Arc::new(plan), from: 0, to: 1 };
         let bytes = hex(&encode_kv_event_batch(&[event], 0.0, 0, KvEventEncoding::default()));
         assert!(bytes.contains("ac626c6f636b5f6861736865739105"));
@@ -476,11 +491,11 @@ mod tests {
 
     #[test]
     fn host_block_events_name_or_describe_blocks() {
-        let plan = BlockPlan {
+        let plan = PlannedKvBlocks {
             keys: (1..=4).map(BlockKey).collect(),
             tokens: (10..14).collect(),
             block_size: 1,
-            ..BlockPlan::default()
+            ..PlannedKvBlocks::default()
         };
         let events = [
             SchedulerEvent::Host(Box::new(HostCacheEvent::Stored {
@@ -512,7 +527,7 @@ mod tests {
             shown.iter().map(written).collect::<Vec<_>>()
         };
         assert_eq!(
-            shown(HostEventDetail::Names),
+            shown(HostKvEventDetail::Names),
             [
                 "[Int(2)] after None, [] of 0, None, Cpu, false",
                 "[Int(4)] after None, [] of 0, None, Cpu, false",
@@ -520,11 +535,11 @@ mod tests {
             ]
         );
         assert_eq!(
-            shown(HostEventDetail::Tokens)[1],
+            shown(HostKvEventDetail::Tokens)[1],
             "[Int(3), Int(4)] after Some(Int(2)), [12, 13] of 1, None, Cpu, true"
         );
         assert_eq!(
-            shown(HostEventDetail::Local)[1],
+            shown(HostKvEventDetail::Local)[1],
             "[Int(3), Int(4)] after Some(Int(2)), [12, 13] of 1, Some([None, None]), LocalCpu, true"
         );
         let bytes = |host| {
@@ -532,19 +547,23 @@ mod tests {
             hex(&encode_kv_event_batch(&events[..1], 0.0, 0, encoding))
         };
         // Maps with 9 and 12 entries; `medium` is `CPU`.
-        assert!(bytes(HostEventDetail::Names).contains("de0009a474797065ab426c6f636b53746f726564"));
-        assert!(bytes(HostEventDetail::Local).contains("de000ca474797065ab426c6f636b53746f726564"));
-        assert!(bytes(HostEventDetail::Names).contains("a66d656469756da3435055"));
-        assert!(bytes(HostEventDetail::Local).contains("a86c6f63616c697479a54c4f43414c"));
+        assert!(
+            bytes(HostKvEventDetail::Names).contains("de0009a474797065ab426c6f636b53746f726564")
+        );
+        assert!(
+            bytes(HostKvEventDetail::Local).contains("de000ca474797065ab426c6f636b53746f726564")
+        );
+        assert!(bytes(HostKvEventDetail::Names).contains("a66d656469756da3435055"));
+        assert!(bytes(HostKvEventDetail::Local).contains("a86c6f63616c697479a54c4f43414c"));
     }
 
     #[test]
     fn layer_groups_have_index_and_kind() {
-        let plan = Arc::new(BlockPlan {
+        let plan = Arc::new(PlannedKvBlocks {
             keys: (1..=4).map(BlockKey).collect(),
             tokens: (10..18).collect(),
             block_size: 2,
-            ..BlockPlan::default()
+            ..PlannedKvBlocks::default()
         });
         let events = [
             SchedulerEvent::Stored { plan: Arc::clone(&plan), from: 1, to: 4 },

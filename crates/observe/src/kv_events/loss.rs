@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 /// Schedule for the injected loss of KV event messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EventGaps {
+pub struct KvEventLossSchedule {
     /// Number of KV event messages lost at the start of each interval.
     pub messages: u32,
     /// Length of an interval of the loss schedule; the first interval starts with the first
@@ -17,49 +17,49 @@ pub struct EventGaps {
 
 /// Selects the KV event messages that are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EventLoss {
+pub enum KvEventLoss {
     /// No KV event message is lost.
     #[default]
     None,
     /// Every KV event message is lost.
     All,
     /// KV event messages are lost on a schedule.
-    Gaps(EventGaps),
+    Gaps(KvEventLossSchedule),
 }
 
 /// Switch for the loss of KV event messages, shared by the publishers of a server.
 ///
 /// A lost message uses its sequence number, and the replay endpoint still returns it.
 #[derive(Debug, Clone, Default)]
-pub struct EventLossSwitch(Arc<Mutex<EventLoss>>);
+pub struct KvEventLossSwitch(Arc<Mutex<KvEventLoss>>);
 
-impl EventLossSwitch {
+impl KvEventLossSwitch {
     /// Selects the KV event messages that are lost from now on.
-    pub fn set_loss(&self, loss: EventLoss) {
+    pub fn set_loss(&self, loss: KvEventLoss) {
         *self.0.lock() = loss;
     }
 
     #[cfg(feature = "zmq")]
-    pub(super) fn loses_all(&self) -> bool {
-        *self.0.lock() == EventLoss::All
+    pub(super) fn loses_all_events(&self) -> bool {
+        *self.0.lock() == KvEventLoss::All
     }
 }
 
 /// Position of one publisher in its schedule of lost messages.
 #[cfg(feature = "zmq")]
 #[derive(Debug, Default)]
-pub(super) struct LossSchedule {
-    gaps: Option<EventGaps>,
+pub(super) struct LossSchedulePosition {
+    gaps: Option<KvEventLossSchedule>,
     /// Start of the current interval, in Unix seconds.
     start: f64,
     lost: u32,
 }
 
 #[cfg(feature = "zmq")]
-impl LossSchedule {
+impl LossSchedulePosition {
     /// Returns whether the schedule drops the next KV event message, whose Unix time is `ts`.
-    pub(super) fn loses_message(&mut self, switch: &EventLossSwitch, ts: f64) -> bool {
-        let EventLoss::Gaps(gaps) = *switch.0.lock() else {
+    pub(super) fn loses_message(&mut self, switch: &KvEventLossSwitch, ts: f64) -> bool {
+        let KvEventLoss::Gaps(gaps) = *switch.0.lock() else {
             self.gaps = None;
             return false;
         };
@@ -82,8 +82,8 @@ mod tests {
 
     #[test]
     fn the_first_messages_of_each_interval_are_lost() {
-        let switch = EventLossSwitch::default();
-        let mut schedule = LossSchedule::default();
+        let switch = KvEventLossSwitch::default();
+        let mut schedule = LossSchedulePosition::default();
         let mut lost = |from: f64, to: f64| {
             let times = (0..40).map(|half| f64::from(half) / 2.0);
             let times = times.filter(|ts| (from..to).contains(ts));
@@ -91,7 +91,10 @@ mod tests {
             lost.collect::<Vec<_>>()
         };
         assert_eq!(lost(0.0, 3.0), [0.0; 0]);
-        switch.set_loss(EventLoss::Gaps(EventGaps { messages: 2, every: Duration::from_secs(4) }));
+        switch.set_loss(KvEventLoss::Gaps(KvEventLossSchedule {
+            messages: 2,
+            every: Duration::from_secs(4),
+        }));
         assert_eq!(lost(3.0, 12.0), [3.0, 3.5, 7.0, 7.5, 11.0, 11.5]);
         // Silence for longer than an interval does not move the schedule.
         assert_eq!(lost(18.0, 20.0), [18.0, 18.5, 19.0, 19.5]);

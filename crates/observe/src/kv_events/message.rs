@@ -30,7 +30,7 @@ pub enum KvEventFormat {
 
 impl KvEventFormat {
     /// Returns whether the format is one of llm-d-inference-sim's.
-    pub const fn is_llmd(self) -> bool {
+    pub const fn is_llmd_format(self) -> bool {
         matches!(self, Self::LlmdArray | Self::LlmdMap)
     }
 
@@ -41,7 +41,7 @@ impl KvEventFormat {
         ts: f64,
         rank: u32,
     ) -> Option<Vec<u8>> {
-        (self == Self::Sglang).then(|| sglang::kv_events::encode_batch(events, ts, rank))
+        (self == Self::Sglang).then(|| sglang::kv_events::encode_sglang_batch(events, ts, rank))
     }
 }
 
@@ -156,7 +156,7 @@ impl<'a> BlockStored<'a> {
 
 /// KV event behaviour of open pull requests of vLLM (`--preview`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct KvEventPreview {
+pub struct KvEventPreviewFeatures {
     /// Whether `BlockRemoved` has `remaining_copy_counts` (vllm-project/vllm#48933).
     pub remaining_copy_counts: bool,
     /// Whether the removal of a KV block is announced only when its last copy is removed

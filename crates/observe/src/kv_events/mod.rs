@@ -32,15 +32,17 @@ mod replay;
 mod tests;
 
 pub use encode::{
-    HashFormat, HostEventDetail, KvEventEncoding, LayerCacheGroups, encode_kv_event_batch,
+    HostKvEventDetail, KvEventEncoding, KvEventHashFormat, LayerCacheGroups, encode_kv_event_batch,
     is_kv_event,
 };
 pub use endpoint::{EndpointPortError, endpoint_of_rank, is_bind_endpoint};
-pub use loss::{EventGaps, EventLoss, EventLossSwitch};
-pub use message::{AttentionKind, KvEventFormat, KvEventPreview};
-pub use topic::{LLMD_TOPIC_TEMPLATE, TopicError, TopicFields};
+pub use loss::{KvEventLoss, KvEventLossSchedule, KvEventLossSwitch};
+pub use message::{AttentionKind, KvEventFormat, KvEventPreviewFeatures};
+pub use topic::{LLMD_TOPIC_TEMPLATE, TopicTemplateError, TopicTemplateFields};
 
 #[cfg(feature = "zmq")]
 pub use observer::KvEventObserver;
 #[cfg(feature = "zmq")]
-pub use publisher::{EventBatching, KvEventPublisher, PublisherConfig, PublisherError};
+pub use publisher::{
+    KvEventBatching, KvEventPublisher, KvEventPublisherConfig, KvEventPublisherError,
+};

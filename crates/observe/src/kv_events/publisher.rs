@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::copies::BlockCopyCounts;
+use super::copies::KvBlockCopyCounts;
 use super::encode::{KvEventEncoding, encode_with_remaining_copies, is_kv_event};
 use super::endpoint;
-use super::loss::{EventLossSwitch, LossSchedule};
-use super::message::KvEventPreview;
-use super::queue::{BatchQueue, QueuedBatch};
-use super::replay::{ReplayBuffer, ReplaySocket};
+use super::loss::{KvEventLossSwitch, LossSchedulePosition};
+use super::message::KvEventPreviewFeatures;
+use super::queue::{EventBatchQueue, QueuedEventBatch};
+use super::replay::{EventReplayBuffer, EventReplaySocket};
 use vllm_sim_engine::SchedulerEvent;
 
 const ZMQ_LINGER: Duration = Duration::from_secs(1);
 
 /// Batching of KV events into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EventBatching {
+pub enum KvEventBatching {
     /// One KV event message is sent per call of [`KvEventPublisher::publish`] (vLLM: one per
     /// scheduler step).
     #[default]
@@ -37,7 +37,7 @@ pub enum EventBatching {
 
 /// Configuration of a [`KvEventPublisher`]; its endpoints are those of the publisher's data-parallel rank.
 #[derive(Debug, Clone)]
-pub struct PublisherConfig {
+pub struct KvEventPublisherConfig {
     /// ZMQ endpoint of the PUB socket; [`is_bind_endpoint`](super::is_bind_endpoint) decides whether
     /// it binds or connects.
     pub endpoint: String,
@@ -58,12 +58,12 @@ pub struct PublisherConfig {
     /// Encoding of the KV events in a message.
     pub encoding: KvEventEncoding,
     /// Batching of KV events into messages.
-    pub batching: EventBatching,
+    pub batching: KvEventBatching,
     /// Switch for the injected loss of KV event messages.
-    pub loss: EventLossSwitch,
+    pub loss: KvEventLossSwitch,
 }
 
-impl Default for PublisherConfig {
+impl Default for KvEventPublisherConfig {
     fn default() -> Self {
         Self {
             endpoint: "tcp://*:5557".to_owned(),
@@ -75,15 +75,15 @@ impl Default for PublisherConfig {
             first_sequence: 0,
             rank: 0,
             encoding: KvEventEncoding::default(),
-            batching: EventBatching::default(),
-            loss: EventLossSwitch::default(),
+            batching: KvEventBatching::default(),
+            loss: KvEventLossSwitch::default(),
         }
     }
 }
 
 /// Error of starting a KV event publisher.
 #[derive(Debug, thiserror::Error)]
-pub enum PublisherError {
+pub enum KvEventPublisherError {
     /// ZMQ endpoint at which libzmq cannot open a socket.
     #[error("KV events, {field} {endpoint:?}: cannot {action}: {source}")]
     Endpoint {
@@ -107,13 +107,13 @@ pub enum PublisherError {
 /// than a second at most.
 #[derive(Debug)]
 pub struct KvEventPublisher {
-    queue: Arc<BatchQueue>,
-    loss: EventLossSwitch,
-    copies: Mutex<BlockCopyCounts>,
+    queue: Arc<EventBatchQueue>,
+    loss: KvEventLossSwitch,
+    copies: Mutex<KvBlockCopyCounts>,
     encoding: KvEventEncoding,
     dropped: AtomicU64,
     thread: Option<JoinHandle<()>>,
-    replay: Option<ReplaySocket>,
+    replay: Option<EventReplaySocket>,
     endpoint: String,
 }
 
@@ -121,18 +121,21 @@ impl KvEventPublisher {
     /// Opens the ZMQ sockets of a publisher and starts its threads.
     ///
     /// # Errors
-    /// [`PublisherError`] if an endpoint cannot be used or a thread cannot be started.
-    pub fn start(config: PublisherConfig) -> Result<Self, PublisherError> {
+    /// [`KvEventPublisherError`] if an endpoint cannot be used or a thread cannot be started.
+    pub fn start(config: KvEventPublisherConfig) -> Result<Self, KvEventPublisherError> {
         let context = zmq::Context::new();
         let (socket, endpoint) = open_pub(&context, &config)?;
-        let buffer = Arc::new(ReplayBuffer::new(config.buffer_steps));
+        let buffer = Arc::new(EventReplayBuffer::new(config.buffer_steps));
         let replay = match &config.replay_endpoint {
-            Some(at) => {
-                Some(ReplaySocket::start(&context, at, &config.topic, Arc::clone(&buffer))?)
-            }
+            Some(at) => Some(EventReplaySocket::start_replay_thread(
+                &context,
+                at,
+                &config.topic,
+                Arc::clone(&buffer),
+            )?),
             None => None,
         };
-        let queue = Arc::new(BatchQueue::new(config.max_queue_size));
+        let queue = Arc::new(EventBatchQueue::new(config.max_queue_size));
         let (loss, encoding) = (config.loss.clone(), config.encoding);
         let sender = PublisherThread {
             socket,
@@ -141,7 +144,7 @@ impl KvEventPublisher {
             pending: Vec::new(),
             pending_ts: 0.0,
             withheld: false,
-            gaps: LossSchedule::default(),
+            gaps: LossSchedulePosition::default(),
             failed: false,
             config,
         };
@@ -172,14 +175,14 @@ impl KvEventPublisher {
         batch.retain(is_kv_event);
         let KvEventEncoding { groups, preview, .. } = self.encoding;
         let mut remaining = Vec::new();
-        if preview != KvEventPreview::default() {
+        if preview != KvEventPreviewFeatures::default() {
             remaining =
                 self.copies.lock().count_and_filter_events(&mut batch, groups.main, preview);
         }
         if !preview.remaining_copy_counts {
             remaining.clear();
         }
-        if batch.is_empty() || self.queue.push(batch, remaining, ts, self.loss.loses_all()) {
+        if batch.is_empty() || self.queue.push(batch, remaining, ts, self.loss.loses_all_events()) {
             return;
         }
         if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -200,7 +203,7 @@ impl KvEventPublisher {
     /// Returns the endpoint of the replay socket, with the port that was chosen for `*` or 0;
     /// `None` without replay.
     pub fn replay_endpoint(&self) -> Option<&str> {
-        self.replay.as_ref().map(ReplaySocket::endpoint)
+        self.replay.as_ref().map(EventReplaySocket::bound_replay_endpoint)
     }
 }
 
@@ -217,8 +220,8 @@ impl Drop for KvEventPublisher {
 
 fn open_pub(
     context: &zmq::Context,
-    config: &PublisherConfig,
-) -> Result<(zmq::Socket, String), PublisherError> {
+    config: &KvEventPublisherConfig,
+) -> Result<(zmq::Socket, String), KvEventPublisherError> {
     let endpoint = &config.endpoint;
     let binds = endpoint::is_bind_endpoint(endpoint);
     let open = || -> zmq::Result<(zmq::Socket, String)> {
@@ -234,7 +237,7 @@ fn open_pub(
         let at = bound_endpoint(&socket, endpoint);
         Ok((socket, at))
     };
-    open().map_err(|source| PublisherError::Endpoint {
+    open().map_err(|source| KvEventPublisherError::Endpoint {
         field: "endpoint",
         endpoint: endpoint.clone(),
         action: if binds { "bind" } else { "connect" },
@@ -248,21 +251,21 @@ pub(super) fn bound_endpoint(socket: &zmq::Socket, given: &str) -> String {
 }
 
 struct PublisherThread {
-    config: PublisherConfig,
+    config: KvEventPublisherConfig,
     socket: zmq::Socket,
     sequence: u64,
-    buffer: Option<Arc<ReplayBuffer>>,
-    /// Pending KV events, waiting for a full message ([`EventBatching::Sized`]).
+    buffer: Option<Arc<EventReplayBuffer>>,
+    /// Pending KV events, waiting for a full message ([`KvEventBatching::Sized`]).
     pending: Vec<SchedulerEvent>,
     pending_ts: f64,
     /// Whether injected loss withholds the newest batch, and the pending events with it.
     withheld: bool,
-    gaps: LossSchedule,
+    gaps: LossSchedulePosition,
     failed: bool,
 }
 
 impl PublisherThread {
-    fn run(mut self, queue: &BatchQueue) {
+    fn run(mut self, queue: &EventBatchQueue) {
         let mut deadline = None;
         loop {
             let taken = queue.wait_for_batches(deadline);
@@ -276,10 +279,10 @@ impl PublisherThread {
         }
     }
 
-    fn send_or_collect_batch(&mut self, batch: QueuedBatch) {
+    fn send_or_collect_batch(&mut self, batch: QueuedEventBatch) {
         self.sequence = self.sequence.wrapping_add(batch.lost);
         self.withheld = batch.withheld;
-        let EventBatching::Sized { events, .. } = self.config.batching else {
+        let KvEventBatching::Sized { events, .. } = self.config.batching else {
             self.send_message(&batch.events, batch.ts, &batch.remaining_copies);
             return;
         };
@@ -319,7 +322,7 @@ impl PublisherThread {
         deadline: Option<Instant>,
         closed: bool,
     ) -> Option<Instant> {
-        let EventBatching::Sized { every, .. } = self.config.batching else {
+        let KvEventBatching::Sized { every, .. } = self.config.batching else {
             return None;
         };
         let now = Instant::now();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use vllm_sim_engine::{BlockPlan, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent};
+use vllm_sim_engine::{HostCacheEvent, LayerGroupCacheEvent, PlannedKvBlocks, SchedulerEvent};
 
 /// Maximum size of the batches in a queue, in bytes; a single batch may exceed it.
 const MAX_BYTES: usize = 64 << 20;
@@ -20,7 +20,7 @@ fn estimated_bytes(event: &SchedulerEvent) -> usize {
         (to.saturating_sub(from) as usize).saturating_mul(block)
     };
     // Clients choose the length of the name, which each event repeats.
-    let session = |plan: &BlockPlan| plan.session.as_deref().map_or(0, str::len);
+    let session = |plan: &PlannedKvBlocks| plan.session.as_deref().map_or(0, str::len);
     let own = match event {
         SchedulerEvent::Stored { plan, from, to } => {
             blocks(*from, *to, plan.block_size).saturating_add(session(plan))
@@ -49,7 +49,7 @@ fn estimated_bytes(event: &SchedulerEvent) -> usize {
 }
 
 #[derive(Debug)]
-pub(super) struct QueuedBatch {
+pub(super) struct QueuedEventBatch {
     pub(super) events: Vec<SchedulerEvent>,
     /// Number of remaining copies for each removed GPU block; empty unless published.
     pub(super) remaining_copies: Vec<u32>,
@@ -62,7 +62,7 @@ pub(super) struct QueuedBatch {
 }
 
 #[derive(Debug)]
-pub(super) struct BatchQueue {
+pub(super) struct EventBatchQueue {
     state: Mutex<QueueState>,
     filled: Condvar,
     bound: usize,
@@ -72,7 +72,7 @@ pub(super) struct BatchQueue {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    batches: VecDeque<QueuedBatch>,
+    batches: VecDeque<QueuedEventBatch>,
     /// Estimated size of the queued batches, in bytes.
     bytes: usize,
     lost: u64,
@@ -80,12 +80,12 @@ struct QueueState {
 }
 
 #[derive(Debug)]
-pub(super) struct DequeuedBatches {
-    pub(super) batches: VecDeque<QueuedBatch>,
+pub(super) struct DequeuedEventBatches {
+    pub(super) batches: VecDeque<QueuedEventBatch>,
     pub(super) closed: bool,
 }
 
-impl BatchQueue {
+impl EventBatchQueue {
     pub(super) fn new(bound: usize) -> Self {
         Self {
             state: Mutex::default(),
@@ -113,7 +113,7 @@ impl BatchQueue {
         }
         let lost = std::mem::take(&mut state.lost);
         state.bytes = state.bytes.saturating_add(bytes);
-        state.batches.push_back(QueuedBatch { events, remaining_copies, ts, lost, withheld });
+        state.batches.push_back(QueuedEventBatch { events, remaining_copies, ts, lost, withheld });
         drop(state);
         self.filled.notify_one();
         true
@@ -121,7 +121,7 @@ impl BatchQueue {
 
     /// Waits for batches and returns all queued ones; returns none after closing or at the
     /// deadline.
-    pub(super) fn wait_for_batches(&self, deadline: Option<Instant>) -> DequeuedBatches {
+    pub(super) fn wait_for_batches(&self, deadline: Option<Instant>) -> DequeuedEventBatches {
         let mut state = self.state.lock();
         while state.batches.is_empty() && !state.closed {
             match deadline {
@@ -134,7 +134,7 @@ impl BatchQueue {
             }
         }
         state.bytes = 0;
-        DequeuedBatches { batches: std::mem::take(&mut state.batches), closed: state.closed }
+        DequeuedEventBatches { batches: std::mem::take(&mut state.batches), closed: state.closed }
     }
 
     pub(super) fn close(&self) {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_drops_and_the_next_batch_counts_the_drops() {
-        let queue = BatchQueue::new(2);
+        let queue = EventBatchQueue::new(2);
         let pushed: Vec<bool> =
             (0..5).map(|i| queue.push(vec![], vec![], f64::from(i), false)).collect();
         assert_eq!(pushed, [true, true, false, false, false]);
@@ -158,7 +158,7 @@ mod tests {
         queue.push(vec![], vec![], 5.0, false);
         queue.close();
         let last = queue.wait_for_batches(None);
-        let seen = |taken: &DequeuedBatches| -> Vec<(f64, u64)> {
+        let seen = |taken: &DequeuedEventBatches| -> Vec<(f64, u64)> {
             taken.batches.iter().map(|e| (e.ts, e.lost)).collect()
         };
         assert_eq!(seen(&first), [(0.0, 0), (1.0, 0)]);
@@ -172,7 +172,7 @@ mod tests {
             let keys = (0..4096).map(|key| (BlockKey(key), None));
             vec![SchedulerEvent::Removed { keys: keys.collect() }]
         };
-        let queue = BatchQueue { max_bytes: 1 << 20, ..BatchQueue::new(100_000) };
+        let queue = EventBatchQueue { max_bytes: 1 << 20, ..EventBatchQueue::new(100_000) };
         let pushed = (0..10).filter(|_| queue.push(large(), vec![], 0.0, false)).count();
         assert_eq!(pushed, 3);
         assert_eq!(queue.wait_for_batches(None).batches.len(), 3);
@@ -182,10 +182,10 @@ mod tests {
     #[test]
     fn long_names_of_sessions_count_towards_the_bytes() {
         let session = "s".repeat(1 << 19);
-        let plan = BlockPlan { session: Some(session.into()), ..BlockPlan::default() };
+        let plan = PlannedKvBlocks { session: Some(session.into()), ..PlannedKvBlocks::default() };
         let plan = std::sync::Arc::new(plan);
         let stored = || SchedulerEvent::Stored { plan: plan.clone(), from: 0, to: 1 };
-        let queue = BatchQueue { max_bytes: 1 << 20, ..BatchQueue::new(100_000) };
+        let queue = EventBatchQueue { max_bytes: 1 << 20, ..EventBatchQueue::new(100_000) };
         let pushed = (0..10).filter(|_| queue.push(vec![stored()], vec![], 0.0, false)).count();
         assert_eq!(pushed, 1);
     }

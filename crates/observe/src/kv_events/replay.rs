@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 
-use super::publisher::{PublisherError, bound_endpoint};
+use super::publisher::{KvEventPublisherError, bound_endpoint};
 
 const IDLE_POLL_MS: i64 = 100;
 const SEND_RETRY_MS: i64 = 1;
@@ -29,7 +29,7 @@ const MAX_KEPT_BYTES: usize = 256 << 20;
 const END_OF_REPLAY_SEQUENCE: [u8; 8] = [0xff; 8];
 
 #[derive(Debug)]
-pub(super) struct ReplayBuffer {
+pub(super) struct EventReplayBuffer {
     kept: Mutex<KeptBatches>,
     capacity: usize,
     max_bytes: usize,
@@ -42,7 +42,7 @@ struct KeptBatches {
     bytes: usize,
 }
 
-impl ReplayBuffer {
+impl EventReplayBuffer {
     pub(super) fn new(capacity: usize) -> Self {
         Self { kept: Mutex::default(), capacity, max_bytes: MAX_KEPT_BYTES }
     }
@@ -76,25 +76,26 @@ impl ReplayBuffer {
 }
 
 #[derive(Debug)]
-pub(super) struct ReplaySocket {
+pub(super) struct EventReplaySocket {
     endpoint: String,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl ReplaySocket {
-    pub(super) fn start(
+impl EventReplaySocket {
+    pub(super) fn start_replay_thread(
         context: &zmq::Context,
         endpoint: &str,
         topic: &str,
-        buffer: Arc<ReplayBuffer>,
-    ) -> Result<Self, PublisherError> {
-        let socket = open_router(context, endpoint).map_err(|source| PublisherError::Endpoint {
-            field: "replay_endpoint",
-            endpoint: endpoint.to_owned(),
-            action: "bind",
-            source,
-        })?;
+        buffer: Arc<EventReplayBuffer>,
+    ) -> Result<Self, KvEventPublisherError> {
+        let socket =
+            open_router(context, endpoint).map_err(|source| KvEventPublisherError::Endpoint {
+                field: "replay_endpoint",
+                endpoint: endpoint.to_owned(),
+                action: "bind",
+                source,
+            })?;
         let endpoint = bound_endpoint(&socket, endpoint);
         let stop = Arc::new(AtomicBool::new(false));
         let server = ReplayServer {
@@ -111,12 +112,12 @@ impl ReplaySocket {
         Ok(Self { endpoint, stop, thread: Some(thread) })
     }
 
-    pub(super) fn endpoint(&self) -> &str {
+    pub(super) fn bound_replay_endpoint(&self) -> &str {
         &self.endpoint
     }
 }
 
-impl Drop for ReplaySocket {
+impl Drop for EventReplaySocket {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
@@ -162,7 +163,7 @@ enum SendOutcome {
 struct ReplayServer {
     socket: zmq::Socket,
     topic: Vec<u8>,
-    buffer: Arc<ReplayBuffer>,
+    buffer: Arc<EventReplayBuffer>,
     clients: IndexMap<Vec<u8>, ReplayClient>,
 }
 
@@ -243,7 +244,7 @@ impl ReplayClient {
         id: &[u8],
         socket: &zmq::Socket,
         topic: &[u8],
-        buffer: &ReplayBuffer,
+        buffer: &EventReplayBuffer,
     ) -> SendOutcome {
         let Some(answer) = self.answers.front_mut() else {
             return SendOutcome::Done;
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_replay_buffer_keeps_the_last_batches_and_their_gaps() {
-        let buffer = ReplayBuffer::new(3);
+        let buffer = EventReplayBuffer::new(3);
         for sequence in [0, 1, 4, 5] {
             buffer.push(sequence, [sequence as u8].as_slice().into());
         }
@@ -306,7 +307,7 @@ mod tests {
 
     #[test]
     fn large_batches_leave_the_replay_buffer_by_their_bytes() {
-        let buffer = ReplayBuffer { max_bytes: 1 << 20, ..ReplayBuffer::new(10_000) };
+        let buffer = EventReplayBuffer { max_bytes: 1 << 20, ..EventReplayBuffer::new(10_000) };
         for sequence in 0..10 {
             buffer.push(sequence, vec![0; 300_000].into());
         }

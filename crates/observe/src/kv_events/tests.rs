@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::encode::{KvEventEncoding, encode_kv_event_batch};
-use super::loss::EventLoss;
-use super::message::{KvEventFormat, KvEventPreview};
-use super::publisher::{EventBatching, KvEventPublisher, PublisherConfig};
-use vllm_sim_engine::{BlockKey, BlockPlan, SchedulerEvent};
+use super::loss::KvEventLoss;
+use super::message::{KvEventFormat, KvEventPreviewFeatures};
+use super::publisher::{KvEventBatching, KvEventPublisher, KvEventPublisherConfig};
+use vllm_sim_engine::{BlockKey, PlannedKvBlocks, SchedulerEvent};
 use vllm_sim_wire::VllmVersion;
 
 const PATIENCE_MS: i32 = 20_000;
@@ -17,27 +17,31 @@ const ANY_PORT: &str = "tcp://127.0.0.1:*";
 
 fn stored(key: u64) -> SchedulerEvent {
     SchedulerEvent::Stored {
-        plan: Arc::new(BlockPlan {
+        plan: Arc::new(PlannedKvBlocks {
             keys: vec![BlockKey(key)],
             tokens: vec![1, 2],
             block_size: 2,
-            ..BlockPlan::default()
+            ..PlannedKvBlocks::default()
         }),
         from: 0,
         to: 1,
     }
 }
 
-fn config(endpoint: &str) -> PublisherConfig {
-    PublisherConfig {
+fn config(endpoint: &str) -> KvEventPublisherConfig {
+    KvEventPublisherConfig {
         endpoint: endpoint.to_owned(),
         topic: "kv@pod@model".to_owned(),
-        ..PublisherConfig::default()
+        ..KvEventPublisherConfig::default()
     }
 }
 
-fn with_replay(buffer_steps: usize) -> PublisherConfig {
-    PublisherConfig { replay_endpoint: Some(ANY_PORT.to_owned()), buffer_steps, ..config(ANY_PORT) }
+fn with_replay(buffer_steps: usize) -> KvEventPublisherConfig {
+    KvEventPublisherConfig {
+        replay_endpoint: Some(ANY_PORT.to_owned()),
+        buffer_steps,
+        ..config(ANY_PORT)
+    }
 }
 
 type Message = (Vec<u8>, u64, Vec<u8>);
@@ -196,14 +200,14 @@ fn dropping_the_publisher_sends_waiting_events() {
 
 #[test]
 fn sized_batches_are_sent_when_full_or_old() {
-    let sized = |events, every| PublisherConfig {
+    let sized = |events, every| KvEventPublisherConfig {
         first_sequence: 1,
         rank: 2,
         encoding: KvEventEncoding {
             format: KvEventFormat::LlmdArray,
             ..KvEventEncoding::default()
         },
-        batching: EventBatching::Sized { events, every },
+        batching: KvEventBatching::Sized { events, every },
         ..config(ANY_PORT)
     };
     let encoded = |events: &[SchedulerEvent]| {
@@ -324,7 +328,7 @@ fn absent_subscriber_does_not_block_publisher() {
 #[test]
 fn slow_subscriber_does_not_block_publisher() {
     let publisher =
-        KvEventPublisher::start(PublisherConfig { hwm: 10, ..with_replay(10) }).unwrap();
+        KvEventPublisher::start(KvEventPublisherConfig { hwm: 10, ..with_replay(10) }).unwrap();
     let subscriber = Subscriber::new();
     subscriber.0.set_rcvhwm(1).unwrap();
     subscriber.0.connect(publisher.publish_endpoint()).unwrap();
@@ -365,7 +369,7 @@ fn large_messages_after_small_ones_reach_a_subscriber_that_reads() {
 fn endpoint_in_use_error_names_endpoint() {
     let taken = KvEventPublisher::start(with_replay(1)).unwrap();
     let at = taken.replay_endpoint().unwrap().to_owned();
-    let error = KvEventPublisher::start(PublisherConfig {
+    let error = KvEventPublisher::start(KvEventPublisherConfig {
         replay_endpoint: Some(at.clone()),
         ..config(ANY_PORT)
     })
@@ -386,10 +390,10 @@ fn events_dropped_by_a_fault_leave_a_gap_and_can_be_replayed() {
     let heard = Subscriber::new();
     heard.0.connect(publisher.publish_endpoint()).unwrap();
     let lost = heard.attach(&publisher, 0);
-    loss.set_loss(EventLoss::All);
+    loss.set_loss(KvEventLoss::All);
     publisher.publish(vec![stored(7)], 0.0);
     // Batches queued while messages are lost are lost, too.
-    loss.set_loss(EventLoss::None);
+    loss.set_loss(KvEventLoss::None);
     publisher.publish(vec![stored(8)], 0.0);
     assert_eq!(heard.next().1, lost + 1);
     let replayed = Dealer::new(&publisher).replay(lost);
@@ -399,12 +403,12 @@ fn events_dropped_by_a_fault_leave_a_gap_and_can_be_replayed() {
 /// `session_id` came with a release after 0.26.
 #[test]
 fn older_releases_send_no_session() {
-    let plan = BlockPlan {
+    let plan = PlannedKvBlocks {
         keys: vec![BlockKey(1)],
         tokens: vec![1],
         block_size: 1,
         session: Some("s-1".into()),
-        ..BlockPlan::default()
+        ..PlannedKvBlocks::default()
     };
     let event = SchedulerEvent::Stored { plan: Arc::new(plan), from: 0, to: 1 };
     for (version, sent) in [(VllmVersion::V026, false), (VllmVersion::V031, true)] {
@@ -417,10 +421,11 @@ fn older_releases_send_no_session() {
 
 #[test]
 fn removals_name_the_remaining_copies() {
-    let preview = KvEventPreview { remaining_copy_counts: true, ..KvEventPreview::default() };
+    let preview =
+        KvEventPreviewFeatures { remaining_copy_counts: true, ..KvEventPreviewFeatures::default() };
     let encoding = KvEventEncoding { preview, ..KvEventEncoding::default() };
     let publisher =
-        KvEventPublisher::start(PublisherConfig { encoding, ..config(ANY_PORT) }).unwrap();
+        KvEventPublisher::start(KvEventPublisherConfig { encoding, ..config(ANY_PORT) }).unwrap();
     let subscriber = Subscriber::new();
     subscriber.0.connect(publisher.publish_endpoint()).unwrap();
     subscriber.attach(&publisher, 0);

@@ -5,7 +5,7 @@ pub const LLMD_TOPIC_TEMPLATE: &str = "kv@{pod_ip}:{port}@{model}";
 
 /// Values of the fields in a template of the ZMQ topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TopicFields {
+pub struct TopicTemplateFields {
     /// Value of `{pod_ip}`: environment variable `POD_IP`.
     pub pod_ip: String,
     /// Value of `{host}`: host name of this machine.
@@ -23,19 +23,19 @@ pub struct TopicFields {
 #[error(
     "topic {template:?}: {{{field}}} is not one of {{pod_ip}}, {{host}}, {{port}}, {{model}}, {{rank}}"
 )]
-pub struct TopicError {
+pub struct TopicTemplateError {
     /// Topic template as configured.
     pub template: String,
     /// Name of the unknown field in the template.
     pub field: String,
 }
 
-impl TopicFields {
+impl TopicTemplateFields {
     /// Replaces the fields of a topic template by their values; an unclosed brace is kept.
     ///
     /// # Errors
-    /// [`TopicError`] for an unknown field in the template.
-    pub fn render_topic(&self, template: &str) -> Result<String, TopicError> {
+    /// [`TopicTemplateError`] for an unknown field in the template.
+    pub fn render_topic(&self, template: &str) -> Result<String, TopicTemplateError> {
         let mut topic = String::with_capacity(template.len() + self.model.len());
         let mut rest = template;
         while let Some((before, after)) = rest.split_once('{') {
@@ -52,7 +52,7 @@ impl TopicFields {
                 "model" => topic.push_str(&self.model),
                 "rank" => topic.push_str(&self.rank.to_string()),
                 _ => {
-                    return Err(TopicError {
+                    return Err(TopicTemplateError {
                         template: template.to_owned(),
                         field: field.to_owned(),
                     });
@@ -69,8 +69,8 @@ impl TopicFields {
 mod tests {
     use super::*;
 
-    fn topic() -> TopicFields {
-        TopicFields {
+    fn topic() -> TopicTemplateFields {
+        TopicTemplateFields {
             pod_ip: "10.0.0.7".into(),
             host: "pod-a".into(),
             port: 8001,

@@ -32,16 +32,16 @@ const MAX_MET_ENGINES: usize = 65_536;
 
 /// Engine id and block size of a prefill server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EngineMetadata {
+pub struct KvTransferEngineMetadata {
     /// Id of the prefill server's engine, which changes at each start of the server.
     pub engine_id: String,
     /// Number of tokens per KV block.
     pub block_size: u32,
 }
 
-impl EngineMetadata {
+impl KvTransferEngineMetadata {
     /// Returns the answer to a metadata query: two frames of a ZMQ message.
-    pub(super) fn to_answer(&self) -> [Vec<u8>; 2] {
+    pub(super) fn to_handshake_answer(&self) -> [Vec<u8>; 2] {
         let map = |entries: Vec<(&str, Value)>| {
             let entries = entries.into_iter().map(|(key, value)| (Value::from(key), value));
             encode(&Value::Map(entries.collect()))
@@ -82,7 +82,7 @@ fn encode(value: &Value) -> Vec<u8> {
 }
 
 /// Returns whether a message queries the metadata of an engine.
-pub(super) fn is_meta_query(message: &[u8]) -> bool {
+pub(super) fn is_metadata_query(message: &[u8]) -> bool {
     let query = rmpv::decode::read_value(&mut &*message).ok();
     let word = query.as_ref().and_then(|query| query.as_array()?.first()?.as_slice());
     word == Some(META_QUERY)
@@ -90,7 +90,7 @@ pub(super) fn is_meta_query(message: &[u8]) -> bool {
 
 /// Rules for the handshake with a prefill server, by the KV connector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HandshakeRules {
+pub enum KvHandshakeRules {
     /// NIXL: the engine id must be that of the request, and the prefill server's block size must
     /// divide that of this server, in tokens.
     Nixl(u32),
@@ -98,7 +98,7 @@ pub enum HandshakeRules {
     MoriIo,
 }
 
-impl HandshakeRules {
+impl KvHandshakeRules {
     /// Returns the key under which a prefill server is remembered after its handshake.
     fn key(self, source: &KvSourceServer) -> &str {
         match self {
@@ -118,7 +118,7 @@ impl HandshakeRules {
 /// Performs the handshakes of a decode server, one after the other, as vLLM's connector does.
 #[derive(Debug, Clone)]
 pub struct PrefillHandshakes {
-    rules: HandshakeRules,
+    rules: KvHandshakeRules,
     /// Keys of the prefill servers that have answered a handshake.
     met: Arc<Mutex<HashSet<String>>>,
     queue: SyncSender<WaitingRequest>,
@@ -135,7 +135,7 @@ impl PrefillHandshakes {
     ///
     /// # Errors
     /// An I/O error if the thread cannot be started.
-    pub fn start(rules: HandshakeRules) -> std::io::Result<Self> {
+    pub fn start(rules: KvHandshakeRules) -> std::io::Result<Self> {
         let (queue, waiting) = sync_channel(MAX_WAITING_REQUESTS);
         let met = Arc::default();
         let thread = thread::Builder::new().name("kv-handshake".to_owned());
@@ -170,7 +170,7 @@ impl PrefillHandshakes {
 fn run_handshakes(
     queue: &Receiver<WaitingRequest>,
     met: &Weak<Mutex<HashSet<String>>>,
-    rules: HandshakeRules,
+    rules: KvHandshakeRules,
 ) {
     let context = zmq::Context::new();
     let mut waiting = VecDeque::new();
@@ -219,7 +219,7 @@ fn run_handshakes(
 fn query_prefill_server(
     context: &zmq::Context,
     source: &KvSourceServer,
-    rules: HandshakeRules,
+    rules: KvHandshakeRules,
     is_wanted: impl Fn() -> bool,
 ) -> Result<Vec<Vec<u8>>, String> {
     let ask = || {
@@ -246,13 +246,13 @@ fn query_prefill_server(
 fn check_answer(
     answer: &[Vec<u8>],
     source: &KvSourceServer,
-    rules: HandshakeRules,
+    rules: KvHandshakeRules,
 ) -> Result<(), String> {
-    let HandshakeRules::Nixl(block_size) = rules else {
+    let KvHandshakeRules::Nixl(block_size) = rules else {
         return Ok(());
     };
-    let metadata = answer.first().and_then(|answer| EngineMetadata::from_answer(answer));
-    let Some(EngineMetadata { engine_id, block_size: remote }) = metadata else {
+    let metadata = answer.first().and_then(|answer| KvTransferEngineMetadata::from_answer(answer));
+    let Some(KvTransferEngineMetadata { engine_id, block_size: remote }) = metadata else {
         return Err("Failed to decode NixlHandshakePayload.".to_owned());
     };
     let expected = &source.engine_id;

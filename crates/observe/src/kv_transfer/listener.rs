@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use super::handshake::{EngineMetadata, is_meta_query};
+use super::handshake::{KvTransferEngineMetadata, is_metadata_query};
 
 pub(super) const BLOCKS_READ_MESSAGE: &[u8] = b"read";
 
@@ -25,7 +25,7 @@ impl PeerListener {
     ///
     /// # Errors
     /// An I/O error if the endpoint cannot be bound or the thread cannot be started.
-    pub fn start(
+    pub fn start_listening(
         endpoint: &str,
         on_message: impl Fn(&[Vec<u8>]) -> Option<Vec<Vec<u8>>> + Send + 'static,
     ) -> Result<Self, std::io::Error> {
@@ -86,19 +86,19 @@ impl BlockReadListener {
     ///
     /// # Errors
     /// An I/O error if the endpoint cannot be bound or the thread cannot be started.
-    pub fn start(
+    pub fn start_listening(
         endpoint: &str,
-        metadata: impl Fn() -> Option<EngineMetadata> + Send + 'static,
+        metadata: impl Fn() -> Option<KvTransferEngineMetadata> + Send + 'static,
         on_read: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, std::io::Error> {
-        let listener = PeerListener::start(endpoint, move |message| match message {
+        let listener = PeerListener::start_listening(endpoint, move |message| match message {
             [word, request] if word == BLOCKS_READ_MESSAGE => {
                 if let Ok(request) = std::str::from_utf8(request) {
                     on_read(request);
                 }
                 None
             }
-            [query] if is_meta_query(query) => Some(metadata()?.to_answer().to_vec()),
+            [query] if is_metadata_query(query) => Some(metadata()?.to_handshake_answer().to_vec()),
             _ => None,
         });
         Ok(Self { _listener: listener? })
@@ -123,7 +123,7 @@ mod tests {
         let on_read = move |request: &str| {
             let _ = sender.send(request.to_owned());
         };
-        let listener = BlockReadListener::start(&endpoint, || None, on_read).unwrap();
+        let listener = BlockReadListener::start_listening(&endpoint, || None, on_read).unwrap();
         let stranger = zmq::Context::new().socket(zmq::DEALER).unwrap();
         stranger.set_linger(0).unwrap();
         stranger.connect(&endpoint).unwrap();

@@ -9,6 +9,6 @@ mod handshake;
 mod listener;
 mod notifier;
 
-pub use handshake::{EngineMetadata, HandshakeRules, PrefillHandshakes};
+pub use handshake::{KvHandshakeRules, KvTransferEngineMetadata, PrefillHandshakes};
 pub use listener::{BlockReadListener, PeerListener};
 pub use notifier::{BlockReadNotifier, PeerSender};

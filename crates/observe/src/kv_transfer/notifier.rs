@@ -35,7 +35,7 @@ impl PeerSender {
     }
 
     /// Queues a message to a ZMQ endpoint; never waits. An empty frame is sent before `frames`.
-    pub fn send(&self, endpoint: &str, frames: Vec<Vec<u8>>) {
+    pub fn send_message(&self, endpoint: &str, frames: Vec<Vec<u8>>) {
         let _ = self.queue.try_send((endpoint.to_owned(), frames));
     }
 }
@@ -62,7 +62,7 @@ impl BlockReadNotifier {
             return;
         }
         let request = source.request.as_bytes().to_vec();
-        self.0.send(&source.endpoint, vec![BLOCKS_READ_MESSAGE.to_vec(), request]);
+        self.0.send_message(&source.endpoint, vec![BLOCKS_READ_MESSAGE.to_vec(), request]);
     }
 }
 

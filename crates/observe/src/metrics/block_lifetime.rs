@@ -15,7 +15,7 @@ use vllm_sim_random::mix_u64_pair;
 const REMEMBERED: usize = 4;
 
 /// Tracks the residency of a sample of one engine's prefix-cache blocks.
-pub struct BlockLifetime {
+pub struct KvBlockLifetimeObserver {
     metrics: Arc<EngineMetrics>,
     share: f64,
     /// Number of prefix-cache blocks stored so far; it alone determines the sample, so that runs
@@ -30,7 +30,7 @@ struct BlockLife {
     accesses: VecDeque<SimTime>,
 }
 
-impl BlockLifetime {
+impl KvBlockLifetimeObserver {
     /// Creates an observer that samples the fraction `share` of prefix-cache blocks, above 0.
     pub fn new(metrics: Arc<EngineMetrics>, share: f64) -> Self {
         Self { metrics, share, stored: 0, lives: HashMap::new() }
@@ -62,7 +62,7 @@ impl BlockLifetime {
     }
 }
 
-impl EngineObserver for BlockLifetime {
+impl EngineObserver for KvBlockLifetimeObserver {
     fn on_sequence_event(
         &mut self,
         at: SimTime,

@@ -20,7 +20,7 @@ use prometheus::proto::MetricType;
 /// consistent.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Cell {
+pub(crate) struct MetricCell {
     /// Value of a counter or gauge, or sum of the observations of a histogram or summary.
     value: AtomicF64,
     /// Creation time of the series, in Unix seconds; zero hides the series.
@@ -31,7 +31,7 @@ pub(crate) struct Cell {
     buckets: Box<[AtomicU64]>,
 }
 
-impl Cell {
+impl MetricCell {
     /// Creates the hidden cell of a series in a family of this type.
     pub(crate) fn new(kind: MetricType, bounds: &Arc<[f64]>) -> Self {
         let buckets = match kind {
@@ -61,7 +61,7 @@ impl Cell {
         }
     }
 
-    pub(crate) fn add_exclusive(&self, n: u32) {
+    pub(crate) fn add_as_only_writer(&self, n: u32) {
         self.value.set(self.value.get() + f64::from(n));
     }
 
@@ -70,7 +70,7 @@ impl Cell {
         self.add(v);
     }
 
-    pub(crate) fn observe_exclusive(&self, v: f64, times: u32) {
+    pub(crate) fn observe_as_only_writer(&self, v: f64, times: u32) {
         let bucket = self.bucket(v);
         bucket.set(bucket.get().wrapping_add(u64::from(times)));
         if v != 0.0 {
@@ -88,30 +88,30 @@ impl Cell {
     }
 
     /// Returns the number of observations in each bucket, not cumulative.
-    pub(crate) fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn bucket_counts(&self) -> impl Iterator<Item = u64> + '_ {
         self.buckets.iter().map(Atomic::get)
     }
 
     /// Returns the creation time of the series, in Unix seconds; `None`: the series is hidden.
-    pub(crate) fn created(&self) -> Option<f64> {
+    pub(crate) fn created_unix_seconds(&self) -> Option<f64> {
         let at = self.created.get();
         (at != 0.0).then_some(at)
     }
 
     /// Shows the series if it is hidden, as created at this Unix time.
-    pub(crate) fn show(&self, now_unix: f64) {
+    pub(crate) fn show_series(&self, now_unix: f64) {
         if self.created.get() == 0.0 {
             self.created.set(now_unix);
         }
     }
 
-    pub(crate) fn hide(&self) {
+    pub(crate) fn hide_series(&self) {
         self.created.set(0.0);
     }
 
     /// Zeroes the series, as created at this Unix time; zero hides it.
-    pub(crate) fn reset(&self, created: f64) {
-        self.replace(&[]);
+    pub(crate) fn reset_series(&self, created: f64) {
+        self.replace_bucket_counts(&[]);
         self.created.set(created);
     }
 
@@ -122,7 +122,7 @@ impl Cell {
     /// bound plus one. Returns the sum with each bound truncated to an integer.
     ///
     /// **Source:** llm-d-inference-sim `fake_metrics.go`, `initFakeHistogram`.
-    pub(crate) fn replace(&self, counts: &[u64]) -> u64 {
+    pub(crate) fn replace_bucket_counts(&self, counts: &[u64]) -> u64 {
         let last = self.bounds.last().copied().unwrap_or(0.0) + 1.0;
         let (mut sum, mut whole) = (0.0, 0u64);
         for (i, count) in counts.iter().enumerate() {
@@ -147,8 +147,8 @@ impl Cell {
 mod tests {
     use super::*;
 
-    fn histogram(bounds: &[f64]) -> Cell {
-        Cell::new(MetricType::HISTOGRAM, &bounds.into())
+    fn histogram(bounds: &[f64]) -> MetricCell {
+        MetricCell::new(MetricType::HISTOGRAM, &bounds.into())
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
         for v in [0.0, 1.0, 1.5, 2.0, 2.5] {
             h.observe(v);
         }
-        assert_eq!(h.buckets().collect::<Vec<_>>(), [2, 2, 1]);
+        assert_eq!(h.bucket_counts().collect::<Vec<_>>(), [2, 2, 1]);
         assert_eq!(h.get(), 7.0);
     }
 
@@ -165,10 +165,10 @@ mod tests {
     fn replaced_counts_stand_for_their_bounds() {
         let h = histogram(&[0.5, 2.0]);
         h.observe(1.0);
-        assert_eq!(h.replace(&[2, 3, 1, 4]), 3 * 2 + 5 * 3);
-        assert_eq!(h.buckets().collect::<Vec<_>>(), [2, 3, 5]);
+        assert_eq!(h.replace_bucket_counts(&[2, 3, 1, 4]), 3 * 2 + 5 * 3);
+        assert_eq!(h.bucket_counts().collect::<Vec<_>>(), [2, 3, 5]);
         assert_eq!(h.get(), 1.0 + 6.0 + 15.0);
-        assert_eq!(h.replace(&[]), 0);
-        assert_eq!((h.buckets().sum::<u64>(), h.get()), (0, 0.0));
+        assert_eq!(h.replace_bucket_counts(&[]), 0);
+        assert_eq!((h.bucket_counts().sum::<u64>(), h.get()), (0, 0.0));
     }
 }

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::families::{FINISH_REASONS, Id, VLLM_REASONS};
-use super::lora::{LoraInfo, LoraWriter};
-use super::resident_adapters::{AdapterCache, AdapterSlots, LoadedAdapterSeries};
-use super::series::Cells;
-use super::settings::{Clock, Compat, Settings};
-use super::transfers::{self, NixlTransfer, OffloadRecorder};
-use crate::load_failures::log_load_failure;
-use crate::recent::Recent;
-use vllm_sim_engine::driver::{EngineObserver, PlannedFinish, SequenceRecord};
+use super::families::{FINISH_REASONS, Id, VLLM_FINISH_REASON_COUNT};
+use super::lora::{LoraRequestsInfo, LoraRequestsWriter};
+use super::resident_adapters::{LoadedLoraSeries, LoraSlotCounts, ResidentLoraAdapters};
+use super::series::MetricCells;
+use super::settings::{MetricsCompat, MetricsSettings, UnixClock};
+use super::transfers::{self, CpuOffloadRecorder, NixlTransferShape};
+use crate::load_failures::log_kv_load_failure;
+use crate::recent::RecentEngineSamples;
+use vllm_sim_engine::driver::{EngineObserver, PlannedFinishReason, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SequenceEndReason, SimTime};
 
 /// Indices of the values of the label `source` of `vllm:prompt_tokens_cached_by_source_total`.
@@ -36,7 +36,7 @@ pub enum SleepState {
 
 /// Totals of one engine's metrics since its start, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Totals {
+pub struct EngineTotals {
     /// Number of prompt tokens computed by this engine.
     pub computed: u64,
     /// Number of output tokens of the engine.
@@ -53,7 +53,7 @@ pub struct Totals {
 
 /// Totals of an engine's speculative decoding since its start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DraftTotals {
+pub struct DraftTokenTotals {
     /// Number of verifications of draft tokens, one per sequence and step.
     pub drafts: u64,
     /// Number of draft tokens that speculative decoding proposed.
@@ -69,35 +69,35 @@ pub struct DraftTotals {
 /// Only the observers of the engine, which hold its lock, make exclusive additions to the cells. Any
 /// thread may call the public methods.
 pub struct EngineMetrics {
-    pub(super) cells: Cells,
-    lora: Arc<LoraInfo>,
-    compat: Compat,
+    pub(super) cells: MetricCells,
+    lora: Arc<LoraRequestsInfo>,
+    compat: MetricsCompat,
     /// Index of the `source` label value for prompt tokens that came from other servers.
     external_tier: usize,
     /// Recorder of the metrics of CPU memory, from which external prompt tokens come unless another
     /// server sent them.
-    offload: Option<OffloadRecorder>,
-    clock: Clock,
-    pub(super) recent: Recent,
+    offload: Option<CpuOffloadRecorder>,
+    clock: UnixClock,
+    pub(super) recent: RecentEngineSamples,
     /// Series of the LoRA adapters in memory, and the name of this engine in them.
-    loaded_adapters: (Arc<LoadedAdapterSeries>, String),
+    loaded_adapters: (Arc<LoadedLoraSeries>, String),
 }
 
 impl EngineMetrics {
     pub(super) fn new(
-        cells: Cells,
-        lora: Arc<LoraInfo>,
-        loaded_adapters: (Arc<LoadedAdapterSeries>, String),
-        settings: &Settings,
+        cells: MetricCells,
+        lora: Arc<LoraRequestsInfo>,
+        loaded_adapters: (Arc<LoadedLoraSeries>, String),
+        settings: &MetricsSettings,
     ) -> Self {
         let metrics = Self {
             cells,
             lora,
             compat: settings.compat,
             external_tier: if settings.nixl { TIER_P2P } else { TIER_EXTERNAL },
-            offload: settings.offload.as_ref().map(OffloadRecorder::new),
+            offload: settings.offload.as_ref().map(CpuOffloadRecorder::new),
             clock: settings.clock,
-            recent: Recent::default(),
+            recent: RecentEngineSamples::default(),
             loaded_adapters,
         };
         metrics.set_sleep_state(SleepState::Awake);
@@ -112,30 +112,30 @@ impl EngineMetrics {
     }
 
     /// Records queries and hits of the multimodal processor cache.
-    pub fn on_mm_cache(&self, queries: u32, hits: u32) {
-        self.recent.media.add_lookup(queries, hits);
+    pub fn on_mm_cache_lookup(&self, queries: u32, hits: u32) {
+        self.recent.media.add_cache_lookup(queries, hits);
         self.cells[Id::MmQueries].add(queries.into());
         self.cells[Id::MmHits].add(hits.into());
     }
 
     /// Returns the engine's totals since its start.
-    pub fn totals(&self) -> Totals {
+    pub fn engine_totals(&self) -> EngineTotals {
         let c = &self.cells;
-        Totals {
+        EngineTotals {
             computed: c[Id::PromptTokensBySource].get() as u64,
             generated: c[Id::GenerationTokens].get() as u64,
             preemptions: c[Id::Preemptions].get() as u64,
-            prefix: self.recent.prefix.lookups(),
-            external: self.recent.external.lookups(),
-            media: self.recent.media.lookups(),
+            prefix: self.recent.prefix.cache_hits_and_queries(),
+            external: self.recent.external.cache_hits_and_queries(),
+            media: self.recent.media.cache_hits_and_queries(),
         }
     }
 
     /// Returns the totals of speculative decoding.
-    pub fn draft_totals(&self) -> DraftTotals {
+    pub fn draft_token_totals(&self) -> DraftTokenTotals {
         let c = &self.cells;
         let accepted_at = c.series_cells(Id::AcceptedTokensPerPos).iter().map(|n| n.get() as u64);
-        DraftTotals {
+        DraftTokenTotals {
             drafts: c[Id::Drafts].get() as u64,
             proposed: c[Id::DraftTokens].get() as u64,
             accepted: c[Id::AcceptedTokens].get() as u64,
@@ -163,29 +163,29 @@ pub struct EngineFeatures {
     pub connector: bool,
     /// Parameters of NIXL transfers; `None` unless the KV cache of prompts comes from other
     /// engines.
-    pub transfer: Option<NixlTransfer>,
+    pub transfer: Option<NixlTransferShape>,
     /// Number of LoRA adapters in memory; `None` unless the adapters in memory are exposed.
-    pub adapter_slots: Option<AdapterSlots>,
+    pub adapter_slots: Option<LoraSlotCounts>,
     /// Number of tokens per KV block; `None` unless the usage of token slots is exposed.
     pub tokens_per_block: Option<u32>,
 }
 
 /// Updates the metrics of one engine from its events, at the times at which vLLM does.
-pub struct MetricsObserver {
+pub struct EngineMetricsObserver {
     metrics: Arc<EngineMetrics>,
-    loras: LoraWriter,
+    loras: LoraRequestsWriter,
     /// Whether a sequence of an adapter is in the queue and the adapter lists do not show it yet.
     queued: bool,
     /// LoRA adapters in the engine's memory, if metrics expose them.
-    resident: Option<AdapterCache>,
+    resident: Option<ResidentLoraAdapters>,
     features: EngineFeatures,
 }
 
-impl MetricsObserver {
+impl EngineMetricsObserver {
     /// Creates an observer that updates the metrics of one engine.
     pub fn new(metrics: Arc<EngineMetrics>, features: EngineFeatures) -> Self {
-        let loras = LoraWriter::new(metrics.lora.clone());
-        let resident = features.adapter_slots.map(AdapterCache::new);
+        let loras = LoraRequestsWriter::new(metrics.lora.clone());
+        let resident = features.adapter_slots.map(ResidentLoraAdapters::new);
         let observer = Self { metrics, loras, queued: false, resident, features };
         observer.show_resident_adapters();
         observer
@@ -194,27 +194,27 @@ impl MetricsObserver {
     fn show_resident_adapters(&self) {
         if let Some(resident) = &self.resident {
             let (series, engine) = &self.metrics.loaded_adapters;
-            series.show(engine, &self.metrics.cells, resident);
+            series.show_adapters(engine, &self.metrics.cells, resident);
         }
     }
 
     /// Records that a LoRA adapter was loaded, or that a sequence starts or ends to use it.
     fn use_adapter(&mut self, name: Option<&Arc<str>>) {
         if let Some((resident, name)) = self.resident.as_mut().zip(name) {
-            resident.use_adapter(name, |other| self.loras.has_running(other));
+            resident.use_adapter(name, |other| self.loras.has_running_sequences(other));
             self.show_resident_adapters();
         }
     }
 
     fn show_loras(&mut self) {
         self.queued = false;
-        self.loras.show();
+        self.loras.show_adapter_lists();
     }
 
     /// Changes the numbers of running and waiting sequences of a LoRA adapter, if there is one.
     fn count_lora(&mut self, adapter: Option<&Arc<str>>, change: [i32; 2]) {
         if let Some(adapter) = adapter.filter(|_| self.features.loras) {
-            self.loras.count(adapter, change);
+            self.loras.count_sequences(adapter, change);
             self.show_loras();
         }
     }
@@ -227,42 +227,42 @@ impl MetricsObserver {
         }
         let EngineMetrics { cells, recent, .. } = &*self.metrics;
         let by_tier = cells.series_cells(Id::CachedTokensBySource);
-        recent.prefix.add_lookup(record.prompt, cached);
-        cells[Id::PrefixQueries].add_exclusive(record.prompt);
-        cells[Id::PrefixHits].add_exclusive(cached);
-        by_tier[TIER_DEVICE].add_exclusive(cached);
+        recent.prefix.add_cache_lookup(record.prompt, cached);
+        cells[Id::PrefixQueries].add_as_only_writer(record.prompt);
+        cells[Id::PrefixHits].add_as_only_writer(cached);
+        by_tier[TIER_DEVICE].add_as_only_writer(cached);
         // A connector is queried for tokens that are not in this engine's cache.
         let queries = record.prompt - cached;
         if queries > 0 && (self.features.connector || external > 0) {
-            recent.external.add_lookup(queries, external);
-            cells[Id::ExternalQueries].add_exclusive(queries);
-            cells[Id::ExternalHits].add_exclusive(external);
+            recent.external.add_cache_lookup(queries, external);
+            cells[Id::ExternalQueries].add_as_only_writer(queries);
+            cells[Id::ExternalHits].add_as_only_writer(external);
             let is_remote = record.request.kv_source.is_some();
             let tier = match self.metrics.offload.is_some() && !is_remote {
                 true => TIER_HOST,
                 false => self.metrics.external_tier,
             };
-            by_tier[tier].add_exclusive(external);
+            by_tier[tier].add_as_only_writer(external);
         }
     }
 
     /// Counts `n` output tokens of a sequence whose previous output was at `since`.
     fn count_tokens(&self, at: SimTime, n: u32, record: &SequenceRecord, since: SimTime) {
         let EngineMetrics { cells, recent, .. } = &*self.metrics;
-        cells[Id::GenerationTokens].add_exclusive(n);
+        cells[Id::GenerationTokens].add_as_only_writer(n);
         let is_first = record.output == n;
         if is_first {
             let ttft = (at - record.arrived).as_secs_f64();
             let SequenceRecord { prompt, cached, external, .. } = *record;
             let reused = cached.saturating_add(external);
-            cells[Id::Ttft].observe_exclusive(ttft, 1);
-            recent.ttft.add_latency_exclusive(ttft, 1);
-            cells[Id::PromptTokens].add_exclusive(prompt);
+            cells[Id::Ttft].observe_as_only_writer(ttft, 1);
+            recent.ttft.add_latency_as_only_writer(ttft, 1);
+            cells[Id::PromptTokens].add_as_only_writer(prompt);
             let sources = [prompt.saturating_sub(reused), cached, external];
             for (cell, n) in cells.series_cells(Id::PromptTokensBySource).iter().zip(sources) {
-                cell.add_exclusive(n);
+                cell.add_as_only_writer(n);
             }
-            cells[Id::PromptTokensCached].add_exclusive(reused);
+            cells[Id::PromptTokensCached].add_as_only_writer(reused);
         } else {
             // Tokens due at the same instant are separate events with a gap of zero.
             self.count_gaps((at - since).as_secs_f64(), 1);
@@ -277,41 +277,41 @@ impl MetricsObserver {
     }
 
     fn count_gaps(&self, seconds: f64, times: u32) {
-        self.metrics.cells[Id::Itl].observe_exclusive(seconds, times);
-        self.metrics.recent.itl.add_latency_exclusive(seconds, times);
+        self.metrics.cells[Id::Itl].observe_as_only_writer(seconds, times);
+        self.metrics.recent.itl.add_latency_as_only_writer(seconds, times);
     }
 
     /// Counts the tokens of a step with output: computed prompt tokens, without cached ones, and
     /// output tokens.
     fn count_step(&self, computed: u32, output: u32) {
         let tokens = f64::from(computed) + f64::from(output);
-        self.metrics.cells[Id::IterationTokens].observe_exclusive(tokens, 1);
+        self.metrics.cells[Id::IterationTokens].observe_as_only_writer(tokens, 1);
     }
 
     /// Counts a verification of a sequence's draft tokens.
     fn count_drafts(&self, proposed: u32, accepted: u32) {
         let cells = &self.metrics.cells;
-        cells[Id::Drafts].add_exclusive(1);
-        cells[Id::DraftTokens].add_exclusive(proposed);
-        cells[Id::AcceptedTokens].add_exclusive(accepted);
+        cells[Id::Drafts].add_as_only_writer(1);
+        cells[Id::DraftTokens].add_as_only_writer(proposed);
+        cells[Id::AcceptedTokens].add_as_only_writer(accepted);
         let positions = cells.series_cells(Id::AcceptedTokensPerPos).iter();
-        positions.take(accepted as usize).for_each(|position| position.add_exclusive(1));
+        positions.take(accepted as usize).for_each(|position| position.add_as_only_writer(1));
     }
 
     /// Counts a sequence that ended for this reason; each choice of a request is a sequence.
     fn count_end(&self, reason: usize, record: &SequenceRecord) {
         let cells = &self.metrics.cells;
-        let is_llmd = self.metrics.compat == Compat::Llmd;
+        let is_llmd = self.metrics.compat == MetricsCompat::Llmd;
         let success = &cells.series_cells(Id::Success)[reason];
-        success.add_exclusive(1);
-        if reason >= VLLM_REASONS {
-            success.show((self.metrics.clock)());
+        success.add_as_only_writer(1);
+        if reason >= VLLM_FINISH_REASON_COUNT {
+            success.show_series((self.metrics.clock)());
         }
         let last = if record.output > 0 { record.last } else { record.scheduled };
         let first = if record.output > 0 { record.first } else { record.scheduled };
         let decode = (last - first).as_secs_f64();
         let reused = record.cached + record.external;
-        let observe = |id: Id, value: f64| cells[id].observe_exclusive(value, 1);
+        let observe = |id: Id, value: f64| cells[id].observe_as_only_writer(value, 1);
         observe(Id::RequestPromptTokens, record.prompt.into());
         observe(Id::RequestGenerationTokens, record.output.into());
         // llm-d's simulator observes only limits that the client set.
@@ -338,7 +338,7 @@ impl MetricsObserver {
         if parent.open.fetch_sub(1, Ordering::Relaxed) == 1 {
             observe(Id::ParamsN, parent.n.into());
             // llm-d's simulator counts each choice as a request.
-            if self.metrics.compat == Compat::Vllm {
+            if self.metrics.compat == MetricsCompat::Vllm {
                 observe(Id::MaxGenerationTokens, parent.longest.load(Ordering::Relaxed).into());
             }
         }
@@ -347,29 +347,39 @@ impl MetricsObserver {
 
 /// Returns the index in [`FINISH_REASONS`] of a sequence's finish reason; `None` for an aborted
 /// sequence, which is not counted.
-fn finish_reason(end: SequenceEndReason, planned: PlannedFinish, compat: Compat) -> Option<usize> {
-    let is_llmd = compat == Compat::Llmd;
+fn finish_reason(
+    end: SequenceEndReason,
+    planned: PlannedFinishReason,
+    compat: MetricsCompat,
+) -> Option<usize> {
+    let is_llmd = compat == MetricsCompat::Llmd;
     let reason = match (end, planned) {
         (SequenceEndReason::Aborted, _) => return None,
         (SequenceEndReason::Cancelled, _) => "abort",
         (SequenceEndReason::Threshold, _) => "cache_threshold",
         (SequenceEndReason::Failed, _) => "error",
-        (SequenceEndReason::Finished, PlannedFinish::ToolCalls) if is_llmd => "tool_calls",
-        (SequenceEndReason::Finished, PlannedFinish::RemoteDecode) if is_llmd => "remote_decode",
-        (SequenceEndReason::Finished, PlannedFinish::Stop | PlannedFinish::ToolCalls) => "stop",
-        (SequenceEndReason::Finished, PlannedFinish::Length | PlannedFinish::RemoteDecode) => {
-            "length"
+        (SequenceEndReason::Finished, PlannedFinishReason::ToolCalls) if is_llmd => "tool_calls",
+        (SequenceEndReason::Finished, PlannedFinishReason::RemoteDecode) if is_llmd => {
+            "remote_decode"
         }
+        (
+            SequenceEndReason::Finished,
+            PlannedFinishReason::Stop | PlannedFinishReason::ToolCalls,
+        ) => "stop",
+        (
+            SequenceEndReason::Finished,
+            PlannedFinishReason::Length | PlannedFinishReason::RemoteDecode,
+        ) => "length",
     };
     FINISH_REASONS.iter().position(|known| *known == reason)
 }
 
-impl EngineObserver for MetricsObserver {
+impl EngineObserver for EngineMetricsObserver {
     fn on_sequence_queued(&mut self, record: &SequenceRecord) {
         // Not exposed yet: a sequence that starts immediately never waits, and readers of equal
         // times take the first series.
         if let Some(adapter) = record.request.lora.as_ref().filter(|_| self.features.loras) {
-            self.loras.count(adapter, [0, 1]);
+            self.loras.count_sequences(adapter, [0, 1]);
             self.queued = true;
         }
     }
@@ -392,20 +402,20 @@ impl EngineObserver for MetricsObserver {
             SchedulerEvent::Tokens { n, .. } => self.count_tokens(at, *n, record, since),
             SchedulerEvent::Fetched { tokens, took, .. } => {
                 if let Some(transfer) = &self.features.transfer {
-                    transfer.record(cells, *tokens, *took);
+                    transfer.record_transfer(cells, *tokens, *took);
                 }
             }
             SchedulerEvent::LoadFailed { tokens, policy, remote, .. } => {
                 if let Some(transfer) = self.features.transfer.filter(|_| *remote) {
                     cells[Id::NixlFailedTransfers].add(transfer.workers.into());
                 }
-                log_load_failure(&record.request.id, *tokens, *policy);
+                log_kv_load_failure(&record.request.id, *tokens, *policy);
             }
             SchedulerEvent::Drafts { proposed, accepted, .. } => {
                 self.count_drafts(*proposed, *accepted);
             }
             SchedulerEvent::Preempted { .. } => {
-                cells[Id::Preemptions].add_exclusive(1);
+                cells[Id::Preemptions].add_as_only_writer(1);
                 self.use_adapter(adapter);
                 self.count_lora(adapter, [-1, 1]);
             }
@@ -456,7 +466,11 @@ impl EngineObserver for MetricsObserver {
             SchedulerEvent::Cleared => self.metrics.recent.prefix.clear(),
             SchedulerEvent::Host(event) => {
                 if let Some(offload) = &self.metrics.offload {
-                    offload.record(&self.metrics.cells, event, (self.metrics.clock)());
+                    offload.record_host_cache_event(
+                        &self.metrics.cells,
+                        event,
+                        (self.metrics.clock)(),
+                    );
                 }
             }
             _ => {}
@@ -470,17 +484,17 @@ impl EngineObserver for MetricsObserver {
         let cells = &self.metrics.cells;
         let EngineStats { running, waiting, deferred, used_blocks, total_blocks, .. } = *stats;
         let usage = f64::from(used_blocks) / f64::from(total_blocks.max(1));
-        cells.set_shown(Id::Running, &[running as f64]);
-        cells.set_shown(Id::Waiting, &[(waiting + deferred) as f64]);
-        cells.set_shown(Id::WaitingByReason, &[waiting as f64, deferred as f64]);
-        cells.set_shown(Id::KvUsage, &[if total_blocks == 0 { 0.0 } else { usage }]);
+        cells.set_and_show_gauges(Id::Running, &[running as f64]);
+        cells.set_and_show_gauges(Id::Waiting, &[(waiting + deferred) as f64]);
+        cells.set_and_show_gauges(Id::WaitingByReason, &[waiting as f64, deferred as f64]);
+        cells.set_and_show_gauges(Id::KvUsage, &[if total_blocks == 0 { 0.0 } else { usage }]);
         if let Some(tokens) = self.features.tokens_per_block {
             let slots = |blocks: u32| f64::from(blocks) * f64::from(tokens);
             let filled = slots(used_blocks) - stats.empty_token_slots as f64;
             let usage = filled.max(0.0) / slots(total_blocks).max(1.0);
-            cells.set_shown(Id::KvTokenUsage, &[usage]);
+            cells.set_and_show_gauges(Id::KvTokenUsage, &[usage]);
         }
-        cells.set_shown(Id::KvFetches, &stats.fetches.map(f64::from));
-        transfers::set_host_chunks(cells, &stats.host);
+        cells.set_and_show_gauges(Id::KvFetches, &stats.fetches.map(f64::from));
+        transfers::set_host_chunk_gauges(cells, &stats.host);
     }
 }

@@ -7,31 +7,31 @@ use parking_lot::Mutex;
 
 use super::fake::{FakeGauge, FakeMetrics};
 use super::families::{FINISH_REASONS, Id};
-use super::lora::LoraInfo;
-use super::series::Cells;
-use super::settings::Clock;
+use super::lora::LoraRequestsInfo;
+use super::series::MetricCells;
+use super::settings::UnixClock;
 
 const FAKE_REASONS: [&str; 5] =
     ["stop", "length", "tool_calls", "remote_decode", "cache_threshold"];
 
-pub(super) struct FakeState {
+pub(super) struct FakeMetricsState {
     /// Metric cells on `/metrics`, one set per engine; only fake metrics write them.
-    engines: Vec<Cells>,
-    lora: Arc<LoraInfo>,
+    engines: Vec<MetricCells>,
+    lora: Arc<LoraRequestsInfo>,
     refresh: Duration,
-    clock: Clock,
+    clock: UnixClock,
     /// Fake gauges of running requests, waiting requests and KV cache usage, each with the time at
     /// which it was set, in Unix seconds.
     gauges: Mutex<[Option<(FakeGauge, f64)>; 3]>,
 }
 
-impl FakeState {
+impl FakeMetricsState {
     pub(super) fn new(
         fake: &FakeMetrics,
         refresh: Duration,
-        engines: Vec<Cells>,
-        lora: Arc<LoraInfo>,
-        clock: Clock,
+        engines: Vec<MetricCells>,
+        lora: Arc<LoraRequestsInfo>,
+        clock: UnixClock,
     ) -> Self {
         let state = Self { engines, lora, refresh, clock, gauges: Mutex::default() };
         let mut initial = fake.clone();
@@ -51,7 +51,7 @@ impl FakeState {
         }
         for cells in &self.engines {
             let stepped = cells.iter().filter(|(family, _)| family.hidden_until_step);
-            stepped.flat_map(|(_, cells)| cells.iter()).for_each(|cell| cell.show(1.0));
+            stepped.flat_map(|(_, cells)| cells.iter()).for_each(|cell| cell.show_series(1.0));
             apply(update, cells, at);
         }
         self.move_gauges(&gauges, at);
@@ -61,11 +61,11 @@ impl FakeState {
             if series.is_empty() {
                 series.push((["", ""], at.trunc()));
             }
-            self.lora.replace(&series);
+            self.lora.replace_series(&series);
         }
     }
 
-    pub(super) fn tick(&self, now_unix: f64) {
+    pub(super) fn update_gauges(&self, now_unix: f64) {
         self.move_gauges(&self.gauges.lock(), now_unix);
     }
 
@@ -76,7 +76,7 @@ impl FakeState {
                 continue;
             };
             let t = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
-            let value = gauge.shown(t, self.refresh, id != Id::KvUsage);
+            let value = gauge.shown_value(t, self.refresh, id != Id::KvUsage);
             for cells in &self.engines {
                 cells[id].set(value);
                 if id == Id::Waiting {
@@ -88,8 +88,9 @@ impl FakeState {
 }
 
 /// Applies an update of fake metrics to the cells of an engine, except for the gauges.
-fn apply(u: &FakeMetrics, cells: &Cells, at: f64) {
-    let observe = |counts: &Option<Vec<u64>>, id: Id| Some(cells[id].replace(counts.as_ref()?));
+fn apply(u: &FakeMetrics, cells: &MetricCells, at: f64) {
+    let observe =
+        |counts: &Option<Vec<u64>>, id: Id| Some(cells[id].replace_bucket_counts(counts.as_ref()?));
     let count = |n: Option<u64>, id: Id| n.map(|n| cells[id].set(n as f64));
     // A total that is not given is the sum of the observations.
     let prompt = observe(&u.request_prompt_tokens, Id::RequestPromptTokens);
@@ -112,7 +113,7 @@ fn apply(u: &FakeMetrics, cells: &Cells, at: f64) {
         for (reason, cell) in FINISH_REASONS.iter().zip(cells.series_cells(Id::Success)) {
             cell.set(success.get(*reason).copied().unwrap_or(0) as f64);
             if FAKE_REASONS.contains(reason) {
-                cell.show(at);
+                cell.show_series(at);
             }
         }
     }

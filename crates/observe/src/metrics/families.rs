@@ -8,12 +8,12 @@
 
 use prometheus::proto::MetricType;
 
-use super::family::Faked::{Always, UnlessLlmd};
-use super::family::WhenEmpty::{Absent, HeaderOfOneServer};
-use super::family::{Buckets, Family, Group, Labels, Topic, family};
-use super::settings::{ApiServers, OffloadInfo};
+use super::family::EmptyFamilyRendering::{Absent, HeaderOfOneServer};
+use super::family::FakeMetricsEffect::{Always, UnlessLlmd};
+use super::family::{Buckets, Family, MetricLabels, MetricPageGroup, Topic, family};
+use super::settings::{ApiServerCount, CpuOffloadInfo};
 use super::upstream::{SINCE, UPSTREAM};
-use crate::release::{first_release, is_equal};
+use crate::release::{first_release, is_equal_text};
 
 /// Values of the label `finished_reason`. The last three exist in llm-d-inference-sim only and are
 /// hidden until one is counted.
@@ -27,7 +27,7 @@ pub(super) const FINISH_REASONS: [&str; 8] = [
     "remote_decode",
     "cache_threshold",
 ];
-pub(super) const VLLM_REASONS: usize = 5;
+pub(super) const VLLM_FINISH_REASON_COUNT: usize = 5;
 
 const GENERATIONS: &[&[&str]] = &[&["0", "1", "2"]];
 const COPIES: &[&[&str]] = &[&["GPU_to_CPU", "CPU_to_GPU"]];
@@ -74,7 +74,7 @@ macro_rules! families {
 pub(crate) use families;
 
 families! {
-    Process, |s| s.runtime_series && s.api_servers == ApiServers::One => {
+    Process, |s| s.runtime_series && s.api_servers == ApiServerCount::One => {
         GcCollected: "python_gc_objects_collected_total" { values: GENERATIONS, created: false };
         GcUncollectable: "python_gc_objects_uncollectable_total" { values: GENERATIONS, created: false };
         GcCollections: "python_gc_collections_total" { values: GENERATIONS, created: false };
@@ -180,7 +180,7 @@ families! {
     }
 
     Requests, |s| s.engine_stats => {
-        Success: "vllm:request_success_total" { values: &[&FINISH_REASONS], hidden_from: VLLM_REASONS, faked: UnlessLlmd };
+        Success: "vllm:request_success_total" { values: &[&FINISH_REASONS], hidden_from: VLLM_FINISH_REASON_COUNT, faked: UnlessLlmd };
         Rejections: "vllm:admission_rejections_total" { values: &[&["max_num_queued_reqs", "max_num_queued_tokens"]] };
         RequestPromptTokens: "vllm:request_prompt_tokens" { faked: UnlessLlmd };
         RequestGenerationTokens: "vllm:request_generation_tokens" { faked: UnlessLlmd };
@@ -213,7 +213,7 @@ families! {
     }
 
     Adapters, |s| s.engine_stats && (s.lora.is_some() || s.fake.is_some()) => {
-        LoraRequests: "vllm:lora_requests_info" { added: true, group: Group::SummedGauge, when_empty: HeaderOfOneServer };
+        LoraRequests: "vllm:lora_requests_info" { added: true, group: MetricPageGroup::SummedGauge, when_empty: HeaderOfOneServer };
     }
 
     // vllm-project/vllm#54830; its HELP texts are not known.
@@ -243,9 +243,9 @@ families! {
 
     Engine, |_| true => {
         SleepDuration: "vllm:sleep_mode_operation_duration_seconds" { added: true, when_empty: Absent };
-        SleepInFlight: "vllm:sleep_mode_operations_in_flight" { added: true, group: Group::SummedGauge, when_empty: Absent };
+        SleepInFlight: "vllm:sleep_mode_operations_in_flight" { added: true, group: MetricPageGroup::SummedGauge, when_empty: Absent };
         WeightsDuration: "vllm:rl_weight_update_operation_duration_seconds" { added: true, when_empty: Absent };
-        WeightsInFlight: "vllm:rl_weight_update_operations_in_flight" { added: true, group: Group::SummedGauge, when_empty: Absent };
+        WeightsInFlight: "vllm:rl_weight_update_operations_in_flight" { added: true, group: MetricPageGroup::SummedGauge, when_empty: Absent };
     }
 
     Http, |s| s.sockets => {
@@ -258,7 +258,7 @@ families! {
         Faults: COUNTER "vllm_sim_faults_total" { labels: &["kind", "phase", "scenario"], added: true, created: false, when_empty: Absent }
             "Number of injected faults that took effect on a client.";
         // The group keeps the phase next to the faults.
-        ScenarioPhase: GAUGE "vllm_sim_scenario_phase" { labels: &["phase", "scenario"], added: true, group: Group::Counter, when_empty: Absent }
+        ScenarioPhase: GAUGE "vllm_sim_scenario_phase" { labels: &["phase", "scenario"], added: true, group: MetricPageGroup::Counter, when_empty: Absent }
             "1 for the active phase of the running scenario.";
     }
 
@@ -296,7 +296,7 @@ impl Id {
 /// Returns the family of this name in the list of upstream; without one, the crate does not compile.
 const fn upstream(name: &str) -> Family {
     let mut i = 0;
-    while !is_equal(UPSTREAM[i].name.as_bytes(), name.as_bytes()) {
+    while !is_equal_text(UPSTREAM[i].name.as_bytes(), name.as_bytes()) {
         i += 1;
     }
     Family { since: first_release(SINCE, name), ..UPSTREAM[i] }
@@ -315,7 +315,7 @@ const PYTHON: [(&str, &str); 5] = [
     ("version", "3.12.12"),
 ];
 
-fn offload_config(info: &OffloadInfo) -> Labels {
+fn offload_config(info: &CpuOffloadInfo) -> MetricLabels {
     pairs([
         ("cpu_blocks_per_chunk", info.blocks_per_chunk.to_string()),
         ("cpu_kv_cache_size_bytes", info.bytes.to_string()),
@@ -324,7 +324,7 @@ fn offload_config(info: &OffloadInfo) -> Labels {
     ])
 }
 
-fn simple_offload(info: &OffloadInfo) -> Labels {
+fn simple_offload(info: &CpuOffloadInfo) -> MetricLabels {
     let blocks = info.chunks.to_string();
     let (backend, is_off) = ("cpu", "False");
     pairs([
@@ -335,6 +335,6 @@ fn simple_offload(info: &OffloadInfo) -> Labels {
     ])
 }
 
-fn pairs<T: Into<String>>(labels: impl IntoIterator<Item = (&'static str, T)>) -> Labels {
+fn pairs<T: Into<String>>(labels: impl IntoIterator<Item = (&'static str, T)>) -> MetricLabels {
     labels.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
 }

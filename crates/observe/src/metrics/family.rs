@@ -5,12 +5,12 @@ use std::sync::Arc;
 use prometheus::proto::MetricType;
 
 use super::families::Id;
-use super::settings::{Compat, Settings};
+use super::settings::{MetricsCompat, MetricsSettings};
 use super::upstream::OLDER_HELP;
 use vllm_sim_wire::VllmVersion;
 
 /// Names and values of labels.
-pub(crate) type Labels = Vec<(String, String)>;
+pub(crate) type MetricLabels = Vec<(String, String)>;
 
 /// Topic of a metric family; the families of a topic have one Prometheus collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +29,7 @@ pub(crate) enum Topic {
 
 /// Owner of a metric family's series: each engine, or the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum MetricOwner {
     Engine,
     Server,
 }
@@ -44,7 +44,7 @@ pub(crate) enum Buckets {
 
 /// Appearance of a family without series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WhenEmpty {
+pub(crate) enum EmptyFamilyRendering {
     /// HELP and TYPE are written, also those of `_created`.
     Header,
     /// HELP and TYPE are written if there is one API server.
@@ -54,7 +54,7 @@ pub(crate) enum WhenEmpty {
 
 /// Relation of a family to fake metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Faked {
+pub(crate) enum FakeMetricsEffect {
     /// Fake metrics keep the values of the family.
     Never,
     /// Fake metrics replace the values of the family.
@@ -66,7 +66,7 @@ pub(crate) enum Faked {
 /// Place of a metric family on `/metrics` with several API servers, where families are sorted by
 /// group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Group {
+pub(crate) enum MetricPageGroup {
     Counter,
     Gauge,
     Histogram,
@@ -81,13 +81,13 @@ pub(crate) enum Group {
 pub(crate) struct Family {
     pub(crate) topic: Topic,
     /// The condition under which upstream exposes the family.
-    pub(crate) when: fn(&Settings) -> bool,
+    pub(crate) when: fn(&MetricsSettings) -> bool,
     /// First imitated release with the family.
     pub(crate) since: VllmVersion,
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) kind: MetricType,
-    pub(crate) group: Group,
+    pub(crate) group: MetricPageGroup,
     /// Names of the labels, sorted. A family with the label `engine` or `tp_rank` has series of each
     /// engine, others have series of the server.
     pub(crate) labels: &'static [&'static str],
@@ -99,7 +99,7 @@ pub(crate) struct Family {
     pub(crate) added: bool,
     /// Further labels of an engine's series in a family whose value is always 1; `None`: the engine
     /// has no series.
-    pub(crate) info: Option<fn(&Settings, usize) -> Option<Labels>>,
+    pub(crate) info: Option<fn(&MetricsSettings, usize) -> Option<MetricLabels>>,
     /// Whether the series of one engine are adjacent; else engines vary fastest, as in vLLM.
     pub(crate) by_engine: bool,
     /// Whether one API server exposes creation times in a family `_created`.
@@ -111,12 +111,12 @@ pub(crate) struct Family {
     /// prometheus_client shows the most recent value among processes, and a gauge that was never
     /// set has none.
     pub(crate) hidden_until_step: bool,
-    pub(crate) when_empty: WhenEmpty,
+    pub(crate) when_empty: EmptyFamilyRendering,
     /// Family of the same engine whose values this one has.
     pub(crate) alias: Option<Id>,
     /// Family by whose value, at least 1, the values are divided.
     pub(crate) divisor: Option<Id>,
-    pub(crate) faked: Faked,
+    pub(crate) faked: FakeMetricsEffect,
 }
 
 /// Returns a family whose series exist from the start.
@@ -135,10 +135,10 @@ pub(crate) const fn family(
         help,
         kind,
         group: match kind {
-            MetricType::COUNTER => Group::Counter,
-            MetricType::HISTOGRAM => Group::Histogram,
-            MetricType::SUMMARY => Group::Summary,
-            _ => Group::Gauge,
+            MetricType::COUNTER => MetricPageGroup::Counter,
+            MetricType::HISTOGRAM => MetricPageGroup::Histogram,
+            MetricType::SUMMARY => MetricPageGroup::Summary,
+            _ => MetricPageGroup::Gauge,
         },
         labels,
         buckets,
@@ -149,21 +149,21 @@ pub(crate) const fn family(
         created: !matches!(kind, MetricType::GAUGE),
         hidden_from: usize::MAX,
         hidden_until_step: false,
-        when_empty: WhenEmpty::Header,
+        when_empty: EmptyFamilyRendering::Header,
         alias: None,
         divisor: None,
-        faked: Faked::Never,
+        faked: FakeMetricsEffect::Never,
     }
 }
 
 impl Family {
     /// Returns whether the imitated server exposes the family with these settings.
-    pub(crate) fn is_exposed(&self, settings: &Settings) -> bool {
+    pub(crate) fn is_exposed(&self, settings: &MetricsSettings) -> bool {
         self.since <= settings.version && (self.when)(settings)
     }
 
     /// Returns the HELP text of the family in the imitated release.
-    pub(crate) fn help_text(&self, settings: &Settings) -> &'static str {
+    pub(crate) fn help_text(&self, settings: &MetricsSettings) -> &'static str {
         let older = OLDER_HELP
             .iter()
             .find(|(name, until, _)| *name == self.name && settings.version <= *until);
@@ -173,7 +173,7 @@ impl Family {
     /// Returns the histogram bucket bounds of the metric family.
     ///
     /// **Source:** vLLM `vllm/v1/metrics/buckets.py`.
-    pub(crate) fn bounds(&self, settings: &Settings) -> Arc<[f64]> {
+    pub(crate) fn bucket_bounds(&self, settings: &MetricsSettings) -> Arc<[f64]> {
         let Buckets::Bounds(bounds) = self.buckets else {
             let decades = std::iter::successors(Some(1u64), |decade| Some(decade * 10));
             let bounds = decades.flat_map(|decade| [decade, 2 * decade, 5 * decade]);
@@ -184,27 +184,28 @@ impl Family {
     }
 
     /// Returns the number of series of each owner.
-    pub(crate) fn series_per_owner(&self, settings: &Settings) -> usize {
+    pub(crate) fn series_per_owner(&self, settings: &MetricsSettings) -> usize {
         match self.labels.contains(&"position") {
             true => settings.spec_positions as usize,
             false => self.values.iter().map(|values| values.len()).product(),
         }
     }
 
-    pub(crate) fn owner(&self) -> Owner {
+    pub(crate) fn metric_owner(&self) -> MetricOwner {
         match self.labels.iter().any(|label| matches!(*label, "engine" | "tp_rank")) {
-            true => Owner::Engine,
-            false => Owner::Server,
+            true => MetricOwner::Engine,
+            false => MetricOwner::Server,
         }
     }
 
     /// Returns whether fake metrics have cells of their own for the family.
-    pub(crate) fn is_faked(&self, compat: Compat) -> bool {
-        self.faked == Faked::Always || self.faked == Faked::UnlessLlmd && compat == Compat::Vllm
+    pub(crate) fn is_faked(&self, compat: MetricsCompat) -> bool {
+        self.faked == FakeMetricsEffect::Always
+            || self.faked == FakeMetricsEffect::UnlessLlmd && compat == MetricsCompat::Vllm
     }
 
     /// Returns the name of the family of creation times: a counter loses its `_total`.
-    pub(crate) fn created_name(&self) -> Option<String> {
+    pub(crate) fn creation_time_family_name(&self) -> Option<String> {
         let base = match self.kind {
             MetricType::COUNTER => self.name.strip_suffix("_total"),
             _ => None,
@@ -213,12 +214,12 @@ impl Family {
     }
 
     /// Returns names and values of the labels of one owner's series, if it has one.
-    pub(crate) fn label_values(
+    pub(crate) fn series_labels(
         &self,
-        settings: &Settings,
+        settings: &MetricsSettings,
         owner: usize,
         mut index: usize,
-    ) -> Option<Labels> {
+    ) -> Option<MetricLabels> {
         let mut labels = match self.info {
             Some(info) => info(settings, owner)?,
             None => Vec::new(),
@@ -257,8 +258,8 @@ mod tests {
     #[test]
     fn token_bounds_end_at_the_context_length() {
         let bounds = |max_model_len| {
-            let settings = Settings { max_model_len, ..Settings::default() };
-            Id::RequestPromptTokens.family().bounds(&settings).to_vec()
+            let settings = MetricsSettings { max_model_len, ..MetricsSettings::default() };
+            Id::RequestPromptTokens.family().bucket_bounds(&settings).to_vec()
         };
         assert_eq!(bounds(10), [1.0, 2.0, 5.0, 10.0]);
         assert_eq!(bounds(1024).last(), Some(&1000.0));

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::Metrics;
 use super::families::Id;
-use super::series::Series;
+use super::series::MetricSeries;
 
 pub(super) const SLEEP_FAMILIES: [Id; 2] = [Id::SleepDuration, Id::SleepInFlight];
 pub(super) const WEIGHT_FAMILIES: [Id; 2] = [Id::WeightsDuration, Id::WeightsInFlight];
 
 /// Queue limit exceeded by a rejected request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rejection {
+pub enum RejectionReason {
     /// Limit on the number of queued requests, `--max-num-queued-reqs`.
     QueuedRequests,
     /// Limit on the number of queued prompt tokens, `--max-num-queued-tokens`.
@@ -21,7 +21,7 @@ pub enum Rejection {
 
 /// Form of the reply that the tool-call parser parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToolMode {
+pub enum ToolParserMode {
     /// Streamed reply, one invocation of the tool-call parser per delta.
     Streaming,
     /// Complete reply, one invocation of the tool-call parser per choice.
@@ -30,7 +30,7 @@ pub enum ToolMode {
 
 /// Result of the tool-call parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToolOutcome {
+pub enum ToolParserOutcome {
     /// The parser found a tool call, or a part of one.
     ToolCall,
     /// The parser found only text.
@@ -39,7 +39,7 @@ pub enum ToolOutcome {
 
 /// API of the request whose reply the tool-call parser parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToolRequest {
+pub enum ToolParserApi {
     /// Chat completions API (`/v1/chat/completions`).
     ChatCompletions,
     /// Responses API (`/v1/responses`).
@@ -50,7 +50,7 @@ pub enum ToolRequest {
 
 /// Operation requested by an administrator. Its metric family appears with the first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
+pub enum AdminOperation {
     /// Sleep of the engines (`/sleep`).
     Sleep,
     /// Release of the KV cache's memory.
@@ -71,7 +71,7 @@ pub enum Operation {
     WeightsFinish,
 }
 
-/// Values of the label `operation`, by [`Operation`].
+/// Values of the label `operation`, by [`AdminOperation`].
 const OPERATIONS: [&str; 9] = [
     "sleep",
     "release_kv_cache_memory",
@@ -86,16 +86,16 @@ const OPERATIONS: [&str; 9] = [
 
 impl Metrics {
     /// Counts a request that a queue limit rejected before an engine was chosen for it.
-    pub fn on_rejected(&self, reason: Rejection) {
+    pub fn on_rejected(&self, reason: RejectionReason) {
         self.server.series_cells(Id::Rejections)[reason as usize].add(1.0);
     }
 
     /// Counts `n` invocations of the tool-call parser.
-    pub fn on_tool_parser(
+    pub fn on_tool_parser_invocations(
         &self,
-        mode: ToolMode,
-        outcome: ToolOutcome,
-        request: ToolRequest,
+        mode: ToolParserMode,
+        outcome: ToolParserOutcome,
+        request: ToolParserApi,
         n: u32,
     ) {
         let index = mode as usize * 6 + outcome as usize * 3 + request as usize;
@@ -103,36 +103,38 @@ impl Metrics {
     }
 
     /// Records the start of an administrator's operation; [`Self::operation_ended`] must follow.
-    pub fn operation_started(&self, operation: Operation) {
+    pub fn operation_started(&self, operation: AdminOperation) {
         let [_, in_flight] = self.operation_series(operation, (self.clock)());
         in_flight.add(1.0);
     }
 
     /// Records the end and duration of an administrator's operation, successful or not.
-    pub fn operation_ended(&self, operation: Operation, seconds: f64) {
+    pub fn operation_ended(&self, operation: AdminOperation, seconds: f64) {
         let [duration, in_flight] = self.operation_series(operation, 0.0);
         in_flight.add(-1.0);
         duration.observe(seconds);
     }
 
     /// Returns the series of durations and of operations in flight, shown as created at this time.
-    fn operation_series(&self, operation: Operation, created: f64) -> [Arc<Series>; 2] {
+    fn operation_series(&self, operation: AdminOperation, created: f64) -> [Arc<MetricSeries>; 2] {
         let families = match operation {
-            Operation::Sleep | Operation::ReleaseKvCacheMemory | Operation::Wake => SLEEP_FAMILIES,
+            AdminOperation::Sleep | AdminOperation::ReleaseKvCacheMemory | AdminOperation::Wake => {
+                SLEEP_FAMILIES
+            }
             _ => WEIGHT_FAMILIES,
         };
         let name = OPERATIONS[operation as usize];
         families.map(|id| self.vecs[id as usize].with_label_values(&[name], created))
     }
 
-    /// Records an opened WebSocket; [`Self::socket_closed`] must follow.
-    pub fn socket_opened(&self) {
+    /// Records an opened WebSocket; [`Self::on_websocket_closed`] must follow.
+    pub fn on_websocket_opened(&self) {
         self.server[Id::SocketsActive].add(1.0);
         self.server[Id::SocketsTotal].add(1.0);
     }
 
     /// Records a closed WebSocket and the duration of its connection, in seconds.
-    pub fn socket_closed(&self, seconds: f64) {
+    pub fn on_websocket_closed(&self, seconds: f64) {
         self.server[Id::SocketsActive].add(-1.0);
         self.server[Id::SocketDuration].observe(seconds);
     }

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::families::Id;
-use super::series::{CellVec, Cells};
-use super::settings::{Clock, Settings};
+use super::series::{MetricCellVec, MetricCells};
+use super::settings::{MetricsSettings, UnixClock};
 
 const EXCLUDED: [&str; 6] = ["/metrics", "/health", "/load", "/ping", "/version", "/server_info"];
 /// HTTP methods with a label of their own; `OTHER` counts all other methods.
@@ -20,27 +20,31 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Index of a route template in the `handler` label of HTTP metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HandlerId(u16);
+pub struct HttpHandlerId(u16);
 
 /// Metrics of HTTP requests, by route template, method and status.
 pub struct HttpMetrics {
     /// Route templates; the first one is `none`, for requests without a route.
     handlers: Vec<String>,
     /// Index in `handlers` of each route; `None`: the route is excluded from metrics.
-    routes: HashMap<String, Option<HandlerId>>,
-    requests: Arc<CellVec>,
-    request_sizes: Arc<CellVec>,
-    response_sizes: Arc<CellVec>,
-    durations: Arc<CellVec>,
-    server: Cells,
-    clock: Clock,
+    routes: HashMap<String, Option<HttpHandlerId>>,
+    requests: Arc<MetricCellVec>,
+    request_sizes: Arc<MetricCellVec>,
+    response_sizes: Arc<MetricCellVec>,
+    durations: Arc<MetricCellVec>,
+    server: MetricCells,
+    clock: UnixClock,
 }
 
 impl HttpMetrics {
-    pub(super) fn new(settings: &Settings, vecs: &[Arc<CellVec>], server: &Cells) -> Self {
+    pub(super) fn new(
+        settings: &MetricsSettings,
+        vecs: &[Arc<MetricCellVec>],
+        server: &MetricCells,
+    ) -> Self {
         let routes = &settings.routes;
         let names = ["none"].into_iter().chain(routes.iter().map(String::as_str));
-        let ids = (1..=u16::MAX).map(HandlerId);
+        let ids = (1..=u16::MAX).map(HttpHandlerId);
         let routes = routes.iter().zip(ids).map(|(route, id)| {
             let counted = (!is_excluded(route)).then_some(id);
             (route.clone(), counted)
@@ -60,7 +64,7 @@ impl HttpMetrics {
 
     pub(super) fn restart(&self, now_unix: f64) {
         for vec in [&self.requests, &self.request_sizes, &self.response_sizes, &self.durations] {
-            vec.restart(now_unix);
+            vec.reset_for_restart(now_unix);
         }
     }
 
@@ -69,10 +73,10 @@ impl HttpMetrics {
     /// A route that is not in the settings counts as `none`. So does a path without a route or with
     /// an unknown method: pass the raw path. A path that redirects to the one without trailing
     /// slash is a route of its own.
-    pub fn handler(&self, route: &str) -> Option<HandlerId> {
+    pub fn handler_id(&self, route: &str) -> Option<HttpHandlerId> {
         match self.routes.get(route) {
             Some(known) => *known,
-            None => (!is_excluded(route)).then_some(HandlerId(0)),
+            None => (!is_excluded(route)).then_some(HttpHandlerId(0)),
         }
     }
 
@@ -80,9 +84,9 @@ impl HttpMetrics {
     ///
     /// `request_bytes` and `response_bytes` are those of the content-length headers, or zero
     /// without one (a stream has none).
-    pub fn observe(
+    pub fn observe_request(
         &self,
-        handler: HandlerId,
+        handler: HttpHandlerId,
         method: &str,
         status: u16,
         request_bytes: u64,
@@ -112,39 +116,39 @@ fn is_excluded(route: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ApiServers, Metrics};
+    use super::super::{ApiServerCount, Metrics};
     use super::*;
 
-    fn metrics(api_servers: ApiServers) -> Arc<Metrics> {
+    fn metrics(api_servers: ApiServerCount) -> Arc<Metrics> {
         let routes = ["/v1/completions", "/v1/models/", "/v1/load_lora_adapter"];
-        Metrics::new(Settings {
+        Metrics::new(MetricsSettings {
             routes: routes.map(str::to_owned).to_vec(),
             api_servers,
             runtime_series: false,
             engine_stats: false,
             clock: || 5.0,
-            ..Settings::default()
+            ..MetricsSettings::default()
         })
     }
 
     fn text(metrics: &Metrics) -> String {
         let mut out = String::new();
-        metrics.encode(&mut out, 0.0);
+        metrics.encode_page(&mut out, 0.0);
         out
     }
 
     #[test]
     fn a_series_appears_with_its_first_request() {
-        let metrics = metrics(ApiServers::One);
+        let metrics = metrics(ApiServerCount::One);
         let families = text(&metrics).matches("# TYPE").count();
         assert_eq!(families, 5 + 1, "{}", text(&metrics));
 
-        let http = metrics.http();
+        let http = metrics.http_metrics();
 
-        let route = http.handler("/v1/completions").unwrap();
-        http.observe(route, "POST", 200, 100, 0, 0.2);
-        http.observe(route, "POST", 503, 50, 20, 0.001);
-        http.observe(http.handler("/nowhere").unwrap(), "BREW", 418, 0, 7, 0.0);
+        let route = http.handler_id("/v1/completions").unwrap();
+        http.observe_request(route, "POST", 200, 100, 0, 0.2);
+        http.observe_request(route, "POST", 503, 50, 20, 0.001);
+        http.observe_request(http.handler_id("/nowhere").unwrap(), "BREW", 418, 0, 7, 0.0);
         let text = text(&metrics);
         let series: Vec<_> = text
             .lines()
@@ -183,18 +187,18 @@ mod tests {
 
     #[test]
     fn excluded_paths_are_not_counted() {
-        let metrics = metrics(ApiServers::One);
-        let http = metrics.http();
+        let metrics = metrics(ApiServerCount::One);
+        let http = metrics.http_metrics();
         for route in ["/health", "/metrics", "/load", "/v1/load_lora_adapter", "/server_info"] {
-            assert_eq!(http.handler(route), None, "{route}");
+            assert_eq!(http.handler_id(route), None, "{route}");
         }
-        assert!(http.handler("/v1/unload_lora_adapter").is_some());
-        assert_eq!(http.handler("/v1/models/"), Some(HandlerId(2)));
+        assert!(http.handler_id("/v1/unload_lora_adapter").is_some());
+        assert_eq!(http.handler_id("/v1/models/"), Some(HttpHandlerId(2)));
     }
 
     #[test]
     fn several_processes_show_no_empty_family() {
-        let metrics = metrics(ApiServers::Several);
+        let metrics = metrics(ApiServerCount::Several);
         assert_eq!(text(&metrics).matches("# TYPE").count(), 1);
     }
 }

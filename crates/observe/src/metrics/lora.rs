@@ -13,23 +13,23 @@
 
 use std::sync::Arc;
 
-use super::series::{CellVec, Series};
-use super::settings::{Clock, Compat, Settings};
+use super::series::{MetricCellVec, MetricSeries};
+use super::settings::{MetricsCompat, MetricsSettings, UnixClock};
 
 /// Maximum number of `vllm:lora_requests_info` series; beyond it the least recently set one is
 /// removed.
 const MAX_SERIES: usize = 4096;
 
 /// Series of `vllm:lora_requests_info` of all engines; they have no engine label.
-pub(super) struct LoraInfo {
+pub(super) struct LoraRequestsInfo {
     max_lora: String,
-    vec: Arc<CellVec>,
-    compat: Compat,
-    clock: Clock,
+    vec: Arc<MetricCellVec>,
+    compat: MetricsCompat,
+    clock: UnixClock,
 }
 
-impl LoraInfo {
-    pub(super) fn new(settings: &Settings, vec: Arc<CellVec>) -> Self {
+impl LoraRequestsInfo {
+    pub(super) fn new(settings: &MetricsSettings, vec: Arc<MetricCellVec>) -> Self {
         Self {
             max_lora: settings.lora.unwrap_or(1).to_string(),
             vec,
@@ -40,42 +40,48 @@ impl LoraInfo {
 
     /// Returns the current Unix time, which is the value of a series; llm-d's simulator has whole
     /// seconds.
-    pub(super) fn now(&self) -> f64 {
+    pub(super) fn current_value(&self) -> f64 {
         let unix = (self.clock)();
-        if self.compat == Compat::Llmd { unix.trunc() } else { unix }
+        if self.compat == MetricsCompat::Llmd { unix.trunc() } else { unix }
     }
 
     /// Returns whether a series has these lists of running and waiting adapters and is exposed.
-    fn is_current(&self, series: &Series, [running, waiting]: [&str; 2]) -> bool {
+    fn is_current(&self, series: &MetricSeries, [running, waiting]: [&str; 2]) -> bool {
         let labels = [self.max_lora.as_str(), running, waiting];
-        series.label_values().eq(labels) && series.created().is_some()
+        series.label_values().eq(labels) && series.created_unix_seconds().is_some()
     }
 
     /// Sets the value of the series with these lists, and adds the series if there is none.
-    pub(super) fn set(&self, [running, waiting]: [&str; 2], value: f64) -> Arc<Series> {
+    pub(super) fn set_series_value(
+        &self,
+        [running, waiting]: [&str; 2],
+        value: f64,
+    ) -> Arc<MetricSeries> {
         let series = self.vec.with_label_values(&[&self.max_lora, running, waiting], 0.0);
         series.set(value);
-        series.show(1.0);
+        series.show_series(1.0);
         let all = self.vec.series();
         if all.len() > MAX_SERIES {
             let others = all.iter().filter(|other| !Arc::ptr_eq(other, &series));
             let oldest = others.min_by(|a, b| a.get().total_cmp(&b.get()));
-            self.vec.retain(|series| oldest.is_none_or(|oldest| !std::ptr::eq(series, &**oldest)));
+            self.vec.retain_series(|series| {
+                oldest.is_none_or(|oldest| !std::ptr::eq(series, &**oldest))
+            });
         }
         series
     }
 
     /// Replaces all series by the given ones: running adapters, waiting adapters, value.
-    pub(super) fn replace(&self, series: &[([&str; 2], f64)]) {
-        self.vec.retain(|_| false);
+    pub(super) fn replace_series(&self, series: &[([&str; 2], f64)]) {
+        self.vec.retain_series(|_| false);
         for (lists, value) in series {
-            self.set(*lists, *value);
+            self.set_series_value(*lists, *value);
         }
     }
 
     /// Replaces all series by the one of a server without requests for adapters.
-    pub(super) fn restart(&self) {
-        self.replace(&[(["", ""], self.now())]);
+    pub(super) fn reset_for_restart(&self) {
+        self.replace_series(&[(["", ""], self.current_value())]);
     }
 }
 
@@ -87,23 +93,23 @@ struct AdapterRequests {
 }
 
 /// Counts the sequences of each adapter of one engine, and sets the adapter lists.
-pub(super) struct LoraWriter {
-    info: Arc<LoraInfo>,
+pub(super) struct LoraRequestsWriter {
+    info: Arc<LoraRequestsInfo>,
     /// LoRA adapters with sequences, ordered by their first sequence.
     adapters: Vec<AdapterRequests>,
     /// Most recently set series; while the lists are unchanged, only its time is set.
-    last: Option<Arc<Series>>,
+    last: Option<Arc<MetricSeries>>,
     /// Label values of the series: lists of the running and of the waiting LoRA adapters.
     lists: [String; 2],
 }
 
-impl LoraWriter {
-    pub(super) fn new(info: Arc<LoraInfo>) -> Self {
+impl LoraRequestsWriter {
+    pub(super) fn new(info: Arc<LoraRequestsInfo>) -> Self {
         Self { info, adapters: Vec::new(), last: None, lists: Default::default() }
     }
 
     /// Changes the numbers of running and waiting sequences of an adapter.
-    pub(super) fn count(&mut self, name: &Arc<str>, [running, waiting]: [i32; 2]) {
+    pub(super) fn count_sequences(&mut self, name: &Arc<str>, [running, waiting]: [i32; 2]) {
         let known = self.adapters.iter().position(|adapter| adapter.name == *name);
         let index = known.unwrap_or_else(|| {
             self.adapters.push(AdapterRequests { name: name.clone(), waiting: 0, running: 0 });
@@ -118,14 +124,14 @@ impl LoraWriter {
     }
 
     /// Returns whether a LoRA adapter has running sequences.
-    pub(super) fn has_running(&self, name: &str) -> bool {
+    pub(super) fn has_running_sequences(&self, name: &str) -> bool {
         self.adapters.iter().any(|adapter| *adapter.name == *name && adapter.running > 0)
     }
 
     /// Updates the exposed lists of LoRA adapters that have running or waiting sequences.
-    pub(super) fn show(&mut self) {
+    pub(super) fn show_adapter_lists(&mut self) {
         self.lists.iter_mut().for_each(String::clear);
-        let both = self.info.compat != Compat::Llmd;
+        let both = self.info.compat != MetricsCompat::Llmd;
         for AdapterRequests { name, running, waiting } in &self.adapters {
             for (list, n) in self.lists.iter_mut().zip([*running, *waiting]) {
                 if both || n > 0 {
@@ -136,8 +142,8 @@ impl LoraWriter {
         }
         let lists = self.lists.each_ref().map(String::as_str);
         match self.last.as_ref().filter(|series| self.info.is_current(series, lists)) {
-            Some(series) => series.set(self.info.now()),
-            None => self.last = Some(self.info.set(lists, self.info.now())),
+            Some(series) => series.set(self.info.current_value()),
+            None => self.last = Some(self.info.set_series_value(lists, self.info.current_value())),
         }
     }
 }
@@ -147,15 +153,16 @@ mod tests {
     use super::super::families::Id;
     use super::*;
 
-    fn info(max_lora: u32, compat: Compat) -> Arc<LoraInfo> {
+    fn info(max_lora: u32, compat: MetricsCompat) -> Arc<LoraRequestsInfo> {
         let lora = Some(max_lora);
-        let settings = Settings { lora, compat, clock: || 10.5, ..Settings::default() };
-        let vec = CellVec::new(Id::LoraRequests.family(), &settings);
-        Arc::new(LoraInfo::new(&settings, vec))
+        let settings =
+            MetricsSettings { lora, compat, clock: || 10.5, ..MetricsSettings::default() };
+        let vec = MetricCellVec::new(Id::LoraRequests.family(), &settings);
+        Arc::new(LoraRequestsInfo::new(&settings, vec))
     }
 
     /// Returns the label values and the value of each series.
-    fn text(info: &LoraInfo) -> Vec<String> {
+    fn text(info: &LoraRequestsInfo) -> Vec<String> {
         let series = info.vec.series();
         let lines = series.iter().map(|series| {
             let labels: Vec<_> = series.label_values().collect();
@@ -164,15 +171,15 @@ mod tests {
         lines.collect()
     }
 
-    fn count(writer: &mut LoraWriter, name: &str, running: i32, waiting: i32) {
-        writer.count(&name.into(), [running, waiting]);
-        writer.show();
+    fn count(writer: &mut LoraRequestsWriter, name: &str, running: i32, waiting: i32) {
+        writer.count_sequences(&name.into(), [running, waiting]);
+        writer.show_adapter_lists();
     }
 
     #[test]
     fn vllm_lists_an_adapter_with_a_request_twice_and_keeps_old_series() {
-        let info = info(2, Compat::Vllm);
-        let mut writer = LoraWriter::new(info.clone());
+        let info = info(2, MetricsCompat::Vllm);
+        let mut writer = LoraRequestsWriter::new(info.clone());
         assert!(text(&info).is_empty());
         count(&mut writer, "sql-lora", 1, 0);
         count(&mut writer, "sql-lora", -1, 0);
@@ -182,27 +189,28 @@ mod tests {
 
     #[test]
     fn llm_d_lists_an_adapter_where_it_is_in_whole_seconds() {
-        let info = info(1, Compat::Llmd);
-        let mut writer = LoraWriter::new(info.clone());
-        writer.count(&"a".into(), [2, 0]);
+        let info = info(1, MetricsCompat::Llmd);
+        let mut writer = LoraRequestsWriter::new(info.clone());
+        writer.count_sequences(&"a".into(), [2, 0]);
         count(&mut writer, "b", 1, 3);
         assert_eq!(text(&info), ["1 | a,b | b 10.0"]);
     }
 
     #[test]
     fn engines_share_a_series_and_the_list_is_bounded() {
-        let info = info(1, Compat::Vllm);
-        let (mut one, mut two) = (LoraWriter::new(info.clone()), LoraWriter::new(info.clone()));
-        one.show();
-        two.show();
+        let info = info(1, MetricsCompat::Vllm);
+        let (mut one, mut two) =
+            (LoraRequestsWriter::new(info.clone()), LoraRequestsWriter::new(info.clone()));
+        one.show_adapter_lists();
+        two.show_adapter_lists();
         assert_eq!(text(&info).len(), 1);
         for i in 0..MAX_SERIES {
-            info.set([&i.to_string(), ""], 13.0 + i as f64);
+            info.set_series_value([&i.to_string(), ""], 13.0 + i as f64);
         }
         let all = text(&info);
         assert_eq!(all.len(), MAX_SERIES);
         assert!(all[0].starts_with("1 | 0 | "), "{}", all[0]);
-        one.show();
+        one.show_adapter_lists();
         assert!(text(&info)[MAX_SERIES - 1].starts_with("1 |  |  "));
     }
 }

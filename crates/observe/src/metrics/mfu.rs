@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::engine::EngineMetrics;
 use super::families::Id;
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
-use vllm_sim_engine::latency::{MfuStepLoad, MfuWorkModel};
+use vllm_sim_engine::latency::{MfuStepTokens, MfuWorkModel};
 use vllm_sim_engine::{SchedulerEvent, SimTime};
 
 /// Accumulates the estimated operations and bytes of one engine for the MFU metrics.
@@ -15,19 +15,19 @@ pub struct MfuObserver {
     model: MfuWorkModel,
     /// Whether the engine emits step events; else each output is a step.
     steps: bool,
-    load: MfuStepLoad,
+    load: MfuStepTokens,
 }
 
 impl MfuObserver {
     /// Creates an observer of an engine that runs `model`.
     pub fn new(metrics: Arc<EngineMetrics>, model: MfuWorkModel, steps: bool) -> Self {
-        Self { metrics, model, steps, load: MfuStepLoad::default() }
+        Self { metrics, model, steps, load: MfuStepTokens::default() }
     }
 
     fn flush(&mut self) {
         let load = std::mem::take(&mut self.load);
-        if load.tokens() > 0.0 {
-            let [flops, read, written] = self.model.cost(&load);
+        if load.computed_tokens() > 0.0 {
+            let [flops, read, written] = self.model.step_flops_and_bytes(&load);
             for (id, n) in [(Id::Flops, flops), (Id::ReadBytes, read), (Id::WriteBytes, written)] {
                 self.metrics.cells[id].add(n);
             }

@@ -20,7 +20,7 @@ pub(super) fn push_float(out: &mut String, v: f64) {
     }
 }
 
-pub(super) fn float(v: f64) -> String {
+pub(super) fn format_float(v: f64) -> String {
     let mut out = String::new();
     push_float(&mut out, v);
     out
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn floats_are_formatted_as_in_python() {
         for (v, text) in PYTHON {
-            assert_eq!(float(*v), *text);
+            assert_eq!(format_float(*v), *text);
         }
     }
 
@@ -89,7 +89,7 @@ mod tests {
         fn every_float_reads_back(bits: u64) {
             let v = f64::from_bits(bits);
             prop_assume!(!v.is_nan());
-            prop_assert_eq!(float(v).replace("Inf", "inf").parse::<f64>().unwrap(), v);
+            prop_assert_eq!(format_float(v).replace("Inf", "inf").parse::<f64>().unwrap(), v);
         }
     }
 }

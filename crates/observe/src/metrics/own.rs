@@ -10,12 +10,12 @@ use super::families::Id;
 
 /// Metrics of vllm-sim itself; clones share the values.
 #[derive(Clone)]
-pub(super) struct OwnMetrics {
+pub(super) struct SimulatorMetrics {
     faults: IntCounterVec,
     phase: IntGaugeVec,
 }
 
-impl OwnMetrics {
+impl SimulatorMetrics {
     pub(super) fn new() -> Self {
         const CONSTANT: &str = "names and labels in the list are valid";
         let [faults, phase] = [Id::Faults, Id::ScenarioPhase].map(Id::family);
@@ -27,11 +27,11 @@ impl OwnMetrics {
         }
     }
 
-    pub(super) fn count(&self, kind: &str, scenario: &str, phase: &str) {
+    pub(super) fn count_fault(&self, kind: &str, scenario: &str, phase: &str) {
         self.faults.with_label_values(&[kind, phase, scenario]).inc();
     }
 
-    pub(super) fn set_phase(&self, phase: Option<(&str, &str)>) {
+    pub(super) fn set_scenario_phase(&self, phase: Option<(&str, &str)>) {
         self.phase.reset();
         if let Some((scenario, phase)) = phase {
             self.phase.with_label_values(&[phase, scenario]).set(1);
@@ -39,7 +39,7 @@ impl OwnMetrics {
     }
 }
 
-impl Collector for OwnMetrics {
+impl Collector for SimulatorMetrics {
     fn desc(&self) -> Vec<&Desc> {
         self.faults.desc().into_iter().chain(self.phase.desc()).collect()
     }
@@ -71,21 +71,21 @@ fn label(metric: &Metric, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Metrics, Settings};
+    use super::super::{Metrics, MetricsSettings};
 
     #[test]
     fn faults_are_sorted_by_scenario_and_written_as_other_counters() {
-        let metrics = Metrics::new(Settings {
+        let metrics = Metrics::new(MetricsSettings {
             engine_stats: false,
             runtime_series: false,
-            ..Settings::default()
+            ..MetricsSettings::default()
         });
         metrics.on_fault("stall", "b", "1");
         metrics.on_fault("stall", "a", "2");
         let often = metrics.own.faults.with_label_values(&["cut", "", ""]);
         often.inc_by(1_000_000);
         let mut text = String::new();
-        metrics.encode(&mut text, 0.0);
+        metrics.encode_page(&mut text, 0.0);
         let faults = text.lines().filter(|line| line.starts_with("vllm_sim_faults"));
         assert_eq!(
             faults.collect::<Vec<_>>(),

@@ -15,16 +15,16 @@ use prometheus::Registry;
 use prometheus::core::Collector;
 use prometheus::proto::MetricType;
 
-use super::family::{Family, Topic, WhenEmpty};
-use super::number::float;
-use super::series::{CellCollector, CellVec};
-use super::settings::{ApiServers, Compat, Settings};
-use super::text::{TextWriter, header};
+use super::family::{EmptyFamilyRendering, Family, Topic};
+use super::number::format_float;
+use super::series::{MetricCellCollector, MetricCellVec};
+use super::settings::{ApiServerCount, MetricsCompat, MetricsSettings};
+use super::text::{PrometheusTextWriter, help_and_type_lines};
 
-pub(super) struct Page {
+pub(super) struct MetricsPage {
     registry: Registry,
     entries: Vec<Entry>,
-    api_servers: ApiServers,
+    api_servers: ApiServerCount,
 }
 
 /// Metric family on the page of `/metrics`, with the text around its samples.
@@ -36,15 +36,15 @@ struct Entry {
     created: Option<(String, String)>,
     /// Labels `le` of the histogram's buckets.
     le: Vec<String>,
-    when_empty: WhenEmpty,
+    when_empty: EmptyFamilyRendering,
 }
 
-impl Page {
+impl MetricsPage {
     /// Registers a Prometheus collector for each topic, and one for vllm-sim's own families.
     pub(super) fn new(
-        settings: &Settings,
+        settings: &MetricsSettings,
         families: &[&'static Family],
-        vecs: &[Arc<CellVec>],
+        vecs: &[Arc<MetricCellVec>],
         own: impl Collector + 'static,
     ) -> Self {
         let registry = Registry::new();
@@ -58,7 +58,7 @@ impl Page {
             shown.filter(|vec| vec.family.topic != Topic::Own).cloned().collect();
         vecs.sort_by_key(|vec| vec.family.topic);
         for of_topic in vecs.chunk_by(|a, b| a.family.topic == b.family.topic) {
-            register(Box::new(CellCollector(of_topic.to_vec())));
+            register(Box::new(MetricCellCollector(of_topic.to_vec())));
         }
         register(Box::new(own));
         let entries = families.iter().map(|family| Entry::new(family, settings));
@@ -68,23 +68,23 @@ impl Page {
     /// Appends the text of `/metrics` to `out`.
     pub(super) fn write(&self, out: &mut String) {
         let families = self.registry.gather();
-        let mut writer = TextWriter::new(out, self.api_servers);
+        let mut writer = PrometheusTextWriter::new(out, self.api_servers);
         for entry in &self.entries {
             let name = entry.family.name;
             let found = families.binary_search_by(|family| family.name().cmp(name)).ok();
             let found = found.map(|index| &families[index]);
-            if found.is_some() || entry.when_empty != WhenEmpty::Absent {
+            if found.is_some() || entry.when_empty != EmptyFamilyRendering::Absent {
                 writer.out.push_str(&entry.header);
             }
             if let Some(family) = found {
-                writer.samples(family, &entry.le);
+                writer.write_samples(family, &entry.le);
             }
             if let Some((name, header)) = &entry.created {
-                if found.is_some() || entry.when_empty == WhenEmpty::Header {
+                if found.is_some() || entry.when_empty == EmptyFamilyRendering::Header {
                     writer.out.push_str(header);
                 }
                 if let Some(family) = found {
-                    writer.creation_times(family, name);
+                    writer.write_creation_times(family, name);
                 }
             }
         }
@@ -92,19 +92,20 @@ impl Page {
 }
 
 impl Entry {
-    fn new(family: &'static Family, settings: &Settings) -> Self {
-        let one = settings.api_servers == ApiServers::One;
-        let created = family.created_name().filter(|_| one);
+    fn new(family: &'static Family, settings: &MetricsSettings) -> Self {
+        let one = settings.api_servers == ApiServerCount::One;
+        let created = family.creation_time_family_name().filter(|_| one);
         Self {
             family,
-            header: header(family.name, family.help_text(settings), family.kind),
+            header: help_and_type_lines(family.name, family.help_text(settings), family.kind),
             created: created.map(|name| {
-                let header = header(&name, family.help_text(settings), MetricType::GAUGE);
+                let header =
+                    help_and_type_lines(&name, family.help_text(settings), MetricType::GAUGE);
                 (name, header)
             }),
             le: le_labels(family, settings),
             when_empty: match family.when_empty {
-                WhenEmpty::HeaderOfOneServer if !one => WhenEmpty::Absent,
+                EmptyFamilyRendering::HeaderOfOneServer if !one => EmptyFamilyRendering::Absent,
                 when_empty => when_empty,
             },
         }
@@ -115,11 +116,12 @@ impl Entry {
 ///
 /// Whole-number bounds are formatted as in Python (`1.0`); with llm-d's rules as in Go (`1`), in
 /// families that exist from the start.
-fn le_labels(family: &Family, settings: &Settings) -> Vec<String> {
-    let whole = settings.compat == Compat::Llmd && family.when_empty == WhenEmpty::Header;
-    let bounds = family.bounds(settings);
+fn le_labels(family: &Family, settings: &MetricsSettings) -> Vec<String> {
+    let whole =
+        settings.compat == MetricsCompat::Llmd && family.when_empty == EmptyFamilyRendering::Header;
+    let bounds = family.bucket_bounds(settings);
     let texts = bounds.iter().map(|bound| {
-        let text = float(*bound);
+        let text = format_float(*bound);
         let bound = text.strip_suffix(".0").filter(|_| whole).unwrap_or(&text);
         format!("le=\"{bound}\"")
     });

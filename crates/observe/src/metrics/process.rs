@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 use rustix::param;
 
 use super::families::Id;
-use super::series::Cells;
+use super::series::MetricCells;
 
 /// Cache time of the number of open files, in seconds: counting lists a directory.
 const OPEN_FILES_CACHE_S: f64 = 1.0;
 
-pub(super) struct ProcessInfo {
+pub(super) struct ProcessMetrics {
     boot: Option<f64>,
     max_fds: Option<f64>,
     /// Unix time of the last count of open files, and their number.
@@ -27,7 +27,7 @@ pub(super) struct ProcessInfo {
     restarted_at: Mutex<Option<(f64, f64)>>,
 }
 
-impl ProcessInfo {
+impl ProcessMetrics {
     pub(super) fn new() -> Self {
         Self {
             boot: word_after("/proc/stat", "btime"),
@@ -51,16 +51,16 @@ impl ProcessInfo {
     }
 
     /// Records a simulated restart at this Unix time.
-    pub(super) fn restart(&self, now_unix: f64) {
+    pub(super) fn record_restart(&self, now_unix: f64) {
         let cpu = self.stat().map_or(0.0, |[cpu, ..]| cpu);
         *self.restarted_at.lock() = Some((now_unix, cpu));
     }
 
     /// Sets the families `process_*` to the values of this Unix time.
-    pub(super) fn refresh(&self, cells: &Cells, now_unix: f64) {
+    pub(super) fn refresh_process_metrics(&self, cells: &MetricCells, now_unix: f64) {
         let set = |id: Id, value: f64| {
             cells[id].set(value);
-            cells[id].show(now_unix);
+            cells[id].show_series(now_unix);
         };
         if let Some([cpu, start, size, resident]) = self.stat() {
             let (start, before) = self.restarted_at.lock().unwrap_or((start, 0.0));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn this_process_is_described() {
-        let process = ProcessInfo::new();
+        let process = ProcessMetrics::new();
         let [_, start, size, resident] = process.stat().unwrap();
         assert!(resident > 100_000.0 && size >= resident);
         assert!(start > 1.5e9, "{start}");
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn open_files_are_counted_once_a_second() {
-        let process = ProcessInfo::new();
+        let process = ProcessMetrics::new();
         let before = process.open_fds(10.0).unwrap();
         *process.fds.lock() = Some((10.0, before + 1000.0));
         assert_eq!(process.open_fds(10.9), Some(before + 1000.0));

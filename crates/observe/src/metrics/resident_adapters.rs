@@ -9,12 +9,12 @@
 use std::sync::Arc;
 
 use super::families::Id;
-use super::series::{CellVec, Cells, Series};
-use super::settings::Settings;
+use super::series::{MetricCellVec, MetricCells, MetricSeries};
+use super::settings::MetricsSettings;
 
 /// Number of LoRA adapters that the memories of one engine hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AdapterSlots {
+pub struct LoraSlotCounts {
     /// Number of adapter slots on the GPU, `--max-loras`.
     pub gpu: usize,
     /// Number of adapters in CPU memory, `--max-cpu-loras`; at least [`Self::gpu`].
@@ -23,14 +23,14 @@ pub struct AdapterSlots {
 
 /// LoRA adapters in the memories of one engine, the least recently used first.
 #[derive(Debug)]
-pub(super) struct AdapterCache {
-    slots: AdapterSlots,
+pub(super) struct ResidentLoraAdapters {
+    slots: LoraSlotCounts,
     gpu: Vec<Arc<str>>,
     cpu: Vec<Arc<str>>,
 }
 
-impl AdapterCache {
-    pub(super) fn new(slots: AdapterSlots) -> Self {
+impl ResidentLoraAdapters {
+    pub(super) fn new(slots: LoraSlotCounts) -> Self {
         Self { slots, gpu: Vec::new(), cpu: Vec::new() }
     }
 
@@ -75,18 +75,23 @@ fn touch(
 }
 
 /// Series of `vllm:lora_adapter_loaded` of all engines of a server.
-pub(super) struct LoadedAdapterSeries {
-    vec: Arc<CellVec>,
+pub(super) struct LoadedLoraSeries {
+    vec: Arc<MetricCellVec>,
     model: String,
 }
 
-impl LoadedAdapterSeries {
-    pub(super) fn new(settings: &Settings, vec: Arc<CellVec>) -> Self {
+impl LoadedLoraSeries {
+    pub(super) fn new(settings: &MetricsSettings, vec: Arc<MetricCellVec>) -> Self {
         Self { vec, model: settings.model_name.clone() }
     }
 
     /// Exposes the LoRA adapters of one engine in place of those that it exposed before.
-    pub(super) fn show(&self, engine: &str, cells: &Cells, adapters: &AdapterCache) {
+    pub(super) fn show_adapters(
+        &self,
+        engine: &str,
+        cells: &MetricCells,
+        adapters: &ResidentLoraAdapters,
+    ) {
         cells[Id::GpuLoras].set(adapters.gpu.len() as f64);
         cells[Id::CpuLoras].set(adapters.cpu.len() as f64);
         cells[Id::MaxGpuLoras].set(adapters.slots.gpu as f64);
@@ -96,8 +101,9 @@ impl LoadedAdapterSeries {
             [&**name, engine, level, self.model.as_str(), "false"]
         });
         let rows: Vec<[&str; 5]> = rows.collect();
-        let shows = |one: &Series, row: &[&str; 5]| one.label_values().eq(row.iter().copied());
-        self.vec.retain(|one| {
+        let shows =
+            |one: &MetricSeries, row: &[&str; 5]| one.label_values().eq(row.iter().copied());
+        self.vec.retain_series(|one| {
             one.label_values().nth(1) != Some(engine) || rows.iter().any(|row| shows(one, row))
         });
         for row in &rows {
@@ -113,7 +119,7 @@ mod tests {
     /// Returns the adapters on the GPU and in CPU memory after these uses; `running` cannot be
     /// evicted.
     fn after(uses: &[&str], running: &str) -> (String, String) {
-        let mut cache = AdapterCache::new(AdapterSlots { gpu: 2, cpu: 3 });
+        let mut cache = ResidentLoraAdapters::new(LoraSlotCounts { gpu: 2, cpu: 3 });
         for name in uses {
             cache.use_adapter(&Arc::from(*name), |adapter| adapter == running);
         }

@@ -10,31 +10,35 @@ use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType, Summary,
 };
 
-use super::cell::Cell;
+use super::cell::MetricCell;
 use super::families::Id;
-use super::family::{Family, Owner};
-use super::settings::{ApiServers, Settings};
+use super::family::{Family, MetricOwner};
+use super::settings::{ApiServerCount, MetricsSettings};
 
 /// Cells of one engine, or of the server, for every family of a list; clones share the cells.
 #[derive(Debug, Clone)]
-pub(crate) struct Cells {
+pub(crate) struct MetricCells {
     families: &'static [Family],
-    cells: Box<[Arc<[Cell]>]>,
+    cells: Box<[Arc<[MetricCell]>]>,
 }
 
-impl Cells {
+impl MetricCells {
     /// Creates the cells of an owner's families.
-    pub(crate) fn new(families: &'static [Family], settings: &Settings, owner: Owner) -> Self {
-        let none: Arc<[Cell]> = Arc::new([]);
+    pub(crate) fn new(
+        families: &'static [Family],
+        settings: &MetricsSettings,
+        owner: MetricOwner,
+    ) -> Self {
+        let none: Arc<[MetricCell]> = Arc::new([]);
         let cells = families.iter().map(|family| {
-            let own = family.alias.is_none() && !family.added && family.owner() == owner;
+            let own = family.alias.is_none() && !family.added && family.metric_owner() == owner;
             if own { family.cells(settings) } else { none.clone() }
         });
         Self { families, cells: cells.collect() }
     }
 
     /// Returns cells for fake metrics, separate from these with the engine's real values.
-    pub(super) fn for_fake_metrics(&self, settings: &Settings) -> Self {
+    pub(super) fn for_fake_metrics(&self, settings: &MetricsSettings) -> Self {
         let cells = self.iter().map(|(family, real)| match family.is_faked(settings.compat) {
             true => family.cells(settings),
             false => real.clone(),
@@ -43,56 +47,56 @@ impl Cells {
     }
 
     /// Returns each family with its cells.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static Family, &Arc<[Cell]>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static Family, &Arc<[MetricCell]>)> {
         self.families.iter().zip(&self.cells)
     }
 
     /// Returns the cells of a family, by the values of its labels.
-    pub(crate) fn series_cells(&self, id: impl Into<usize>) -> &[Cell] {
+    pub(crate) fn series_cells(&self, id: impl Into<usize>) -> &[MetricCell] {
         &self.cells[id.into()]
     }
 
     /// Sets the gauges of a family, and shows them if they were hidden until then.
-    pub(super) fn set_shown(&self, id: Id, values: &[f64]) {
+    pub(super) fn set_and_show_gauges(&self, id: Id, values: &[f64]) {
         for (cell, value) in self.series_cells(id).iter().zip(values) {
             cell.set(*value);
-            cell.show(1.0);
+            cell.show_series(1.0);
         }
     }
 
     /// Zeroes what a process restart loses, at this Unix time; gauges keep their values.
-    pub(crate) fn restart(&self, now_unix: f64) {
+    pub(crate) fn reset_for_restart(&self, now_unix: f64) {
         for (family, cells) in self.iter() {
             for (i, cell) in cells.iter().enumerate() {
                 match (family.kind, i >= family.hidden_from) {
-                    (MetricType::GAUGE, true) => cell.hide(),
+                    (MetricType::GAUGE, true) => cell.hide_series(),
                     (MetricType::GAUGE, false) => {}
-                    (_, true) => cell.reset(0.0),
-                    (_, false) => cell.reset(now_unix),
+                    (_, true) => cell.reset_series(0.0),
+                    (_, false) => cell.reset_series(now_unix),
                 }
             }
         }
     }
 }
 
-impl<I: Into<usize>> Index<I> for Cells {
-    type Output = Cell;
+impl<I: Into<usize>> Index<I> for MetricCells {
+    type Output = MetricCell;
 
-    fn index(&self, id: I) -> &Cell {
+    fn index(&self, id: I) -> &MetricCell {
         &self.cells[id.into()][0]
     }
 }
 
 impl Family {
-    fn cells(&self, settings: &Settings) -> Arc<[Cell]> {
-        let bounds = self.bounds(settings);
-        let no_step = self.hidden_until_step && settings.api_servers == ApiServers::Several;
+    fn cells(&self, settings: &MetricsSettings) -> Arc<[MetricCell]> {
+        let bounds = self.bucket_bounds(settings);
+        let no_step = self.hidden_until_step && settings.api_servers == ApiServerCount::Several;
         let created = (settings.clock)();
         let cells = (0..self.series_per_owner(settings)).map(|i| {
-            let cell = Cell::new(self.kind, &bounds);
+            let cell = MetricCell::new(self.kind, &bounds);
             cell.set(f64::from(u8::from(self.info.is_some())));
             if i < self.hidden_from && !no_step {
-                cell.show(created);
+                cell.show_series(created);
             }
             cell
         });
@@ -102,27 +106,27 @@ impl Family {
 
 /// One metric series: its labels, and the cells that it reads.
 #[derive(Debug)]
-pub(crate) struct Series {
+pub(crate) struct MetricSeries {
     /// Place of the series in the family's part of the page.
     position: i64,
     /// Labels, sorted by name, as in the text.
     labels: Vec<LabelPair>,
     /// Cells of the family, and the index of the series among them.
-    cells: (Arc<[Cell]>, usize),
+    cells: (Arc<[MetricCell]>, usize),
     /// Cells of another family, if any: the value of the series is divided by that of its cell, at
     /// least 1.
-    divisors: Option<Arc<[Cell]>>,
+    divisors: Option<Arc<[MetricCell]>>,
 }
 
-impl Deref for Series {
-    type Target = Cell;
+impl Deref for MetricSeries {
+    type Target = MetricCell;
 
-    fn deref(&self) -> &Cell {
+    fn deref(&self) -> &MetricCell {
         &self.cells.0[self.cells.1]
     }
 }
 
-impl Series {
+impl MetricSeries {
     /// Returns the values of the labels, in the order of their names.
     pub(super) fn label_values(&self) -> impl Iterator<Item = &str> {
         self.labels.iter().map(LabelPair::value)
@@ -148,18 +152,18 @@ fn label_pairs<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<
 }
 
 /// Series of one family, as in a vector of `prometheus`. A scrape takes no lock.
-pub(crate) struct CellVec {
+pub(crate) struct MetricCellVec {
     pub(super) family: &'static Family,
     desc: Desc,
     bounds: Arc<[f64]>,
-    series: ArcSwap<Vec<Arc<Series>>>,
+    series: ArcSwap<Vec<Arc<MetricSeries>>>,
     /// Lock held to change the list of series.
     changing: Mutex<()>,
 }
 
-impl CellVec {
+impl MetricCellVec {
     /// Creates a family without series.
-    pub(super) fn new(family: &'static Family, settings: &Settings) -> Arc<Self> {
+    pub(super) fn new(family: &'static Family, settings: &MetricsSettings) -> Arc<Self> {
         let desc = Desc::new(
             family.name.to_owned(),
             family.help_text(settings).to_owned(),
@@ -169,7 +173,7 @@ impl CellVec {
         Arc::new(Self {
             family,
             desc: desc.expect("names, labels and HELP texts in the list are valid"),
-            bounds: family.bounds(settings),
+            bounds: family.bucket_bounds(settings),
             series: ArcSwap::default(),
             changing: Mutex::default(),
         })
@@ -178,16 +182,16 @@ impl CellVec {
     /// Creates the families of a list, each with the series that exist from the start.
     pub(crate) fn of_list(
         families: &'static [Family],
-        settings: &Settings,
-        engines: &[Cells],
-        server: &Cells,
+        settings: &MetricsSettings,
+        engines: &[MetricCells],
+        server: &MetricCells,
     ) -> Vec<Arc<Self>> {
         let vecs = families.iter().enumerate().map(|(id, family)| {
             let vec = Self::new(family, settings);
             if !family.added && family.is_exposed(settings) {
-                let owners = match family.owner() {
-                    Owner::Engine => engines,
-                    Owner::Server => std::slice::from_ref(server),
+                let owners = match family.metric_owner() {
+                    MetricOwner::Engine => engines,
+                    MetricOwner::Server => std::slice::from_ref(server),
                 };
                 let mut series = vec.first_series(id, settings, owners);
                 // `Registry::gather` sorts series by the values of their labels.
@@ -199,7 +203,12 @@ impl CellVec {
         vecs.collect()
     }
 
-    fn first_series(&self, id: usize, settings: &Settings, owners: &[Cells]) -> Vec<Arc<Series>> {
+    fn first_series(
+        &self,
+        id: usize,
+        settings: &MetricsSettings,
+        owners: &[MetricCells],
+    ) -> Vec<Arc<MetricSeries>> {
         let family = self.family;
         let per_owner = family.series_per_owner(settings);
         let series = (0..per_owner * owners.len()).filter_map(|i| {
@@ -207,10 +216,10 @@ impl CellVec {
                 true => (i / per_owner, i % per_owner),
                 false => (i % owners.len(), i / owners.len()),
             };
-            let labels = family.label_values(settings, owner, index)?;
+            let labels = family.series_labels(settings, owner, index)?;
             let labels = labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
             let cells = |id: usize| owners[owner].cells[id].clone();
-            Some(Arc::new(Series {
+            Some(Arc::new(MetricSeries {
                 position: i as i64,
                 labels: label_pairs(labels),
                 cells: (cells(family.alias.map_or(id, Id::into)), index),
@@ -221,11 +230,11 @@ impl CellVec {
     }
 
     /// Returns the series in the list.
-    pub(super) fn series(&self) -> Arc<Vec<Arc<Series>>> {
+    pub(super) fn series(&self) -> Arc<Vec<Arc<MetricSeries>>> {
         self.series.load_full()
     }
 
-    fn find(&self, values: &[&str]) -> Option<Arc<Series>> {
+    fn find(&self, values: &[&str]) -> Option<Arc<MetricSeries>> {
         let all = self.series.load();
         all.iter().find(|one| one.label_values().eq(values.iter().copied())).cloned()
     }
@@ -234,21 +243,21 @@ impl CellVec {
     /// not in the list.
     ///
     /// It is shown as created at this Unix time if it was hidden; zero leaves it as it is.
-    pub(super) fn with_label_values(&self, values: &[&str], created: f64) -> Arc<Series> {
+    pub(super) fn with_label_values(&self, values: &[&str], created: f64) -> Arc<MetricSeries> {
         let found = self.find(values).unwrap_or_else(|| {
             let _changing = self.changing.lock();
-            self.find(values).unwrap_or_else(|| self.add(values))
+            self.find(values).unwrap_or_else(|| self.add_series(values))
         });
-        found.show(created);
+        found.show_series(created);
         found
     }
 
-    fn add(&self, values: &[&str]) -> Arc<Series> {
+    fn add_series(&self, values: &[&str]) -> Arc<MetricSeries> {
         let mut series = self.series().to_vec();
-        let added = Arc::new(Series {
+        let added = Arc::new(MetricSeries {
             position: series.last().map_or(0, |last| last.position + 1),
             labels: label_pairs(self.family.labels.iter().copied().zip(values.iter().copied())),
-            cells: (Arc::new([Cell::new(self.family.kind, &self.bounds)]), 0),
+            cells: (Arc::new([MetricCell::new(self.family.kind, &self.bounds)]), 0),
             divisors: None,
         });
         series.push(added.clone());
@@ -258,29 +267,29 @@ impl CellVec {
 
     /// Hides and removes the series for which `keeps` returns false; code that holds one may still
     /// use it.
-    pub(super) fn retain(&self, keeps: impl Fn(&Series) -> bool) {
+    pub(super) fn retain_series(&self, keeps: impl Fn(&MetricSeries) -> bool) {
         let _changing = self.changing.lock();
         let series = self.series();
         let (kept, gone): (Vec<_>, Vec<_>) = series.iter().cloned().partition(|s| keeps(s));
         self.series.store(Arc::new(kept));
-        gone.iter().for_each(|series| series.hide());
+        gone.iter().for_each(|series| series.hide_series());
     }
 
     /// Zeroes all added series and keeps them, because concurrent calls may hold their cells; gauges
     /// are hidden. Creation time zero hides all.
-    pub(super) fn restart(&self, created: f64) {
+    pub(super) fn reset_for_restart(&self, created: f64) {
         for series in self.series.load().iter() {
             match self.family.kind {
-                MetricType::GAUGE => series.hide(),
-                _ => series.reset(created),
+                MetricType::GAUGE => series.hide_series(),
+                _ => series.reset_series(created),
             }
         }
     }
 
     /// Returns a series as the [page](super::page) expects it: with its position in the family as
     /// timestamp. What is no gauge has its creation time as gauge.
-    fn metric(&self, series: &Series) -> Option<Metric> {
-        let created = series.created()?;
+    fn metric(&self, series: &MetricSeries) -> Option<Metric> {
+        let created = series.created_unix_seconds()?;
         let mut metric = Metric::from_label(series.labels.clone());
         metric.set_timestamp_ms(series.position);
         let mut gauge = Gauge::default();
@@ -289,7 +298,7 @@ impl CellVec {
             MetricType::HISTOGRAM => metric.set_histogram(self.histogram(series)),
             MetricType::SUMMARY => {
                 let mut summary = Summary::default();
-                summary.set_sample_count(series.buckets().sum());
+                summary.set_sample_count(series.bucket_counts().sum());
                 summary.set_sample_sum(series.value());
                 metric.set_summary(summary);
             }
@@ -304,11 +313,11 @@ impl CellVec {
         Some(metric)
     }
 
-    fn histogram(&self, cell: &Cell) -> Histogram {
+    fn histogram(&self, cell: &MetricCell) -> Histogram {
         let (mut histogram, sum) = (Histogram::default(), cell.get());
         let mut total = 0;
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
-        let buckets = bounds.zip(cell.buckets()).map(|(bound, n)| {
+        let buckets = bounds.zip(cell.bucket_counts()).map(|(bound, n)| {
             let mut bucket = Bucket::default();
             total += n;
             bucket.set_upper_bound(bound);
@@ -333,9 +342,9 @@ impl CellVec {
 }
 
 /// Prometheus collector of the metric families of one topic.
-pub(super) struct CellCollector(pub(super) Vec<Arc<CellVec>>);
+pub(super) struct MetricCellCollector(pub(super) Vec<Arc<MetricCellVec>>);
 
-impl Collector for CellCollector {
+impl Collector for MetricCellCollector {
     fn desc(&self) -> Vec<&Desc> {
         self.0.iter().map(|vec| &vec.desc).collect()
     }

@@ -6,18 +6,18 @@ use super::fake::FakeMetrics;
 use vllm_sim_wire::VllmVersion;
 
 /// Source of the Unix time, in seconds.
-pub type Clock = fn() -> f64;
+pub type UnixClock = fn() -> f64;
 
 /// Returns the system time, in Unix seconds.
 #[expect(clippy::disallowed_methods, reason = "an edge: wall-clock times are part of the text")]
-pub fn wall_clock() -> f64 {
+pub fn unix_time_seconds() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
 }
 
 /// Project to imitate where vLLM, llm-d-inference-sim and SGLang differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Compat {
+pub enum MetricsCompat {
     /// vLLM: an adapter with requests is listed as running and as waiting; tool calls and remote
     /// decodes count as `stop` and `length`.
     #[default]
@@ -31,7 +31,7 @@ pub enum Compat {
 
 /// Selection of the exposed metric series, and their labels.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct MetricsSettings {
     /// First served model name; series of requests for adapters have it as label, too.
     pub model_name: String,
     /// Values of the label `engine`, one per data-parallel rank.
@@ -39,11 +39,11 @@ pub struct Settings {
     /// Context length, in tokens; limits the bucket bounds of length histograms.
     pub max_model_len: u32,
     /// Families of open pull requests of vLLM that are exposed (`--preview`).
-    pub previews: MetricPreviews,
+    pub previews: MetricPreviewFeatures,
     /// Value of `--max-loras`; `None`: no adapters are enabled.
     pub lora: Option<u32>,
     /// Project to imitate where vLLM and llm-d-inference-sim differ.
-    pub compat: Compat,
+    pub compat: MetricsCompat,
     /// vLLM release whose families are exposed.
     pub version: VllmVersion,
     /// Whether deprecated names of metrics are exposed too.
@@ -65,32 +65,32 @@ pub struct Settings {
     /// Whether KV blocks of prompts may come through a KV connector.
     pub kv_consumer: bool,
     /// CPU memory tier for KV blocks, if offloading is configured.
-    pub offload: Option<OffloadInfo>,
+    pub offload: Option<CpuOffloadInfo>,
     /// Labels of `cache_config_info` per engine, without `engine`
     /// ([`cache_config_labels`](super::cache_config_labels)).
     pub cache_config: Vec<Vec<(String, String)>>,
     /// Whether `python_*` and `process_*` are exposed; never with several processes.
     pub runtime_series: bool,
     /// Number of API server processes that the text of `/metrics` describes.
-    pub api_servers: ApiServers,
+    pub api_servers: ApiServerCount,
     /// Route templates under which HTTP requests are counted, including those that redirect
     /// (`/v1/models/`).
     pub routes: Vec<String>,
     /// Fake metrics, and the interval at which functions of time are updated.
     pub fake: Option<(FakeMetrics, Duration)>,
     /// Source of the Unix time, in seconds.
-    pub clock: Clock,
+    pub clock: UnixClock,
 }
 
-impl Default for Settings {
+impl Default for MetricsSettings {
     fn default() -> Self {
         Self {
             model_name: String::new(),
             engines: vec!["0".to_owned()],
             max_model_len: 1024,
-            previews: MetricPreviews::default(),
+            previews: MetricPreviewFeatures::default(),
             lora: None,
-            compat: Compat::Vllm,
+            compat: MetricsCompat::Vllm,
             version: VllmVersion::default(),
             legacy: false,
             finish_reason_label: false,
@@ -104,17 +104,17 @@ impl Default for Settings {
             offload: None,
             cache_config: Vec::new(),
             runtime_series: true,
-            api_servers: ApiServers::One,
+            api_servers: ApiServerCount::One,
             routes: Vec::new(),
             fake: None,
-            clock: wall_clock,
+            clock: unix_time_seconds,
         }
     }
 }
 
 /// Metric families of open pull requests of vLLM (`--preview`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MetricPreviews {
+pub struct MetricPreviewFeatures {
     /// Whether the used fraction of the KV cache's token slots is exposed.
     pub token_usage: bool,
     /// Whether the LoRA adapters in memory are exposed.
@@ -126,7 +126,7 @@ pub struct MetricPreviews {
 /// With several, there are no `_created`, `python_*` and `process_*` series and no families without
 /// series. Families are grouped by type, and sums come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ApiServers {
+pub enum ApiServerCount {
     /// One API server process.
     #[default]
     One,
@@ -136,7 +136,7 @@ pub enum ApiServers {
 
 /// Description of a CPU memory tier for KV blocks, on `/metrics`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OffloadInfo {
+pub struct CpuOffloadInfo {
     /// Whether the CPU memory tier belongs to a `SimpleCPUOffloadConnector`.
     pub simple: bool,
     /// Number of GPUs of one engine, each of which copies its part of the blocks.

@@ -5,10 +5,10 @@
 use prometheus::proto::{Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::number::push_float;
-use super::settings::ApiServers;
+use super::settings::ApiServerCount;
 
 /// Returns the HELP and TYPE lines of a metric family.
-pub(super) fn header(name: &str, help: &str, kind: MetricType) -> String {
+pub(super) fn help_and_type_lines(name: &str, help: &str, kind: MetricType) -> String {
     let help = help.replace('\\', "\\\\").replace('\n', "\\n");
     let kind = match kind {
         MetricType::COUNTER => "counter",
@@ -23,9 +23,9 @@ pub(super) fn header(name: &str, help: &str, kind: MetricType) -> String {
 ///
 /// The writer keeps the labels and number that it rendered last, because consecutive lines often
 /// have equal ones.
-pub(super) struct TextWriter<'f, 'o> {
+pub(super) struct PrometheusTextWriter<'f, 'o> {
     pub(super) out: &'o mut String,
-    api_servers: ApiServers,
+    api_servers: ApiServerCount,
     rendered: &'f [LabelPair],
     labels: String,
     /// Labels of a bucket that are sorted before and after the label `le`.
@@ -33,8 +33,8 @@ pub(super) struct TextWriter<'f, 'o> {
     number: (f64, String),
 }
 
-impl<'f, 'o> TextWriter<'f, 'o> {
-    pub(super) fn new(out: &'o mut String, api_servers: ApiServers) -> Self {
+impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
+    pub(super) fn new(out: &'o mut String, api_servers: ApiServerCount) -> Self {
         let mut writer = Self {
             out,
             api_servers,
@@ -48,7 +48,7 @@ impl<'f, 'o> TextWriter<'f, 'o> {
     }
 
     /// Writes the samples of a metric family; `le` has the label of each histogram bucket.
-    pub(super) fn samples(&mut self, family: &'f MetricFamily, le: &[String]) {
+    pub(super) fn write_samples(&mut self, family: &'f MetricFamily, le: &[String]) {
         let name = family.name();
         for metric in in_order(family) {
             self.set_labels(metric.get_label());
@@ -66,7 +66,7 @@ impl<'f, 'o> TextWriter<'f, 'o> {
     }
 
     /// Writes the creation times of a family's series, under the family name `name`.
-    pub(super) fn creation_times(&mut self, family: &'f MetricFamily, name: &str) {
+    pub(super) fn write_creation_times(&mut self, family: &'f MetricFamily, name: &str) {
         for metric in in_order(family) {
             self.set_labels(metric.get_label());
             self.line(name, "", metric.get_gauge().get_value());
@@ -76,7 +76,7 @@ impl<'f, 'o> TextWriter<'f, 'o> {
     /// Writes a histogram's buckets, count and sum; with several API servers its sum, buckets and
     /// count.
     fn histogram(&mut self, name: &str, histogram: &Histogram, le: &[String]) {
-        if self.api_servers == ApiServers::Several {
+        if self.api_servers == ApiServerCount::Several {
             self.line(name, "_sum", histogram.get_sample_sum());
         }
         let [before, after] = &self.around_le;
@@ -91,7 +91,7 @@ impl<'f, 'o> TextWriter<'f, 'o> {
             self.number(count as f64);
         }
         self.line(name, "_count", histogram.get_sample_count() as f64);
-        if self.api_servers == ApiServers::One {
+        if self.api_servers == ApiServerCount::One {
             self.line(name, "_sum", histogram.get_sample_sum());
         }
     }
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    fn text(api_servers: ApiServers) -> String {
+    fn text(api_servers: ApiServerCount) -> String {
         let delay = HistogramOpts::new("delay_seconds", "A delay.").buckets(vec![0.5, 1.0]);
         let delay = Histogram::with_opts(delay.const_label("model", "m").const_label("a", "x"));
         let delay = delay.unwrap();
@@ -197,8 +197,12 @@ mod tests {
         let le = [r#"le="0.5""#, r#"le="1.0""#].map(str::to_owned);
         let mut text = String::new();
         for family in delay.collect().iter().chain(&events.collect()) {
-            text.push_str(&header(family.name(), family.help(), family.get_field_type()));
-            TextWriter::new(&mut text, api_servers).samples(family, &le);
+            text.push_str(&help_and_type_lines(
+                family.name(),
+                family.help(),
+                family.get_field_type(),
+            ));
+            PrometheusTextWriter::new(&mut text, api_servers).write_samples(family, &le);
         }
         text
     }
@@ -217,7 +221,7 @@ delay_seconds_bucket{a="x",le="1.0",model="m"} 1.0
 delay_seconds_count{a="x",model="m"} 2.0
 delay_seconds_sum{a="x",model="m"} 9.7
 "#;
-        assert_eq!(text(ApiServers::One), format!("{expected}{EVENTS}"));
+        assert_eq!(text(ApiServerCount::One), format!("{expected}{EVENTS}"));
     }
 
     #[test]
@@ -229,6 +233,6 @@ delay_seconds_bucket{a="x",le="0.5",model="m"} 0.0
 delay_seconds_bucket{a="x",le="1.0",model="m"} 1.0
 delay_seconds_count{a="x",model="m"} 2.0
 "#;
-        assert_eq!(text(ApiServers::Several), format!("{expected}{EVENTS}"));
+        assert_eq!(text(ApiServerCount::Several), format!("{expected}{EVENTS}"));
     }
 }

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use super::families::Id;
-use super::series::Cells;
-use super::settings::OffloadInfo;
-use vllm_sim_engine::kv::HostChunkCounts;
+use super::series::MetricCells;
+use super::settings::CpuOffloadInfo;
+use vllm_sim_engine::kv::HostCacheChunkCounts;
 use vllm_sim_engine::{HostCacheEvent, HostCopyDirection};
 
 /// Assumed time to post a NIXL transfer, and additional time per descriptor, in seconds.
@@ -16,7 +16,7 @@ const POST: (f64, f64) = (100e-6, 0.5e-6);
 
 /// Parameters for the metrics of a NIXL transfer of a prompt's KV cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct NixlTransfer {
+pub struct NixlTransferShape {
     /// Number of GPUs of the engine, each of which reads its own part of the blocks.
     pub workers: u32,
     /// Number of tokens per KV block.
@@ -27,10 +27,10 @@ pub struct NixlTransfer {
     pub regions: u32,
 }
 
-impl NixlTransfer {
+impl NixlTransferShape {
     /// Records the NIXL transfer of a prompt of `tokens` tokens; all GPUs read their parts at the
     /// same time.
-    pub(super) fn record(&self, cells: &Cells, tokens: u32, took: Duration) {
+    pub(super) fn record_transfer(&self, cells: &MetricCells, tokens: u32, took: Duration) {
         let blocks = f64::from(tokens.div_ceil(self.block_size.max(1)));
         let descriptors = blocks * f64::from(self.regions);
         let took = took.as_secs_f64();
@@ -48,13 +48,13 @@ impl NixlTransfer {
 }
 
 /// Records the copies between the GPU and CPU memory of one engine.
-pub(super) struct OffloadRecorder {
+pub(super) struct CpuOffloadRecorder {
     workers: u32,
     bytes_per_block: f64,
 }
 
-impl OffloadRecorder {
-    pub(super) fn new(info: &OffloadInfo) -> Self {
+impl CpuOffloadRecorder {
+    pub(super) fn new(info: &CpuOffloadInfo) -> Self {
         let [chunks, blocks] = [info.chunks, info.blocks_per_chunk].map(|n| f64::from(n.max(1)));
         Self {
             workers: info.workers.max(1),
@@ -62,10 +62,15 @@ impl OffloadRecorder {
         }
     }
 
-    pub(super) fn record(&self, cells: &Cells, event: &HostCacheEvent, now: f64) {
+    pub(super) fn record_host_cache_event(
+        &self,
+        cells: &MetricCells,
+        event: &HostCacheEvent,
+        now: f64,
+    ) {
         let add_shown = |id: Id, n: f64| {
             cells[id].add(n);
-            cells[id].show(now);
+            cells[id].show_series(now);
         };
         match event {
             HostCacheEvent::Copied { direction, bytes, took } => {
@@ -102,8 +107,8 @@ impl OffloadRecorder {
 }
 
 /// Sets the gauges of the CPU memory tier.
-pub(super) fn set_host_chunks(cells: &Cells, counts: &HostChunkCounts) {
-    let HostChunkCounts { total, used, storing, loading } = *counts;
+pub(super) fn set_host_chunk_gauges(cells: &MetricCells, counts: &HostCacheChunkCounts) {
+    let HostCacheChunkCounts { total, used, storing, loading } = *counts;
     if total == 0 {
         return;
     }
@@ -117,7 +122,7 @@ pub(super) fn set_host_chunks(cells: &Cells, counts: &HostChunkCounts) {
 
 /// Returns metric names and totals of the copies to and from CPU memory since the start, for the
 /// log.
-pub(super) fn host_copy_totals(cells: &Cells) -> Vec<(&'static str, f64)> {
+pub(super) fn host_copy_totals(cells: &MetricCells) -> Vec<(&'static str, f64)> {
     let ids = [Id::StoreBytes, Id::StoreTime, Id::LoadBytes, Id::LoadTime, Id::AllocationFailures];
     ids.map(|id| (id.family().name, cells[id].get())).to_vec()
 }

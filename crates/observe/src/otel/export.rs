@@ -20,7 +20,7 @@ use opentelemetry_otlp::{
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use vllm_sim_http_client::{
-    CertificateVerification, Connector, PooledHttpClient, ServerEndpoint, TlsSetupError,
+    CertificateVerification, HttpConnector, HttpServerEndpoint, PooledHttpClient, TlsSetupError,
 };
 
 use super::protocol::OtlpProtocol;
@@ -132,7 +132,7 @@ impl HttpExportClient {
         let secure = uri.scheme() == Some(&Scheme::HTTPS);
         let no_host = || wrong("it has no host".to_owned());
         let authority = uri.authority().ok_or_else(no_host)?;
-        let endpoint = ServerEndpoint::new(secure, authority).ok_or_else(no_host)?;
+        let endpoint = HttpServerEndpoint::new(secure, authority).ok_or_else(no_host)?;
         let trust = authorities.map_or(
             CertificateVerification::PublicAuthorities,
             CertificateVerification::Authorities,
@@ -142,7 +142,7 @@ impl HttpExportClient {
             None => (None, authority.as_str()),
         };
         Ok(Self {
-            client: PooledHttpClient::new(Connector::new(endpoint, &trust)?),
+            client: PooledHttpClient::new(HttpConnector::new(endpoint, &trust)?),
             host: host.to_owned(),
             credentials: user.map(|user| format!("Basic {}", STANDARD.encode(user))),
             runtime: Handle::current(),
@@ -168,7 +168,7 @@ impl HttpClient for HttpExportClient {
         }
         let client = self.client.clone();
         let sent = async move {
-            timeout(EXPORT_TIMEOUT, client.fetch_body(request, MAX_RESPONSE_BYTES)).await
+            timeout(EXPORT_TIMEOUT, client.fetch_response_body(request, MAX_RESPONSE_BYTES)).await
         };
         Ok(self.runtime.spawn(sent).await???)
     }

@@ -17,4 +17,4 @@ mod spans;
 pub use export::OtlpError;
 pub use protocol::OtlpProtocol;
 #[cfg(feature = "otel")]
-pub use spans::{SpanObserver, TraceExporter};
+pub use spans::{RequestSpanObserver, TraceExporter};

@@ -48,9 +48,9 @@ impl TraceExporter {
 
     /// Creates an observer that exports the spans of one engine; `started` is the Unix time at the
     /// zero of the engine's clock, in seconds.
-    pub fn observe_engine(&self, started: f64) -> SpanObserver {
+    pub fn observe_engine(&self, started: f64) -> RequestSpanObserver {
         let started = Duration::try_from_secs_f64(started).unwrap_or_default();
-        SpanObserver { tracer: self.tracer.clone(), started: UNIX_EPOCH + started }
+        RequestSpanObserver { tracer: self.tracer.clone(), started: UNIX_EPOCH + started }
     }
 
     /// Sends queued spans and closes the connection. Blocks up to the timeout of one export.
@@ -63,12 +63,12 @@ impl TraceExporter {
 
 /// Creates a trace span for each finished sequence of one engine.
 #[derive(Debug)]
-pub struct SpanObserver {
+pub struct RequestSpanObserver {
     tracer: SdkTracer,
     started: SystemTime,
 }
 
-impl SpanObserver {
+impl RequestSpanObserver {
     fn to_wall_clock(&self, at: SimTime) -> SystemTime {
         self.started + Duration::from_nanos(at.as_nanos())
     }
@@ -132,7 +132,7 @@ impl SpanObserver {
     }
 }
 
-impl EngineObserver for SpanObserver {
+impl EngineObserver for RequestSpanObserver {
     fn on_sequence_event(
         &mut self,
         at: SimTime,

@@ -5,7 +5,7 @@
 use prometheus::proto::MetricType;
 
 use crate::metrics::families::families;
-use crate::metrics::family::WhenEmpty::Absent;
+use crate::metrics::family::EmptyFamilyRendering::Absent;
 use crate::metrics::family::{Buckets, Family, Topic, family};
 
 const TIME_TO_FIRST_TOKEN: Buckets = Buckets::Bounds(&[

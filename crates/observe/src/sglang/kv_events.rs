@@ -7,7 +7,7 @@
 //! `srt/mem_cache/events.py`.
 
 use crate::kv_events::msgpack::MsgpackWriter;
-use vllm_sim_engine::{BlockPlan, ExtraKey, SchedulerEvent};
+use vllm_sim_engine::{ExtraKey, PlannedKvBlocks, SchedulerEvent};
 
 /// Storage medium in KV events of pages (KV blocks) on the GPU.
 const MEDIUM: &str = "GPU";
@@ -38,7 +38,7 @@ struct PageLabels<'a> {
 }
 
 /// Encodes the payload of one KV event message; `ts` is in Unix seconds.
-pub(crate) fn encode_batch(events: &[SchedulerEvent], ts: f64, rank: u32) -> Vec<u8> {
+pub(crate) fn encode_sglang_batch(events: &[SchedulerEvent], ts: f64, rank: u32) -> Vec<u8> {
     let mut shown = Vec::new();
     for event in events {
         match event {
@@ -63,7 +63,12 @@ pub(crate) fn encode_batch(events: &[SchedulerEvent], ts: f64, rank: u32) -> Vec
     w.into_bytes()
 }
 
-fn push_stored<'a>(plan: &'a BlockPlan, from: u32, to: u32, shown: &mut Vec<SglangEvent<'a>>) {
+fn push_stored<'a>(
+    plan: &'a PlannedKvBlocks,
+    from: u32,
+    to: u32,
+    shown: &mut Vec<SglangEvent<'a>>,
+) {
     let (from, to) = (from as usize, (to as usize).min(plan.keys.len()));
     let size = plan.block_size as usize;
     let adapter = plan.lora.as_ref().map(|(_, name)| &**name);
@@ -142,29 +147,33 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use vllm_sim_engine::kv::{BlockHashConfig, BlockHasher, ExtraKeys, HashAlgo, LoraAdapter};
+    use vllm_sim_engine::kv::{
+        BlockHashAlgorithm, BlockHashConfig, BlockHashExtraKeys, BlockHasher, LoraAdapter,
+    };
     use vllm_sim_engine::{BlockKey, LoraId};
 
-    fn plan(extras: &ExtraKeys, session: Option<&str>) -> Arc<BlockPlan> {
+    fn plan(extras: &BlockHashExtraKeys, session: Option<&str>) -> Arc<PlannedKvBlocks> {
         let hasher = BlockHasher::new(BlockHashConfig {
-            algo: HashAlgo::Sglang,
+            algo: BlockHashAlgorithm::Sglang,
             block_size: 2,
             keep_tokens: true,
             ..BlockHashConfig::default()
         });
-        let plan = hasher.block_plan(&[1, 200, 300, 70_000, 5, 6], extras);
-        Arc::new(BlockPlan { session: session.map(Into::into), ..plan })
+        let plan = hasher.plan_kv_blocks(&[1, 200, 300, 70_000, 5, 6], extras);
+        Arc::new(PlannedKvBlocks { session: session.map(Into::into), ..plan })
     }
 
     /// The expected bytes come from msgspec 0.22 and the classes of SGLang 0.5.23.
     #[test]
     fn events_are_those_of_sglang() {
-        let salted = ExtraKeys { salt: Some("pepper".into()), ..ExtraKeys::default() };
+        let salted =
+            BlockHashExtraKeys { salt: Some("pepper".into()), ..BlockHashExtraKeys::default() };
         let adapter = LoraAdapter { id: LoraId(1), name: "sql".into(), path: "/a".into() };
-        let adapted = ExtraKeys { lora: Some(adapter), ..ExtraKeys::default() };
-        let (plain, salted) = (plan(&ExtraKeys::default(), None), plan(&salted, Some("s-1")));
+        let adapted = BlockHashExtraKeys { lora: Some(adapter), ..BlockHashExtraKeys::default() };
+        let (plain, salted) =
+            (plan(&BlockHashExtraKeys::default(), None), plan(&salted, Some("s-1")));
         let adapted = plan(&adapted, None);
-        let stored = |plan: &Arc<BlockPlan>, from, to| SchedulerEvent::Stored {
+        let stored = |plan: &Arc<PlannedKvBlocks>, from, to| SchedulerEvent::Stored {
             plan: Arc::clone(plan),
             from,
             to,
@@ -181,7 +190,7 @@ mod tests {
             stored(&salted, 1, 2),
             stored(&adapted, 0, 1),
         ];
-        let payload = encode_batch(&events, 1_700_000_000.5, 1);
+        let payload = encode_sglang_batch(&events, 1_700_000_000.5, 1);
         let hex: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
             hex,

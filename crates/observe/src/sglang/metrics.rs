@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use super::families::{FAMILIES, Id};
 use crate::metrics::families::FAMILIES as VLLM_FAMILIES;
-use crate::metrics::family::{Family, Owner, Topic};
-use crate::metrics::series::{CellVec, Cells};
-use crate::metrics::settings::Settings;
+use crate::metrics::family::{Family, MetricOwner, Topic};
+use crate::metrics::series::{MetricCellVec, MetricCells};
+use crate::metrics::settings::MetricsSettings;
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SequenceEndReason, SimTime};
 
@@ -22,7 +22,7 @@ const DECODE_LOG_INTERVAL: u32 = 40;
 
 /// Lengths and times of a request that ended, as SGLang's tokenizer manager counts them.
 #[derive(Debug, Clone, Copy)]
-pub struct SglangRequest {
+pub struct FinishedSglangRequest {
     /// Whether the response was streamed.
     pub streaming: bool,
     /// Whether the output was constrained by a grammar.
@@ -43,19 +43,19 @@ pub struct SglangRequest {
 #[derive(Clone)]
 pub struct SglangMetrics {
     /// Metric values of SGLang's tokenizer manager.
-    server: Cells,
+    server: MetricCells,
     /// Metric values of SGLang's scheduler of each rank.
-    engines: Vec<Cells>,
+    engines: Vec<MetricCells>,
     page_size: u32,
-    pub(crate) vecs: Vec<Arc<CellVec>>,
+    pub(crate) vecs: Vec<Arc<MetricCellVec>>,
 }
 
 impl SglangMetrics {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        let server = Cells::new(FAMILIES, settings, Owner::Server);
+    pub(crate) fn new(settings: &MetricsSettings) -> Self {
+        let server = MetricCells::new(FAMILIES, settings, MetricOwner::Server);
         let ranks = settings.engines.iter();
         let engines: Vec<_> =
-            ranks.map(|_| Cells::new(FAMILIES, settings, Owner::Engine)).collect();
+            ranks.map(|_| MetricCells::new(FAMILIES, settings, MetricOwner::Engine)).collect();
         let block_size = settings.cache_config.first().and_then(|labels| {
             let found = labels.iter().find(|(name, _)| name == "block_size");
             found.and_then(|(_, size)| size.parse().ok())
@@ -65,7 +65,7 @@ impl SglangMetrics {
             cells[Id::PageSize].set(page_size.into());
             cells[Id::ContextLength].set(settings.max_model_len.into());
         }
-        let vecs = CellVec::of_list(FAMILIES, settings, &engines, &server);
+        let vecs = MetricCellVec::of_list(FAMILIES, settings, &engines, &server);
         Self { server, engines, page_size, vecs }
     }
 
@@ -77,13 +77,16 @@ impl SglangMetrics {
 
     /// Resets the counters and histograms, as a process restart does.
     pub(crate) fn restart(&self, now_unix: f64) {
-        self.engines.iter().chain([&self.server]).for_each(|cells| cells.restart(now_unix));
+        self.engines
+            .iter()
+            .chain([&self.server])
+            .for_each(|cells| cells.reset_for_restart(now_unix));
     }
 
     /// Counts a request whose response has ended.
     ///
     /// **Source:** `TokenizerMetricsCollector.observe_one_finished_request`.
-    pub fn on_finished(&self, request: &SglangRequest) {
+    pub fn on_finished(&self, request: &FinishedSglangRequest) {
         let (prompt, output) = (f64::from(request.prompt_tokens), f64::from(request.output_tokens));
         let cached = f64::from(request.cached_tokens.min(request.prompt_tokens));
         let streaming = usize::from(request.streaming);
@@ -112,7 +115,7 @@ impl SglangMetrics {
     /// Returns the observer of the engine of a data-parallel rank.
     ///
     /// # Panics
-    /// Panics if [`Settings::engines`] has no such rank.
+    /// Panics if [`MetricsSettings::engines`] has no such rank.
     pub fn observer(&self, rank: usize) -> SglangObserver {
         SglangObserver {
             engine: self.engines[rank].clone(),
@@ -127,23 +130,23 @@ impl SglangMetrics {
     pub fn gauge(&self, name: &str, rank: usize) -> f64 {
         let named = |family: &Family| family.name.strip_prefix("sglang:") == Some(name);
         let id = FAMILIES.iter().position(named);
-        let cell = |cells: &Cells| cells.series_cells(id?).first().map(|cell| cell.get());
+        let cell = |cells: &MetricCells| cells.series_cells(id?).first().map(|cell| cell.get());
         self.engines.get(rank).and_then(cell).unwrap_or(0.0)
     }
 }
 
 /// Adds to a counter, which appears with its first value.
-fn add(cells: &Cells, id: Id, series: usize, n: f64) {
+fn add(cells: &MetricCells, id: Id, series: usize, n: f64) {
     let cell = &cells.series_cells(id)[series];
     cell.add(n);
-    cell.show(1.0);
+    cell.show_series(1.0);
 }
 
 /// Observes a value in a histogram, which appears with its first value.
-fn observe(cells: &Cells, id: Id, series: usize, value: f64) {
+fn observe(cells: &MetricCells, id: Id, series: usize, value: f64) {
     let cell = &cells.series_cells(id)[series];
     cell.observe(value);
-    cell.show(1.0);
+    cell.show_series(1.0);
 }
 
 /// Tokens and steps since the generation throughput was last computed.
@@ -157,7 +160,7 @@ struct DecodeWindow {
 /// Updates the metrics that SGLang's scheduler owns, from the events of one engine.
 pub struct SglangObserver {
     metrics: SglangMetrics,
-    engine: Cells,
+    engine: MetricCells,
     decode: DecodeWindow,
     /// Time of the last prefill batch, with its cached tokens and all its prompt tokens.
     hits: (SimTime, u64, u64),

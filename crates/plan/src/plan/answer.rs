@@ -1,7 +1,7 @@
 //! Answers the question of a plan in one line, with the costs of the cheapest deployment.
 
 use super::report::PlanReport;
-use super::search::SimulatedTrial;
+use super::search::SimulatedDeploymentTrial;
 use vllm_sim_replay::report::group_thousands;
 
 /// Hours of a month in prices: a year of 8,760 hours has twelve.
@@ -19,7 +19,7 @@ pub(super) struct DeploymentCost {
 
 impl DeploymentCost {
     /// Computes the cost of a run's deployment from its cost per hour.
-    pub(super) fn new(per_hour: f64, trial: &SimulatedTrial) -> Self {
+    pub(super) fn new(per_hour: f64, trial: &SimulatedDeploymentTrial) -> Self {
         let per_million = |rate: f64| (rate > 0.0).then(|| per_hour * 1e6 / (rate * 3600.0));
         Self {
             per_hour,
@@ -45,15 +45,15 @@ impl DeploymentCost {
 impl PlanReport {
     /// Returns the answer in one line: GPUs, workers, traffic of a fixed number of workers,
     /// latencies and costs; `None` without one.
-    pub(super) fn answer_line(&self) -> Option<String> {
-        let (row, found) = self.best_trial()?;
+    pub(super) fn deployment_answer_line(&self) -> Option<String> {
+        let (row, found) = self.best_candidate_and_trial()?;
         let group = row.pools.as_ref()?;
         let gpu = group.provenance.gpu.as_deref();
         let mut text = format!(
             "Answer: {} {} in {}",
             found.gpus,
             gpu.unwrap_or("GPUs"),
-            found.workers.without_groups(group).count_in_words()
+            found.workers.with_groups_split(group).worker_count_in_words()
         );
         if !row.label.is_empty() {
             text.push_str(&format!(" ({})", row.label));
@@ -61,12 +61,12 @@ impl PlanReport {
         if self.question.fixed_workers.is_some() {
             text.push_str(&format!("; serves {:.3} times the traffic", found.traffic));
         }
-        let latencies = self.bounded_latencies(found);
+        let latencies = self.displayed_latencies(found);
         if !latencies.is_empty() {
             text.push_str(&format!("; {}", latencies.join(", ")));
         }
         if let Some(prices) = &self.prices {
-            let cost = row.cost_of(found).description(&prices.currency);
+            let cost = row.cost_of_trial(found).description(&prices.currency);
             text.push_str(&format!("; {cost}"));
         }
         Some(text)

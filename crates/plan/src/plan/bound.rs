@@ -51,12 +51,12 @@ impl LatencyPercentileBound {
     }
 
     /// Returns the title of the bound's column in tables.
-    pub(super) fn column_title(&self) -> String {
+    pub(super) fn table_column_title(&self) -> String {
         format!("{} p{} ms", self.metric_label(), self.percent)
     }
 
     /// Returns the key of the bounded percentile in a report summary.
-    pub(super) fn summary_key(&self) -> String {
+    pub(super) fn report_summary_key(&self) -> String {
         let metric = match self.curve {
             "E2E" => "e2e_latency".to_owned(),
             curve => curve.to_lowercase(),
@@ -74,7 +74,7 @@ impl LatencyPercentileBound {
     }
 
     /// Returns a message if the percentile in the report exceeds the bound.
-    pub(super) fn missed_message(&self, report: &ReplayReport) -> Option<String> {
+    pub(super) fn missed_bound_message(&self, report: &ReplayReport) -> Option<String> {
         let value = self.percentile_ms(report)?;
         (value > self.most_ms).then(|| {
             format!(
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!((bound.curve, bound.percent, bound.most_ms), ("TTFT", 99.5, 500.0));
         for (text, title) in [("itl-p99=5", "single gap p99 ms"), ("tpot-p99=5", "ITL p99 ms")] {
             let bound: LatencyPercentileBound = text.parse().expect("is a bound");
-            assert_eq!(bound.column_title(), title);
+            assert_eq!(bound.table_column_title(), title);
         }
         for text in ["ttft", "ttft-p101=5", "ttft-p9=0", "foo-p9=1"] {
             assert!(text.parse::<LatencyPercentileBound>().is_err(), "{text}");

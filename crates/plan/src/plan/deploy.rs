@@ -2,7 +2,7 @@
 
 use serde_json::{Map, json};
 
-use super::search::SimulatedTrial;
+use super::search::SimulatedDeploymentTrial;
 use vllm_sim_command_line::shell_quote;
 use vllm_sim_config::{FlagKind, all_effective_flags, is_vllm_serve_flag};
 use vllm_sim_replay_cli::WorkerPools;
@@ -38,13 +38,13 @@ pub(super) struct DeploymentCommands<'a> {
 impl<'a> DeploymentCommands<'a> {
     /// Returns the deployment of a simulated run; `None` if no `--model` was given, or its workers
     /// have different settings.
-    pub(super) fn new(pools: &'a WorkerPools, trial: &SimulatedTrial) -> Option<Self> {
+    pub(super) fn new(pools: &'a WorkerPools, trial: &SimulatedDeploymentTrial) -> Option<Self> {
         let model = pools.about.iter().find(|(name, _)| name == "--model");
         let (_, model) = model.filter(|_| pools.has_one_worker_kind)?;
         Some(Self {
             flags: &pools.about,
             model,
-            servers: trial.workers.workers_of_kinds(pools),
+            servers: trial.workers.prefill_and_other_workers(pools),
             ranks: pools.ranks.1,
             router: &pools.router,
         })
@@ -98,7 +98,7 @@ impl<'a> DeploymentCommands<'a> {
     }
 
     /// Returns the deployment's numbers of prefill servers and of all other servers.
-    pub(super) fn server_counts(&self) -> (u32, u32) {
+    pub(super) fn prefill_and_serving_counts(&self) -> (u32, u32) {
         self.servers
     }
 

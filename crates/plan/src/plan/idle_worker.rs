@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 
-use vllm_sim_engine::latency::{BatchWork, LatencyModel, Roofline};
+use vllm_sim_engine::latency::{BatchWork, LatencyModel, RooflineModel};
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 use vllm_sim_random::mix_u64_pair;
 use vllm_sim_replay::report::LatencySlo;
 use vllm_sim_replay::workload::{PromptTokenRun, SessionTurn, TurnPrompt, WorkloadSource};
@@ -33,7 +33,7 @@ pub(super) fn infeasible_reason(
     let LatencyModel::Roofline(roofline) = &engine.latency else {
         return Ok(None);
     };
-    if !slo.has_any_bound()
+    if !slo.has_any_latency_bound()
         || !roofline.step_time_grows_with_batch()
         || engine.speculation.is_some()
     {
@@ -166,8 +166,8 @@ impl SharedPrefixes {
 /// Returns lower bounds of TTFT, mean inter-token latency and E2E latency of a request, in
 /// milliseconds.
 fn min_latencies_ms(
-    engine: &VllmConfig,
-    roofline: &Roofline,
+    engine: &VllmSchedulerConfig,
+    roofline: &RooflineModel,
     turn: &SessionTurn,
     (fresh, cached): (u32, u32),
 ) -> [f64; 3] {
@@ -175,7 +175,7 @@ fn min_latencies_ms(
     let ms = |batch: &BatchWork| engine.step_time(batch).as_secs_f64() * 1e3;
     // Excludes all-reduce and MoE time: it can be shorter in small chunks than in large ones.
     let chunk_ms = |batch: &BatchWork| {
-        let parts = roofline.step_breakdown(batch);
+        let parts = roofline.step_time_breakdown(batch);
         ms(batch) * (1.0 - (parts.all_reduce + parts.moe) / parts.total_us())
     };
     let prompt = fresh.saturating_add(cached);
@@ -186,12 +186,12 @@ fn min_latencies_ms(
         batch.add_prompt_chunk(new, past, window);
         let own = chunk_ms(&batch);
         // Next to a decode, the kernels of a prompt start faster.
-        batch.add_decode(1, 1, window);
+        batch.add_decoding_sequence(1, 1, window);
         first += own.min(chunk_ms(&batch));
         past += new;
     }
     let mut batch = BatchWork::default();
-    batch.add_decode(prompt.saturating_add(1), 1, window);
+    batch.add_decoding_sequence(prompt.saturating_add(1), 1, window);
     let room = engine.max_model_len.saturating_sub(prompt);
     let gaps = turn.output.min(room).saturating_sub(1);
     let gap = if gaps > 0 { ms(&batch) } else { 0.0 };

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::search::DeploymentCandidate;
-use crate::grid::GridAxis;
+use crate::grid::FlagGridAxis;
 use vllm_sim_command_line::UsageError;
 use vllm_sim_config::ConfigError;
 use vllm_sim_replay_cli::PoolArgs;
@@ -53,7 +53,7 @@ pub(super) const LAYOUT_FLAG_NAMES: [&str; 3] =
 ///
 /// **Source:** llm-d `guides/p2p-kv-cache-sharing/benchmark-results/gpt-oss-120b-h200.md`: 2,048
 /// tokens take 49 ms, 49,152 take 550 ms, of which the front end has 3.2 us a token.
-pub(super) const TRANSFER_GB_PER_S: u32 = 10;
+pub(super) const DEFAULT_KV_TRANSFER_GB_PER_S: u32 = 10;
 
 /// Sizes of tensor and data parallelism in the search.
 const SIZES: [u32; 6] = [1, 2, 4, 8, 16, 32];
@@ -80,7 +80,7 @@ const TRANSFERS: [&str; 3] =
 
 /// Search over the parallelism of a model.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LayoutSearch {
+pub(super) struct ParallelLayoutSearch {
     splits: bool,
     is_transfer_typed: bool,
     max_gpus: u32,
@@ -89,19 +89,19 @@ pub(super) struct LayoutSearch {
 }
 
 /// Candidates of a layout search, and notes about layouts that were refused.
-pub(super) struct SearchedLayouts {
+pub(super) struct ParallelLayoutCandidates {
     pub(super) candidates: Vec<DeploymentCandidate>,
     pub(super) notes: Vec<String>,
 }
 
-impl LayoutSearch {
+impl ParallelLayoutSearch {
     /// Returns the layout search if the flags name a GPU and no parallelism; else `None`.
     ///
     /// `typed` has the flags of `serve` that the command line, files and variables set.
     pub(super) fn new(
         pools: &PoolArgs,
         max_gpus: u32,
-        axes: &[GridAxis],
+        axes: &[FlagGridAxis],
         typed: &[(String, String)],
     ) -> Option<Self> {
         let is_typed = |name: &str| {
@@ -131,13 +131,13 @@ impl LayoutSearch {
     ///
     /// # Errors
     /// The error of the smallest layout if all are refused.
-    pub(super) fn build_candidates(
+    pub(super) fn build_layout_candidates(
         self,
         build: &dyn Fn(ParallelLayout, &[String]) -> Result<DeploymentCandidate>,
-    ) -> Result<SearchedLayouts> {
+    ) -> Result<ParallelLayoutCandidates> {
         // Ranks of a model without experts are servers of their own.
         let datas = if self.has_experts { &SIZES[..] } else { &SIZES[..1] };
-        let mut all = SearchedLayouts { candidates: Vec::new(), notes: Vec::new() };
+        let mut all = ParallelLayoutCandidates { candidates: Vec::new(), notes: Vec::new() };
         let mut refused = None;
         for (index, world) in WORLDS.into_iter().enumerate() {
             let least = if index == 0 { 1 } else { world };
@@ -176,7 +176,7 @@ impl LayoutSearch {
     /// layouts become notes.
     fn add_splits(
         self,
-        all: &mut SearchedLayouts,
+        all: &mut ParallelLayoutCandidates,
         build: &dyn Fn(ParallelLayout, &[String]) -> Result<DeploymentCandidate>,
     ) -> Result<()> {
         let fitting = all.candidates.iter().filter(|it| it.pools.is_ok());
@@ -188,7 +188,7 @@ impl LayoutSearch {
             }
             let mut flags = layout.flags();
             if !self.is_transfer_typed {
-                flags.push(format!("--kv-transfer-bandwidth={TRANSFER_GB_PER_S}"));
+                flags.push(format!("--kv-transfer-bandwidth={DEFAULT_KV_TRANSFER_GB_PER_S}"));
             }
             match build(layout, &flags) {
                 Ok(candidate) => all.candidates.push(candidate),
@@ -218,8 +218,9 @@ fn is_usage(error: &anyhow::Error) -> bool {
 /// Returns whether a tensor-parallel size is refused because it does not divide the attention heads.
 fn divides_no_heads(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<ConfigError>();
-    error
-        .is_some_and(|error| matches!(error.without_warnings(), ConfigError::UndividedHeads { .. }))
+    error.is_some_and(|error| {
+        matches!(error.error_without_warnings(), ConfigError::UndividedHeads { .. })
+    })
 }
 
 #[cfg(test)]
@@ -259,14 +260,14 @@ mod tests {
     }
 
     /// Searches layouts of up to 8 GPUs; the split of tensor-parallel size 2 has an error.
-    fn search(error: impl Fn() -> anyhow::Error) -> Result<SearchedLayouts> {
-        let search = LayoutSearch {
+    fn search(error: impl Fn() -> anyhow::Error) -> Result<ParallelLayoutCandidates> {
+        let search = ParallelLayoutSearch {
             splits: true,
             is_transfer_typed: false,
             max_gpus: 8,
             has_experts: false,
         };
-        search.build_candidates(&|layout, _| match layout {
+        search.build_layout_candidates(&|layout, _| match layout {
             ParallelLayout { tensor: 2, split: true, .. } => Err(error()),
             layout => Ok(candidate(layout)),
         })

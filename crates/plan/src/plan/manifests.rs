@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::report::PlanReport;
-use servers::{DeployedServers, WRITTEN_BY};
+use servers::{DeployedServers, WRITTEN_BY_PLAN_COMMENT};
 use vllm_sim_command_line::{outputs, refuse};
 
 /// Maximum number of GPUs of a server that one pod can have.
@@ -33,15 +33,23 @@ const TARGETS: [Target; 4] = [
     Target {
         file: kubernetes::FILE_NAME,
         apply: kubernetes::APPLY_COMMAND,
-        render: kubernetes::render_file,
+        render: kubernetes::render_manifest_file,
     },
     Target {
         file: production_stack::FILE_NAME,
         apply: production_stack::APPLY_COMMAND,
-        render: production_stack::render_file,
+        render: production_stack::render_helm_values_file,
     },
-    Target { file: llmd::FILE_NAME, apply: llmd::APPLY_COMMAND, render: llmd::render_file },
-    Target { file: kserve::FILE_NAME, apply: kserve::APPLY_COMMAND, render: kserve::render_file },
+    Target {
+        file: llmd::FILE_NAME,
+        apply: llmd::APPLY_COMMAND,
+        render: llmd::render_helm_values_file,
+    },
+    Target {
+        file: kserve::FILE_NAME,
+        apply: kserve::APPLY_COMMAND,
+        render: kserve::render_manifest_file,
+    },
 ];
 
 /// Names and texts of the files for the cheapest deployment of a plan; `None` for a file that is
@@ -52,14 +60,14 @@ impl DeploymentFiles {
     /// Describes the cheapest deployment of a plan; `None` if there is none, or its model is
     /// unknown.
     pub(super) fn from_plan(plan: &PlanReport) -> Option<Self> {
-        let answer = plan.answer_line()?;
-        let (row, found) = plan.best_trial()?;
+        let answer = plan.deployment_answer_line()?;
+        let (row, found) = plan.best_candidate_and_trial()?;
         let pools = row.pools.as_ref()?;
         let commands = plan.best_deployment_commands()?;
         let servers =
             DeployedServers::new(&commands, found.gpus, pools.provenance.vllm_version.as_deref());
         let mut page = format!(
-            "<!-- {WRITTEN_BY} -->\n# {}\n\n{answer}\n\nMade by:\n\n```sh\n{}\n```\n\nUse one of \
+            "<!-- {WRITTEN_BY_PLAN_COMMENT} -->\n# {}\n\n{answer}\n\nMade by:\n\n```sh\n{}\n```\n\nUse one of \
              these files:\n\n",
             servers.model, plan.command
         );
@@ -90,7 +98,7 @@ impl DeploymentFiles {
     ///
     /// # Errors
     /// A usage error with the name of the file.
-    pub(super) fn check_folder(folder: &Path) -> Result<()> {
+    pub(super) fn check_output_folder(folder: &Path) -> Result<()> {
         let names = TARGETS.iter().map(|target| target.file).chain([PAGE]);
         for path in names.map(|name| folder.join(name)) {
             if path.symlink_metadata().is_ok() && !is_written_by_plan(&path) {
@@ -109,9 +117,9 @@ impl DeploymentFiles {
     ///
     /// # Errors
     /// An error with the name of the file or folder that cannot be written, and those of
-    /// [`Self::check_folder`].
+    /// [`Self::check_output_folder`].
     pub(super) fn write_to_folder(&self, folder: &Path) -> Result<()> {
-        Self::check_folder(folder)?;
+        Self::check_output_folder(folder)?;
         std::fs::create_dir_all(folder)
             .with_context(|| format!("--deploy-dir: cannot make {}", folder.display()))?;
         for (name, text) in &self.0 {
@@ -130,5 +138,5 @@ impl DeploymentFiles {
 fn is_written_by_plan(path: &Path) -> bool {
     let text = std::fs::read(path).unwrap_or_default();
     let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    String::from_utf8_lossy(first).contains(WRITTEN_BY)
+    String::from_utf8_lossy(first).contains(WRITTEN_BY_PLAN_COMMENT)
 }

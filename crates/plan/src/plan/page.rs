@@ -1,26 +1,26 @@
 //! Renders a plan as an HTML page with two charts of its runs.
 
 use vllm_sim_replay::html::{
-    ScatterChart, ScatterPoint, SummaryTile, ValueTone, format_latency, render_command_section,
-    render_document, render_notes, render_run_section, render_tiles, render_toned_table,
+    ScatterChart, ScatterPoint, SummaryTile, ValueColour, format_latency, render_coloured_table,
+    render_command_section, render_document, render_notes, render_run_section, render_tiles,
 };
 
-use super::pareto::{BetterAxisEnd, chart_dots, pareto_front};
+use super::pareto::{BetterChartAxisEnd, pareto_chart_dots, pareto_front};
 use super::report::{
-    CandidateRow, PlanReport, tokens_per_second_per_gpu, tokens_per_second_per_user,
+    DeploymentCandidateRow, PlanReport, tokens_per_second_per_gpu, tokens_per_second_per_user,
 };
-use super::search::SimulatedTrial;
+use super::search::SimulatedDeploymentTrial;
 
 /// Latency metrics with the keys of their bounds for each request in a run's summary.
 const REQUEST_BOUNDS: [(&str, &str); 3] =
     [("TTFT", "slo_ttft_ms"), ("ITL", "slo_itl_ms"), ("E2E", "slo_e2e_ms")];
 
-pub(super) fn html_page(plan: &PlanReport) -> String {
-    let notes = plan.table_notes();
+pub(super) fn plan_html_page(plan: &PlanReport) -> String {
+    let notes = plan.candidate_table_notes();
     let mut body = render_tiles(&answer_tiles(plan, &notes));
     push_charts(&mut body, plan);
     body.push_str("<section><h2>Deployments</h2>");
-    let (mut head, mut rows) = plan.table_cells();
+    let (mut head, mut rows) = plan.candidate_table_cells();
     head.insert(0, "#".to_owned());
     let answers = plan.order.len();
     for (at, row) in rows.iter_mut().enumerate() {
@@ -28,8 +28,8 @@ pub(super) fn html_page(plan: &PlanReport) -> String {
         let number = format!("{}{star}", at + 1);
         row.insert(0, if at < answers { number } else { "–".to_owned() });
     }
-    body.push_str(&render_toned_table(&head, &rows, |row, column| {
-        if answers > 0 && row == 0 && column == 0 { ValueTone::Best } else { ValueTone::Plain }
+    body.push_str(&render_coloured_table(&head, &rows, |row, column| {
+        if answers > 0 && row == 0 && column == 0 { ValueColour::Best } else { ValueColour::Plain }
     }));
     let notes = notes.iter().map(|note| note.replacen('*', "★", 1)).collect::<Vec<_>>();
     body.push_str(&render_notes(&notes));
@@ -41,17 +41,17 @@ pub(super) fn html_page(plan: &PlanReport) -> String {
 
 /// Draws the completed runs; a plan without any has no charts.
 fn push_charts(body: &mut String, plan: &PlanReport) {
-    if chart_dots(plan, |_, _| (0.0, 0.0)).is_empty() {
+    if pareto_chart_dots(plan, |_, _| (0.0, 0.0)).is_empty() {
         return;
     }
     body.push_str("<section><h2>Runs</h2><div class=\"charts\">");
     let cost = format!("cost ({})", plan.cost_unit());
     let axes = ("Good requests against cost", cost.as_str(), "% good");
-    draw_scatter_chart(body, plan, axes, BetterAxisEnd::Left, |row, trial| {
+    draw_scatter_chart(body, plan, axes, BetterChartAxisEnd::Left, |row, trial| {
         (row.cost_per_hour(trial), 100.0 * trial.attainment)
     });
     let axes = ("Throughput against speed", "tokens/s of a user", "output tokens/s and GPU");
-    draw_scatter_chart(body, plan, axes, BetterAxisEnd::Right, |_, trial| {
+    draw_scatter_chart(body, plan, axes, BetterChartAxisEnd::Right, |_, trial| {
         (tokens_per_second_per_user(trial), tokens_per_second_per_gpu(trial))
     });
     body.push_str(
@@ -63,18 +63,21 @@ fn push_charts(body: &mut String, plan: &PlanReport) {
 
 /// Returns the summary figures of the page: the plan's answer, its costs and its latencies.
 fn answer_tiles(plan: &PlanReport, notes: &[String]) -> Vec<SummaryTile> {
-    let (Some(answer), Some((row, found))) = (plan.answer_line(), plan.best_trial()) else {
+    let (Some(answer), Some((row, found))) =
+        (plan.deployment_answer_line(), plan.best_candidate_and_trial())
+    else {
         let why = notes.iter().find(|note| note.starts_with("no deployment"));
         let why = why.map_or("no deployment meets the bounds", String::as_str);
-        return vec![SummaryTile::new("Answer", "none", why).with_tone(ValueTone::Worse)];
+        return vec![SummaryTile::new("Answer", "none", why).with_colour(ValueColour::Worse)];
     };
     let answer = answer.trim_start_matches("Answer: ");
     let answer = answer.split(';').next().unwrap_or(answer);
     let (gpus, place) = answer.split_once(" in ").unwrap_or((answer, ""));
-    let mut tiles =
-        vec![SummaryTile::new("Answer", gpus, &format!("in {place}")).with_tone(ValueTone::Better)];
+    let mut tiles = vec![
+        SummaryTile::new("Answer", gpus, &format!("in {place}")).with_colour(ValueColour::Better),
+    ];
     if let Some(prices) = &plan.prices {
-        let (cost, currency) = (row.cost_of(found), &prices.currency);
+        let (cost, currency) = (row.cost_of_trial(found), &prices.currency);
         let hour = format!("{:.2} {currency}/h", cost.per_hour);
         tiles.push(SummaryTile::new(
             "Cost",
@@ -88,18 +91,18 @@ fn answer_tiles(plan: &PlanReport, notes: &[String]) -> Vec<SummaryTile> {
     }
     if found.has_latency_bounds() {
         let bounds = REQUEST_BOUNDS.iter().filter_map(|(name, key)| {
-            let most = found.summary_number(key);
+            let most = found.report_summary_number(key);
             (most > 0.0).then(|| format!("{name} at most {}", format_latency(most)))
         });
         let good = format!("{:.1} %", 100.0 * found.attainment);
         let bounds = bounds.collect::<Vec<_>>().join(", ");
         tiles.push(SummaryTile::new("Good requests", &good, &bounds));
     }
-    for latency in plan.bounded_latencies(found) {
+    for latency in plan.displayed_latencies(found) {
         let name = latency.split(' ').take(2).collect::<Vec<_>>().join(" ");
         tiles.push(SummaryTile::new(&name, latency[name.len()..].trim(), "of all requests"));
     }
-    let (head, rows) = plan.table_cells();
+    let (head, rows) = plan.candidate_table_cells();
     if let (Some(error), Some("known error")) =
         (rows.first().and_then(|row| row.last()), head.last().map(String::as_str))
     {
@@ -117,10 +120,10 @@ fn draw_scatter_chart(
     body: &mut String,
     plan: &PlanReport,
     (title, x, y): (&str, &str, &str),
-    good: BetterAxisEnd,
-    place: impl Fn(&CandidateRow, &SimulatedTrial) -> (f64, f64),
+    good: BetterChartAxisEnd,
+    place: impl Fn(&DeploymentCandidateRow, &SimulatedDeploymentTrial) -> (f64, f64),
 ) {
-    let dots = chart_dots(plan, place);
+    let dots = pareto_chart_dots(plan, place);
     let number = |label: &str| plan.order.iter().position(|&at| plan.rows[at].label == label);
     let points = dots.iter().map(|dot| ScatterPoint {
         x: dot.x,

@@ -1,7 +1,7 @@
 //! Draws the runs of a plan as characters, for a terminal.
 
 use super::page::short_number;
-use super::pareto::{BetterAxisEnd, ChartDot, chart_dots, pareto_front};
+use super::pareto::{BetterChartAxisEnd, ParetoChartDot, pareto_chart_dots, pareto_front};
 use super::report::{PlanReport, tokens_per_second_per_gpu, tokens_per_second_per_user};
 
 const COLUMNS: usize = 60;
@@ -10,20 +10,21 @@ const ROWS: usize = 12;
 /// Returns a text chart of output tokens per second and GPU against output tokens per second and
 /// user; `None` with fewer than two runs.
 pub(super) fn pareto_text_chart(plan: &PlanReport) -> Option<String> {
-    let dots = chart_dots(plan, |_, trial| {
+    let dots = pareto_chart_dots(plan, |_, trial| {
         (tokens_per_second_per_user(trial), tokens_per_second_per_gpu(trial))
     });
     if dots.len() < 2 {
         return None;
     }
-    let (best, found) = plan.best_trial()?;
+    let (best, found) = plan.best_candidate_and_trial()?;
     let cheapest = (tokens_per_second_per_user(found), tokens_per_second_per_gpu(found));
     let legend = format!("* {}", if best.label.is_empty() { "cheapest" } else { &best.label });
     Some(render_chart(&dots, cheapest, &legend))
 }
 
-fn render_chart(dots: &[ChartDot<'_>], cheapest: (f64, f64), legend: &str) -> String {
-    let most = |of: fn(&ChartDot<'_>) -> f64| dots.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
+fn render_chart(dots: &[ParetoChartDot<'_>], cheapest: (f64, f64), legend: &str) -> String {
+    let most =
+        |of: fn(&ParetoChartDot<'_>) -> f64| dots.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
     let (right, top) = (most(|dot| dot.x), most(|dot| dot.y));
     let cell = |value: f64, most: f64, cells: usize| {
         let last = cells - 1;
@@ -39,7 +40,7 @@ fn render_chart(dots: &[ChartDot<'_>], cheapest: (f64, f64), legend: &str) -> St
     others.for_each(|dot| mark((dot.x, dot.y), '·'));
     let found = dots.iter().filter(|dot| dot.label.is_some());
     found.for_each(|dot| mark((dot.x, dot.y), 'o'));
-    pareto_front(dots, BetterAxisEnd::Right).into_iter().for_each(|at| mark(at, '+'));
+    pareto_front(dots, BetterChartAxisEnd::Right).into_iter().for_each(|at| mark(at, '+'));
     mark(cheapest, '*');
     let labels = [short_number(top), short_number(0.0)];
     let width = labels[0].chars().count();
@@ -67,7 +68,7 @@ mod tests {
 
     #[test]
     fn each_run_has_a_mark_and_the_axes_have_their_ends() {
-        let dot = |x, y, label| ChartDot { x, y, what: String::new(), label };
+        let dot = |x, y, label| ParetoChartDot { x, y, what: String::new(), label };
         let dots =
             [dot(10.0, 400.0, Some("a")), dot(20.0, 100.0, Some("b")), dot(40.0, 200.0, None)];
         let text = render_chart(&dots, (10.0, 400.0), "* a");

@@ -6,10 +6,12 @@ use serde_json::{Map, Value, json};
 use super::answer::DeploymentCost;
 use super::deploy::DeploymentCommands;
 use super::prices::GpuPrices;
-use super::search::{self, DeploymentCandidate, PlanRequirements, SearchResult, SimulatedTrial};
+use super::search::{
+    self, CandidateSearchResult, DeploymentCandidate, PlanRequirements, SimulatedDeploymentTrial,
+};
 use super::worker_count::WorkerCount;
-use crate::grid::combination_label;
-use vllm_sim_explain::{PredictionAccuracy, PromptCacheUse};
+use crate::grid::flag_combination_label;
+use vllm_sim_explain::{KnownPredictionErrors, PromptCacheUse};
 use vllm_sim_replay_cli::{ResultProvenance, WorkerPools};
 
 /// Factors of the requested traffic for which the cheapest deployment is recomputed.
@@ -19,7 +21,7 @@ pub(super) struct PlanReport {
     names: Vec<String>,
     pub(super) question: PlanRequirements,
     pub(super) prices: Option<GpuPrices>,
-    pub(super) rows: Vec<CandidateRow>,
+    pub(super) rows: Vec<DeploymentCandidateRow>,
     /// Indices of the rows with a successful deployment, by cost per hour relative to traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
@@ -29,7 +31,7 @@ pub(super) struct PlanReport {
     pub(super) command: String,
 }
 
-pub(super) struct CandidateRow {
+pub(super) struct DeploymentCandidateRow {
     pub(super) label: String,
     values: Vec<String>,
     price: f64,
@@ -37,13 +39,17 @@ pub(super) struct CandidateRow {
     pub(super) split: bool,
     /// Engines of one worker, or of one group of prefill and decode workers.
     pub(super) pools: Option<WorkerPools>,
-    pub(super) answer: SearchResult,
+    pub(super) answer: CandidateSearchResult,
 }
 
-impl CandidateRow {
-    fn new(names: &[String], candidate: &DeploymentCandidate, answer: SearchResult) -> Self {
+impl DeploymentCandidateRow {
+    fn new(
+        names: &[String],
+        candidate: &DeploymentCandidate,
+        answer: CandidateSearchResult,
+    ) -> Self {
         let split = candidate.layout.is_some_and(|layout| layout.split);
-        let mut label = combination_label(names, &candidate.values);
+        let mut label = flag_combination_label(names, &candidate.values);
         if split {
             label.push_str(" prefill and decode apart");
         }
@@ -58,19 +64,22 @@ impl CandidateRow {
     }
 
     /// Returns the known prediction errors of a run, for its ratio of cached prompt tokens.
-    fn prediction_accuracy(&self, trial: &SimulatedTrial) -> Option<&PredictionAccuracy> {
+    fn prediction_accuracy(
+        &self,
+        trial: &SimulatedDeploymentTrial,
+    ) -> Option<&KnownPredictionErrors> {
         let known = self.pools.as_ref()?.evidence.as_ref()?;
-        Some(known.accuracy_for_prompts(PromptCacheUse::from_reused_ratio(
-            trial.summary_number("prefix_cache_reused_ratio"),
+        Some(known.known_errors_for_prompts(PromptCacheUse::from_reused_prompt_ratio(
+            trial.report_summary_number("prefix_cache_reused_ratio"),
         )))
     }
 
     /// Returns the cost per hour of a run's deployment, in the currency of the prices.
-    pub(super) fn cost_per_hour(&self, trial: &SimulatedTrial) -> f64 {
+    pub(super) fn cost_per_hour(&self, trial: &SimulatedDeploymentTrial) -> f64 {
         self.price * f64::from(trial.gpus)
     }
 
-    pub(super) fn cost_of(&self, trial: &SimulatedTrial) -> DeploymentCost {
+    pub(super) fn cost_of_trial(&self, trial: &SimulatedDeploymentTrial) -> DeploymentCost {
         DeploymentCost::new(self.cost_per_hour(trial), trial)
     }
 }
@@ -95,12 +104,14 @@ impl PlanReport {
         names: Vec<String>,
         question: PlanRequirements,
         prices: Option<GpuPrices>,
-        answers: impl Iterator<Item = (&'c DeploymentCandidate, SearchResult)>,
+        answers: impl Iterator<Item = (&'c DeploymentCandidate, CandidateSearchResult)>,
         untried_notes: Vec<String>,
         command: String,
     ) -> Result<Self> {
-        let row = |(candidate, answer)| (candidate, CandidateRow::new(&names, candidate, answer));
-        let (candidates, rows): (Vec<&DeploymentCandidate>, Vec<CandidateRow>) =
+        let row = |(candidate, answer)| {
+            (candidate, DeploymentCandidateRow::new(&names, candidate, answer))
+        };
+        let (candidates, rows): (Vec<&DeploymentCandidate>, Vec<DeploymentCandidateRow>) =
             answers.map(row).unzip();
         let origin =
             ResultProvenance::from_all(candidates.iter().map(|candidate| match &candidate.pools {
@@ -127,7 +138,7 @@ impl PlanReport {
             {
                 let at = |traffic| search::search_fewest_workers(candidate, &question, traffic);
                 let [less, more] = TRAFFIC_FACTORS.map(at);
-                let room = search::search_most_traffic(candidate, &question, workers)?;
+                let room = search::search_highest_traffic(candidate, &question, workers)?;
                 Some(TrafficSensitivity {
                     swings: [less?, more?].map(|trial| trial.map(|trial| trial.workers)),
                     room: room.map(|trial| trial.traffic),
@@ -138,8 +149,8 @@ impl PlanReport {
         Ok(Self { names, question, prices, rows, order, outlook, untried_notes, origin, command })
     }
 
-    pub(super) fn has_answer(&self) -> bool {
-        self.best_trial().is_some()
+    pub(super) fn has_successful_deployment(&self) -> bool {
+        self.best_candidate_and_trial().is_some()
     }
 
     /// Returns a note that the tensor-parallel size was not varied, as another one might give a
@@ -156,7 +167,9 @@ impl PlanReport {
         })
     }
 
-    pub(super) fn best_trial(&self) -> Option<(&CandidateRow, &SimulatedTrial)> {
+    pub(super) fn best_candidate_and_trial(
+        &self,
+    ) -> Option<(&DeploymentCandidateRow, &SimulatedDeploymentTrial)> {
         let row = &self.rows[*self.order.first()?];
         Some((row, row.answer.found.as_ref()?))
     }
@@ -179,8 +192,8 @@ impl PlanReport {
         ];
         let mut all: Vec<_> = usual.map(|(title, key)| (title.to_owned(), key.to_owned())).into();
         for bound in &self.question.bounds {
-            if all.iter().all(|(title, _)| *title != bound.column_title()) {
-                all.push((bound.column_title(), bound.summary_key()));
+            if all.iter().all(|(title, _)| *title != bound.table_column_title()) {
+                all.push((bound.table_column_title(), bound.report_summary_key()));
             }
         }
         all
@@ -188,17 +201,17 @@ impl PlanReport {
 
     /// Returns the latencies of a run that the answer shows: the bounded percentiles, else the
     /// 99th of first token and inter-token latency.
-    pub(super) fn bounded_latencies(&self, trial: &SimulatedTrial) -> Vec<String> {
+    pub(super) fn displayed_latencies(&self, trial: &SimulatedDeploymentTrial) -> Vec<String> {
         let bounds = self.question.bounds.iter();
         let mut wanted: Vec<(String, String)> =
-            bounds.map(|bound| (bound.column_title(), bound.summary_key())).collect();
+            bounds.map(|bound| (bound.table_column_title(), bound.report_summary_key())).collect();
         if wanted.is_empty() {
             wanted = self.latency_columns();
             wanted.retain(|(title, _)| title.starts_with("TTFT p99") || title.starts_with("ITL"));
         }
         let shown = |(title, key): (String, String)| {
             let name = title.trim_end_matches(" ms").to_owned();
-            format!("{name} {:.1} ms", trial.summary_number(&key))
+            format!("{name} {:.1} ms", trial.report_summary_number(&key))
         };
         wanted.into_iter().map(shown).collect()
     }
@@ -214,7 +227,7 @@ impl PlanReport {
 
     /// Returns heads and rows of the plan's table: cheapest deployment first, combinations without
     /// a result last.
-    pub(super) fn table_cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
+    pub(super) fn candidate_table_cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut head = self.names.clone();
         head.extend(["workers", "GPUs"].map(str::to_owned));
         if let Some(prices) = &self.prices {
@@ -241,7 +254,7 @@ impl PlanReport {
             cells.push(trial.workers.table_cell());
             cells.push(trial.gpus.to_string());
             if self.prices.is_some() {
-                let cost = row.cost_of(trial);
+                let cost = row.cost_of_trial(trial);
                 cells.push(format!("{:.2}", cost.per_hour));
                 cells.push(format!("{:.0}", cost.per_month));
                 let per_million = cost.per_million_output;
@@ -250,13 +263,13 @@ impl PlanReport {
             if self.question.fixed_workers.is_some() {
                 cells.push(format!("{:.3} x", trial.traffic));
             }
-            cells.push(format!("{:.2}", trial.summary_number("request_throughput_rps")));
+            cells.push(format!("{:.2}", trial.report_summary_number("request_throughput_rps")));
             cells.push(match trial.has_latency_bounds() {
                 true => format!("{:.1}", 100.0 * trial.attainment),
                 false => "–".to_owned(),
             });
             for (_, key) in &latencies {
-                cells.push(format!("{:.1}", trial.summary_number(key)));
+                cells.push(format!("{:.1}", trial.report_summary_number(key)));
             }
             cells.push(format!("{:.1}", tokens_per_second_per_user(trial)));
             cells.push(format!("{:.1}", tokens_per_second_per_gpu(trial)));
@@ -268,13 +281,13 @@ impl PlanReport {
         (head, rows)
     }
 
-    pub(super) fn table_notes(&self) -> Vec<String> {
+    pub(super) fn candidate_table_notes(&self) -> Vec<String> {
         let goal = self.goal_description();
         let mut notes = Vec::new();
         if let Some(prices) = &self.prices {
             notes.push(format!("prices of {}, in {}", prices.date, prices.currency));
         }
-        match self.best_trial() {
+        match self.best_candidate_and_trial() {
             None => notes.extend(self.unvaried_tensor_parallel_note()),
             Some(_) if self.prices.is_none() && self.names.iter().any(|name| name == "gpu") => {
                 notes.push(
@@ -286,7 +299,7 @@ impl PlanReport {
             }
             Some(_) => {}
         }
-        match self.best_trial() {
+        match self.best_candidate_and_trial() {
             None => notes.push(format!(
                 "no deployment of up to {} GPUs{} {}",
                 self.question.max_gpus,
@@ -343,7 +356,7 @@ impl PlanReport {
         Some(format!(
             "next best: {}, {}, {:.2} {} (+{more:.1} %)",
             row.label,
-            found.workers.without_groups(row.pools.as_ref()?).count_in_words(),
+            found.workers.with_groups_split(row.pools.as_ref()?).worker_count_in_words(),
             row.cost_per_hour(found),
             self.cost_unit()
         ))
@@ -351,10 +364,10 @@ impl PlanReport {
 
     fn outlook_note(&self) -> Option<String> {
         let outlook = self.outlook.as_ref()?;
-        let group = self.best_trial()?.0.pools.as_ref()?;
+        let group = self.best_candidate_and_trial()?.0.pools.as_ref()?;
         let most = self.question.max_gpus;
         let workers = |workers: Option<WorkerCount>| match workers {
-            Some(workers) => workers.without_groups(group).count_in_words(),
+            Some(workers) => workers.with_groups_split(group).worker_count_in_words(),
             None => format!("more than {most} GPUs"),
         };
         let [less, more] = outlook.swings.map(workers);
@@ -377,12 +390,12 @@ impl PlanReport {
 
     /// Returns the commands that start the servers of the cheapest deployment.
     pub(super) fn best_deployment_commands(&self) -> Option<DeploymentCommands<'_>> {
-        let (row, best) = self.best_trial()?;
+        let (row, best) = self.best_candidate_and_trial()?;
         DeploymentCommands::new(row.pools.as_ref()?, best)
     }
 
     fn evidence_note(&self) -> Option<String> {
-        let (row, best) = self.best_trial()?;
+        let (row, best) = self.best_candidate_and_trial()?;
         match row.prediction_accuracy(best) {
             Some(known) => Some(format!("evidence: {known}")),
             None => {
@@ -396,7 +409,7 @@ impl PlanReport {
     }
 
     pub(super) fn text_table(&self) -> String {
-        let (head, rows) = self.table_cells();
+        let (head, rows) = self.candidate_table_cells();
         let widths: Vec<usize> = (0..head.len())
             .map(|column| {
                 let all = rows.iter().chain([&head]);
@@ -413,7 +426,7 @@ impl PlanReport {
             let cells: Vec<String> = cells.collect();
             format!("{}{mark}", cells.join("  "))
         };
-        let mut lines: Vec<String> = self.answer_line().into_iter().collect();
+        let mut lines: Vec<String> = self.deployment_answer_line().into_iter().collect();
         if !lines.is_empty() {
             lines.push(String::new());
         }
@@ -422,14 +435,14 @@ impl PlanReport {
             let is_best = at == 0 && !self.order.is_empty();
             lines.push(line(row, if is_best { "  *" } else { "" }));
         }
-        lines.extend(self.table_notes());
+        lines.extend(self.candidate_table_notes());
         lines.join("\n")
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let trial = |row: &CandidateRow, trial: &SimulatedTrial| {
-            let cost = self.prices.as_ref().map(|_| row.cost_of(trial));
-            let (prefill, decode) = trial.workers.pool_repeats();
+        let trial = |row: &DeploymentCandidateRow, trial: &SimulatedDeploymentTrial| {
+            let cost = self.prices.as_ref().map(|_| row.cost_of_trial(trial));
+            let (prefill, decode) = trial.workers.worker_pool_repeats();
             json!({
                 "workers": trial.workers.total_workers(),
                 "prefill_workers": row.split.then_some(prefill),
@@ -469,7 +482,7 @@ impl PlanReport {
         json!({
             "schema": "vllm-sim/plan/1",
             "run": self.origin.to_json(&self.command),
-            "answer": self.answer_line(),
+            "answer": self.deployment_answer_line(),
             "command": self.command,
             "attainment": self.question.attainment,
             "max_gpus": self.question.max_gpus,
@@ -492,11 +505,11 @@ impl PlanReport {
     }
 }
 
-pub(super) fn tokens_per_second_per_user(trial: &SimulatedTrial) -> f64 {
-    let gap = trial.summary_number("mean_tpot_ms");
+pub(super) fn tokens_per_second_per_user(trial: &SimulatedDeploymentTrial) -> f64 {
+    let gap = trial.report_summary_number("mean_tpot_ms");
     if gap > 0.0 { 1e3 / gap } else { 0.0 }
 }
 
-pub(super) fn tokens_per_second_per_gpu(trial: &SimulatedTrial) -> f64 {
-    trial.summary_number("output_throughput_tok_s") / f64::from(trial.gpus.max(1))
+pub(super) fn tokens_per_second_per_gpu(trial: &SimulatedDeploymentTrial) -> f64 {
+    trial.report_summary_number("output_throughput_tok_s") / f64::from(trial.gpus.max(1))
 }

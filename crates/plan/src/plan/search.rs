@@ -45,7 +45,7 @@ pub(super) struct DeploymentCandidate {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct SimulatedTrial {
+pub(super) struct SimulatedDeploymentTrial {
     pub(super) workers: WorkerCount,
     pub(super) gpus: u32,
     /// Rates of generated tokens, and of prompt and generated tokens together, per second.
@@ -71,24 +71,24 @@ pub(super) struct SimulatedTrial {
     pub(super) summary: Map<String, Value>,
 }
 
-impl SimulatedTrial {
+impl SimulatedDeploymentTrial {
     /// Returns whether requests have latency bounds; without them, every request counts as within
     /// its bounds.
     pub(super) fn has_latency_bounds(&self) -> bool {
         self.summary.contains_key("slo_attainment")
     }
 
-    pub(super) fn summary_number(&self, key: &str) -> f64 {
+    pub(super) fn report_summary_number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct SearchResult {
+pub(super) struct CandidateSearchResult {
     /// Successful run with the fewest workers, or with the highest traffic; `None` if there is
     /// none.
-    pub(super) found: Option<SimulatedTrial>,
-    pub(super) trials: Vec<SimulatedTrial>,
+    pub(super) found: Option<SimulatedDeploymentTrial>,
+    pub(super) trials: Vec<SimulatedDeploymentTrial>,
     pub(super) why: Option<String>,
 }
 
@@ -99,13 +99,13 @@ pub(super) struct SearchResult {
 pub(super) fn search_candidate(
     candidate: &DeploymentCandidate,
     question: &PlanRequirements,
-) -> Result<SearchResult> {
+) -> Result<CandidateSearchResult> {
     if is_job_stop_requested() {
-        return Ok(empty_result("stopped".to_owned()));
+        return Ok(empty_search_result("stopped".to_owned()));
     }
     let mut runner = match TrialRunner::new(candidate, question) {
         Ok(runner) => runner,
-        Err(misfit) => return Ok(empty_result(misfit.why.clone())),
+        Err(misfit) => return Ok(empty_search_result(misfit.why.clone())),
     };
     if let Some(workers) = question.fixed_workers {
         let found = runner.bisect_most_traffic(WorkerCount::Groups(workers))?;
@@ -122,10 +122,10 @@ pub(super) fn search_candidate(
             }
             _ => format!("one worker takes {gpus} GPUs, --max-gpus is {most}"),
         };
-        return Ok(empty_result(why));
+        return Ok(empty_search_result(why));
     }
     if let Some(why) = runner.infeasible_reason()? {
-        return Ok(empty_result(why));
+        return Ok(empty_search_result(why));
     }
     let found = runner.fewest(1.0)?;
     let why = runner.trials.last().map(|last| missed_bounds_description(last, candidate));
@@ -148,7 +148,7 @@ pub(super) fn search_fewest_workers(
     candidate: &DeploymentCandidate,
     question: &PlanRequirements,
     traffic: f64,
-) -> Result<Option<SimulatedTrial>> {
+) -> Result<Option<SimulatedDeploymentTrial>> {
     match TrialRunner::new(candidate, question) {
         Ok(mut runner) => runner.fewest(traffic),
         Err(_) => Ok(None),
@@ -159,32 +159,35 @@ pub(super) fn search_fewest_workers(
 ///
 /// # Errors
 /// Returns the errors of the simulated runs.
-pub(super) fn search_most_traffic(
+pub(super) fn search_highest_traffic(
     candidate: &DeploymentCandidate,
     question: &PlanRequirements,
     workers: WorkerCount,
-) -> Result<Option<SimulatedTrial>> {
+) -> Result<Option<SimulatedDeploymentTrial>> {
     match TrialRunner::new(candidate, question) {
         Ok(mut runner) => runner.bisect_most_traffic(workers),
         Err(_) => Ok(None),
     }
 }
 
-pub(super) fn empty_result(why: String) -> SearchResult {
-    SearchResult { found: None, trials: Vec::new(), why: Some(why) }
+pub(super) fn empty_search_result(why: String) -> CandidateSearchResult {
+    CandidateSearchResult { found: None, trials: Vec::new(), why: Some(why) }
 }
 
 fn finish_search(
-    found: Option<SimulatedTrial>,
-    trials: Vec<SimulatedTrial>,
+    found: Option<SimulatedDeploymentTrial>,
+    trials: Vec<SimulatedDeploymentTrial>,
     why: String,
-) -> SearchResult {
+) -> CandidateSearchResult {
     let why = found.is_none().then_some(why);
-    SearchResult { found, trials, why }
+    CandidateSearchResult { found, trials, why }
 }
 
 /// Describes the latency bounds that the largest deployment within the budget misses.
-fn missed_bounds_description(trial: &SimulatedTrial, candidate: &DeploymentCandidate) -> String {
+fn missed_bounds_description(
+    trial: &SimulatedDeploymentTrial,
+    candidate: &DeploymentCandidate,
+) -> String {
     let report = &candidate.report;
     let bounds = [
         ("TTFT", "p99_ttft_ms", report.slo_ttft_ms),
@@ -193,7 +196,7 @@ fn missed_bounds_description(trial: &SimulatedTrial, candidate: &DeploymentCandi
         ("E2E", "p99_e2e_latency_ms", report.slo_e2e_ms),
     ];
     let missed = bounds.iter().filter_map(|(name, key, bound)| {
-        let (bound, value) = ((*bound)?, trial.summary_number(key));
+        let (bound, value) = ((*bound)?, trial.report_summary_number(key));
         (value > bound).then(|| format!("{name} p99 {value:.1} ms, bound {bound} ms"))
     });
     let missed: Vec<String> = missed.chain(trial.missed.iter().cloned()).collect();
@@ -212,7 +215,7 @@ struct TrialRunner<'c> {
     question: &'c PlanRequirements,
     /// Maximum number of GPUs that the GPU and cost budgets allow.
     most_gpus: u32,
-    trials: Vec<SimulatedTrial>,
+    trials: Vec<SimulatedDeploymentTrial>,
 }
 
 impl<'c> TrialRunner<'c> {
@@ -255,7 +258,7 @@ impl<'c> TrialRunner<'c> {
     }
 
     /// Searches the fewest workers that serve `traffic` times the requested traffic.
-    fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
+    fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedDeploymentTrial>> {
         if self.candidate.layout.is_some_and(|layout| layout.split) {
             return self.search_fewest_split_workers(traffic);
         }
@@ -271,7 +274,7 @@ impl<'c> TrialRunner<'c> {
         (mut too_few, most): (u32, u32),
         traffic: f64,
         count: impl Fn(u32) -> WorkerCount,
-    ) -> Result<Option<(u32, SimulatedTrial)>> {
+    ) -> Result<Option<(u32, SimulatedDeploymentTrial)>> {
         let mut workers = too_few.saturating_add(1);
         let (mut enough, mut found) = loop {
             // The largest deployment runs to its end, so that the report can name what it misses.
@@ -303,7 +306,10 @@ impl<'c> TrialRunner<'c> {
 
     /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
     /// bisects to 1 %.
-    fn bisect_most_traffic(&mut self, workers: WorkerCount) -> Result<Option<SimulatedTrial>> {
+    fn bisect_most_traffic(
+        &mut self,
+        workers: WorkerCount,
+    ) -> Result<Option<SimulatedDeploymentTrial>> {
         /// Maximum factor of the requested traffic in the search; its inverse is the minimum.
         const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
         let first = self.simulate_trial(workers, 1.0, RunExtent::UntilMissed)?;
@@ -350,7 +356,7 @@ impl<'c> TrialRunner<'c> {
 
     /// Returns whether enough requests are within their latency bounds and the run fulfils every
     /// other requirement.
-    fn meets_requirements(&self, trial: &SimulatedTrial) -> bool {
+    fn meets_requirements(&self, trial: &SimulatedDeploymentTrial) -> bool {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
 
@@ -359,8 +365,8 @@ impl<'c> TrialRunner<'c> {
         workers: WorkerCount,
         traffic: f64,
         extent: RunExtent,
-    ) -> Result<SimulatedTrial> {
-        let is_same = |trial: &&SimulatedTrial| {
+    ) -> Result<SimulatedDeploymentTrial> {
+        let is_same = |trial: &&SimulatedDeploymentTrial| {
             let is_whole = !trial.stopped || extent == RunExtent::UntilMissed;
             trial.workers == workers && trial.traffic == traffic && is_whole
         };
@@ -380,7 +386,7 @@ impl<'c> TrialRunner<'c> {
             bad: 0,
         };
         let mut watch = |outcome: &RequestOutcome<'_>| {
-            trend.add_outcome(outcome);
+            trend.add_request_outcome(outcome);
             tracker.add_outcome(outcome)
         };
         let is_open = pace.concurrency_limit().is_none();
@@ -389,13 +395,13 @@ impl<'c> TrialRunner<'c> {
         let stopped = tracker.is_attainment_lost();
         let bounds = self.question.bounds.iter().filter(|_| !stopped);
         let mut missed: Vec<String> =
-            bounds.filter_map(|bound| bound.missed_message(&report)).collect();
+            bounds.filter_map(|bound| bound.missed_bound_message(&report)).collect();
         if stopped {
             missed.push(format!(
                 "stopped after {} requests that are not good, which is too many",
                 tracker.bad
             ));
-        } else if let Some(growth) = trend.latency_growth_secs().filter(|_| is_open) {
+        } else if let Some(growth) = trend.latency_growth_seconds().filter(|_| is_open) {
             missed.push(format!(
                 "the queue grows: requests of the last quarter take {growth:.2} s longer than \
                  those of the second"
@@ -404,12 +410,12 @@ impl<'c> TrialRunner<'c> {
         let mut summary = report.summary.clone();
         for bound in &self.question.bounds {
             if let Some(value) = bound.percentile_ms(&report) {
-                summary.entry(bound.summary_key()).or_insert_with(|| value.into());
+                summary.entry(bound.report_summary_key()).or_insert_with(|| value.into());
             }
         }
         let completed = report.summary_number("completed_requests");
         let (output_rate, token_rate) = token_rates(&workload, &report);
-        let trial = SimulatedTrial {
+        let trial = SimulatedDeploymentTrial {
             workers,
             gpus: gpus_of_workers(self.pools, workers),
             output_rate,
@@ -428,7 +434,7 @@ impl<'c> TrialRunner<'c> {
     }
 }
 
-/// Returns the rates of generated tokens, and of all tokens, per second, as in [`SimulatedTrial`].
+/// Returns the rates of generated tokens, and of all tokens, per second, as in [`SimulatedDeploymentTrial`].
 fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
     let rate = workload.request_rate.filter(|rate| rate.is_finite());
     let is_plain =
@@ -463,7 +469,7 @@ struct AttainmentTracker {
 
 impl AttainmentTracker {
     fn add_outcome(&mut self, outcome: &RequestOutcome<'_>) -> ControlFlow<()> {
-        if !self.slo.has_any_bound() || self.is_attainment_lost() {
+        if !self.slo.has_any_latency_bound() || self.is_attainment_lost() {
             return ControlFlow::Continue(());
         }
         self.bad += u64::from(!self.slo.is_met_by(outcome));

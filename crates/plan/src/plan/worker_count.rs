@@ -16,7 +16,7 @@ pub(super) enum WorkerCount {
 impl WorkerCount {
     /// Returns how often the engines of the prefill pool, and those of the other pool, are
     /// repeated.
-    pub(super) fn pool_repeats(self) -> (u32, u32) {
+    pub(super) fn worker_pool_repeats(self) -> (u32, u32) {
         match self {
             Self::Groups(groups) => (groups, groups),
             Self::Split { prefill, decode } => (prefill, decode),
@@ -33,8 +33,8 @@ impl WorkerCount {
 
     /// Returns the numbers of prefill workers and of all other workers; `group` has the engines of
     /// one worker or of one prefill/decode group.
-    pub(super) fn workers_of_kinds(self, group: &WorkerPools) -> (u32, u32) {
-        let (prefill_times, times) = self.pool_repeats();
+    pub(super) fn prefill_and_other_workers(self, group: &WorkerPools) -> (u32, u32) {
+        let (prefill_times, times) = self.worker_pool_repeats();
         let of = |engines: usize, ranks: u32, times: u32| {
             let workers = u32::try_from(engines).unwrap_or(u32::MAX) / ranks.max(1);
             workers.saturating_mul(times)
@@ -48,8 +48,8 @@ impl WorkerCount {
 
     /// Converts a number of prefill/decode groups to the numbers of their prefill and decode
     /// workers.
-    pub(super) fn without_groups(self, group: &WorkerPools) -> Self {
-        match self.workers_of_kinds(group) {
+    pub(super) fn with_groups_split(self, group: &WorkerPools) -> Self {
+        match self.prefill_and_other_workers(group) {
             (0, _) => self,
             (prefill, decode) => Self::Split { prefill, decode },
         }
@@ -64,7 +64,7 @@ impl WorkerCount {
     }
 
     /// Returns the number of workers in words.
-    pub(super) fn count_in_words(self) -> String {
+    pub(super) fn worker_count_in_words(self) -> String {
         let plural = |number: u32| if number == 1 { "" } else { "s" };
         match self {
             Self::Groups(groups) => format!("{groups} worker{}", plural(groups)),
@@ -79,7 +79,7 @@ impl WorkerCount {
 
 /// Returns the number of GPUs of a number of workers or prefill/decode groups.
 pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 {
-    let (prefill, serving) = workers.workers_of_kinds(pools);
+    let (prefill, serving) = workers.prefill_and_other_workers(pools);
     let of = |workers: u32, ranks: u32, gpus: u32| {
         workers.saturating_mul(ranks.max(1)).saturating_mul(gpus)
     };
@@ -90,7 +90,7 @@ pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 
 /// Returns worker pools in which the engines of `group` are repeated for a number of workers.
 pub(super) fn repeat_worker_pools(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
     let mut pools = group.clone();
-    let (prefill, serving) = workers.pool_repeats();
+    let (prefill, serving) = workers.worker_pool_repeats();
     let all = [(Some(&mut pools.serving), serving), (pools.prefill.as_mut(), prefill)];
     for (pool, times) in all {
         if let Some(pool) = pool {

@@ -1,16 +1,16 @@
 //! Renders a sweep as an HTML page with a bar for each point.
 
 use vllm_sim_replay::html::{
-    ChartBar, ScatterChart, ScatterPoint, SummaryTile, ValueTone, format_latency,
-    format_short_number, render_bars, render_command_section, render_document, render_notes,
-    render_run_section, render_tiles, render_toned_table,
+    ChartBar, ScatterChart, ScatterPoint, SummaryTile, ValueColour, format_latency,
+    format_short_number, render_bars, render_coloured_table, render_command_section,
+    render_document, render_notes, render_run_section, render_tiles,
 };
 
 use vllm_sim_replay_cli::ResultProvenance;
 
 use super::{PlayedSummary, PointResult, best_point_index, table_cells, table_notes};
 
-pub(super) fn html_page(
+pub(super) fn sweep_html_page(
     names: &[&str],
     played: &[PointResult],
     (origin, typed): (&ResultProvenance, &str),
@@ -28,8 +28,8 @@ pub(super) fn html_page(
         let star = if Some(at) == best { " ★" } else { "" };
         row.insert(0, format!("{}{star}", at + 1));
     }
-    body.push_str(&render_toned_table(&head, &rows, |row, column| {
-        if Some(row) == best && column == 0 { ValueTone::Best } else { ValueTone::Plain }
+    body.push_str(&render_coloured_table(&head, &rows, |row, column| {
+        if Some(row) == best && column == 0 { ValueColour::Best } else { ValueColour::Plain }
     }));
     let notes = notes.iter().map(|note| note.replacen('*', "★", 1)).collect::<Vec<_>>();
     body.push_str(&render_notes(&notes));
@@ -54,14 +54,14 @@ fn best_point_tiles(names: &[&str], played: &[PointResult], notes: &[String]) ->
     else {
         let why = notes.first().map_or("", String::as_str);
         return vec![
-            SummaryTile::new("Best point", "none", why).with_tone(ValueTone::Worse),
+            SummaryTile::new("Best point", "none", why).with_colour(ValueColour::Worse),
             simulated,
         ];
     };
     let latency = |key: &str| format_latency(best.summary_number(key));
     let best_tile = SummaryTile::new("Best point", &point_label(names, point), "★ in the table");
     let mut tiles = vec![
-        best_tile.with_tone(ValueTone::Better),
+        best_tile.with_colour(ValueColour::Better),
         SummaryTile::new(
             "Good requests",
             &format!("{} /s", format_short_number(best.goodput_per_gpu_rps())),
@@ -95,7 +95,7 @@ fn bars(names: &[&str], played: &[PointResult]) -> Vec<ChartBar> {
             Err(_) => "not simulated".to_owned(),
         },
         ratio: if most > 0.0 { goodput(point) / most } else { 0.0 },
-        tone: if Some(at) == best { ValueTone::Best } else { ValueTone::Plain },
+        tone: if Some(at) == best { ValueColour::Best } else { ValueColour::Plain },
     });
     bars.collect()
 }

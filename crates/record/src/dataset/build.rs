@@ -17,7 +17,7 @@ use super::write::{DatasetRow, DatasetWriter};
 use vllm_sim_dataset::{
     DatasetFormat, hash_completion_prompt, hash_conversation, hash_prompt_tokens,
 };
-use vllm_sim_tokenizer::{ChatInput, ChatMessage, SpecialTokens, Tokenizer};
+use vllm_sim_tokenizer::{ChatMessage, ChatTemplateInput, SpecialTokenHandling, Tokenizer};
 
 /// Input and output of a dataset build.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub struct DatasetBuildOptions {
 
 /// Result of a dataset build.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DatasetSummary {
+pub struct BuiltDatasetSummary {
     /// Paths of the SQLite database, the JSON file and the dataset card.
     pub files: [PathBuf; 3],
     /// Whether the input was a recording of `vllm-sim record`.
@@ -63,7 +63,10 @@ pub struct DatasetSummary {
 /// # Errors
 /// Returns an error if an output file exists, the input is unreadable or writing fails. No output
 /// file remains then.
-pub fn build_dataset(build: &DatasetBuildOptions, tokenizer: &Tokenizer) -> Result<DatasetSummary> {
+pub fn build_dataset(
+    build: &DatasetBuildOptions,
+    tokenizer: &Tokenizer,
+) -> Result<BuiltDatasetSummary> {
     let files = ["sqlite3", "json", "md"]
         .map(|extension| build.folder.join(format!("{}.{extension}", build.name)));
     for file in &files {
@@ -85,10 +88,10 @@ pub fn build_dataset(build: &DatasetBuildOptions, tokenizer: &Tokenizer) -> Resu
     if recorded && build.max_records > 0 {
         recording::for_each_recording(&build.input, &build.table, |recording| {
             read += 1;
-            let before = writer.row_count();
+            let before = writer.written_row_count();
             write_retokenized_recording(build.generation, tokenizer, recording, &mut writer)?;
             progress.inc(1);
-            used += usize::from(writer.row_count() > before);
+            used += usize::from(writer.written_row_count() > before);
             Ok(if read >= build.max_records {
                 ControlFlow::Break(())
             } else {
@@ -99,9 +102,9 @@ pub fn build_dataset(build: &DatasetBuildOptions, tokenizer: &Tokenizer) -> Resu
     } else if build.max_records > 0 {
         source::for_each_conversation(BufReader::new(progress.wrap_read(input)), |messages| {
             read += 1;
-            let before = writer.row_count();
+            let before = writer.written_row_count();
             write_conversation_replies(build.generation, tokenizer, &messages, &mut writer)?;
-            used += usize::from(writer.row_count() > before);
+            used += usize::from(writer.written_row_count() > before);
             Ok(if read >= build.max_records {
                 ControlFlow::Break(())
             } else {
@@ -111,9 +114,9 @@ pub fn build_dataset(build: &DatasetBuildOptions, tokenizer: &Tokenizer) -> Resu
         .with_context(|| format!("{}, conversation {}", build.input.display(), read + 1))?;
     }
     progress.finish_and_clear();
-    let records = writer.row_count();
+    let records = writer.written_row_count();
     writer.finish_and_rename()?;
-    let built = DatasetSummary { files, recorded, read, used, records };
+    let built = BuiltDatasetSummary { files, recorded, read, used, records };
     if let Err(error) = std::fs::write(&built.files[2], card::dataset_card_markdown(build, &built))
     {
         for file in &built.files {
@@ -136,7 +139,7 @@ fn write_retokenized_recording(
     recording: RecordedRequest,
     writer: &mut DatasetWriter,
 ) -> Result<()> {
-    let Some(recording) = recording.retokenize(tokenizer) else {
+    let Some(recording) = recording.retokenize_recording(tokenizer) else {
         return Ok(());
     };
     let messages = recording.prompt_messages();
@@ -178,18 +181,20 @@ fn write_conversation_replies(
             (0..reply.ids.len()).map(|index| reply.fragment_text(index).to_owned()).collect();
         let (completion, chat) = match generation {
             DatasetFormat::Tokens => {
-                let asked = ChatInput {
+                let asked = ChatTemplateInput {
                     messages: &history[..=place],
                     add_generation_prompt: true,
-                    ..ChatInput::default()
+                    ..ChatTemplateInput::default()
                 };
                 // A template may reject a conversation, such as one with two users in a row.
                 let chat = tokenizer.render_chat(&asked).ok().map(|text| {
-                    let hash = hash_prompt_tokens(&tokenizer.encode(&text, SpecialTokens::Without));
+                    let hash =
+                        hash_prompt_tokens(&tokenizer.encode(&text, SpecialTokenHandling::Without));
                     (hash, text)
                 });
-                let hash =
-                    hash_prompt_tokens(&tokenizer.encode(&question.text, SpecialTokens::With));
+                let hash = hash_prompt_tokens(
+                    &tokenizer.encode(&question.text, SpecialTokenHandling::With),
+                );
                 ((hash, question.text.clone()), chat)
             }
             DatasetFormat::Texts => {

@@ -1,11 +1,14 @@
 //! Renders the dataset card, a Markdown page that describes the dataset's files.
 
-use super::build::{DatasetBuildOptions, DatasetSummary};
+use super::build::{BuiltDatasetSummary, DatasetBuildOptions};
 use vllm_sim_dataset::{DatasetFormat, schema::recording_table_name};
 
-pub(super) fn dataset_card_markdown(build: &DatasetBuildOptions, built: &DatasetSummary) -> String {
+pub(super) fn dataset_card_markdown(
+    build: &DatasetBuildOptions,
+    built: &BuiltDatasetSummary,
+) -> String {
     let DatasetBuildOptions { origin, model, table, name, .. } = build;
-    let DatasetSummary { read, used, records, recorded, .. } = built;
+    let BuiltDatasetSummary { read, used, records, recorded, .. } = built;
     let (what, how, timing) = if *recorded {
         (
             "Recordings",

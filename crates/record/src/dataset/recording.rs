@@ -39,7 +39,7 @@ impl RecordedRequest {
     ///
     /// A token has the time of the recorded token in which it ends. Returns `None` if the prompt
     /// cannot be rendered.
-    pub(super) fn retokenize(mut self, tokenizer: &Tokenizer) -> Option<Self> {
+    pub(super) fn retokenize_recording(mut self, tokenizer: &Tokenizer) -> Option<Self> {
         let api = RecordedApi::from_name(&self.api)?;
         let prompt = prompt_token_ids(api, &self.request, tokenizer).ok()?.into_iter().next()?;
         if prompt == self.prompt {
@@ -169,7 +169,7 @@ mod tests {
             reasoning: 2,
             ..RecordedRequest::default()
         };
-        let cut = recording.retokenize(&Tokenizer::new_simulated()).expect("a prompt");
+        let cut = recording.retokenize_recording(&Tokenizer::new_simulated()).expect("a prompt");
         assert_eq!(cut.texts, ["One ", "two ", "three"]);
         assert_eq!(cut.micros, [5, 7, 9]);
         assert_eq!((cut.reasoning, cut.ids.len()), (2, 3));

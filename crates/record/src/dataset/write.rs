@@ -83,13 +83,13 @@ impl DatasetWriter {
         let files = [TemporaryOutputFile::new(database)?, TemporaryOutputFile::new(text)?];
         let cannot = |part: &TemporaryOutputFile| format!("cannot write {}", part.path.display());
         let database = Connection::open(&files[0].part).with_context(|| cannot(&files[0]))?;
-        let tables = schema::create_tables_sql(table);
+        let tables = schema::create_dataset_tables_sql(table);
         let start = format!("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {tables}; BEGIN");
         database.execute_batch(&start).with_context(|| cannot(&files[0]))?;
         let file = File::create(&files[1].part).with_context(|| cannot(&files[1]))?;
         Ok(Self {
             insert: [schema::insert_reply_sql(table), schema::insert_recording_sql(table)],
-            finish: format!("{}; COMMIT", schema::create_index_sql(table)),
+            finish: format!("{}; COMMIT", schema::create_prompt_index_sql(table)),
             drop_recording: schema::drop_recording_table_sql(table),
             recordings: 0,
             database,
@@ -99,7 +99,7 @@ impl DatasetWriter {
         })
     }
 
-    pub(super) fn row_count(&self) -> usize {
+    pub(super) fn written_row_count(&self) -> usize {
         self.records
     }
 

@@ -1,6 +1,6 @@
 //! Routes each scheduled turn to a worker and submits it to the worker's engine.
 
-use vllm_sim_engine::{EngineCommand, PromptTransfer, SeqId, Sequence};
+use vllm_sim_engine::{EngineCommand, PromptKvTransfer, SeqId, Sequence};
 
 use crate::content::lora_root_block_key;
 use crate::outcome::RequestStatus;
@@ -34,7 +34,8 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         (request.input, request.output, request.plan) = (input, output, Some(plan));
         (request.priority, request.strict_priority) = (priority, strict);
         request.adapter = adapter;
-        self.sink.set_position(EventLoopPosition::of_request(self.now, self.round, number));
+        self.sink
+            .set_position(EventLoopPosition::sent_request_position(self.now, self.round, number));
         self.totals.requests += 1;
         self.totals.events += 1;
         self.in_flight += 1;
@@ -86,15 +87,15 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             let address = (pool, choice.worker);
             let request = self.requests.get_mut(slot);
             request.dispatched.get_or_insert(self.now);
-            let (mut output, mut transfer) = (request.output, PromptTransfer::Local);
+            let (mut output, mut transfer) = (request.output, PromptKvTransfer::Local);
             if pool == PREFILL_POOL {
                 request.prefill_worker = Some(choice.worker);
                 (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
-                (output, transfer) = (1, PromptTransfer::RemoteDecode);
+                (output, transfer) = (1, PromptKvTransfer::RemoteDecode);
             } else {
                 request.worker = Some(choice.worker);
                 if self.split {
-                    transfer = PromptTransfer::RemotePrefill;
+                    transfer = PromptKvTransfer::RemotePrefill;
                 } else {
                     (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
                 }

@@ -47,12 +47,12 @@ impl HandoffQueue {
         self.actions.push_back(action);
     }
 
-    pub(super) fn finish_transfer(&mut self, slot: u32) {
+    pub(super) fn finish_kv_transfer(&mut self, slot: u32) {
         self.transfers -= 1;
         self.push_action(HandoffAction::Activate(slot));
     }
 
-    pub(super) fn has_transfers(&self) -> bool {
+    pub(super) fn has_running_kv_transfers(&self) -> bool {
         self.transfers > 0
     }
 
@@ -98,7 +98,7 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
 
     /// Records that the prefill worker computed and holds the prompt, and queues the next handoff
     /// action.
-    pub(super) fn record_prompt_held(&mut self, slot: u32, when: SimTime) {
+    pub(super) fn record_prompt_computed(&mut self, slot: u32, when: SimTime) {
         let request = self.requests.get_mut(slot);
         let handoff = request.handoff.get_or_insert_with(HandoffTimes::default);
         handoff.held = Some(when);
@@ -138,7 +138,7 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             self.handoffs.push_action(HandoffAction::Activate(slot));
         } else {
             self.handoffs.transfers += 1;
-            self.timers.schedule(self.now + time, TimerEvent::Transferred(slot));
+            self.timers.schedule_item(self.now + time, TimerEvent::Transferred(slot));
         }
     }
 

@@ -164,7 +164,7 @@ impl<'a> SessionAssigner<'a> {
             }
             at = start;
             // All requests of one instant are sent in its first round.
-            self.sent.push(EventLoopPosition::of_request(start, 0, self.given));
+            self.sent.push(EventLoopPosition::sent_request_position(start, 0, self.given));
             let session = self.next.take();
             let (worker, session) = match session {
                 Some(session) => (self.choose_worker(&session), session),
@@ -246,7 +246,7 @@ impl ParallelRun<'_> {
         let share = self.worker_cores.len().div_ceil(self.threads);
         let play = |worker_cores: &mut [WorkerCore<'_>]| {
             worker_cores.iter_mut().try_for_each(|core| {
-                core.sessions.resume_reading()?;
+                core.sessions.resume_reading_sessions()?;
                 core.run_until(last)
             })
         };

@@ -15,22 +15,22 @@ pub(super) struct EventLoopPosition {
 }
 
 impl EventLoopPosition {
-    pub(super) fn of_worker_step(at: SimTime, round: u32, worker: u32) -> Self {
+    pub(super) fn worker_step_position(at: SimTime, round: u32, worker: u32) -> Self {
         Self { at, round, sent: false, number: worker.into() }
     }
 
-    pub(super) fn of_request(at: SimTime, round: u32, number: u64) -> Self {
+    pub(super) fn sent_request_position(at: SimTime, round: u32, number: u64) -> Self {
         Self { at, round, sent: true, number }
     }
 
     /// Returns the position of a request that is unfinished at the end of the replay.
-    pub(super) fn of_unfinished_request(number: u64) -> Self {
-        Self::of_request(SimTime::MAX, 0, number)
+    pub(super) fn unfinished_request_position(number: u64) -> Self {
+        Self::sent_request_position(SimTime::MAX, 0, number)
     }
 
     /// Returns the position of a worker's last unreported steps, after the unfinished requests.
-    pub(super) fn of_last_steps(worker: u32) -> Self {
-        Self::of_worker_step(SimTime::MAX, 1, worker)
+    pub(super) fn last_steps_position(worker: u32) -> Self {
+        Self::worker_step_position(SimTime::MAX, 1, worker)
     }
 }
 

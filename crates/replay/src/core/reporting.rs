@@ -82,13 +82,14 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             let over = self.requests.get(slot).over;
             let (at, status) = over.unwrap_or((end, RequestStatus::Incomplete));
             let number = self.requests.get(slot).number;
-            self.sink.set_position(EventLoopPosition::of_unfinished_request(number));
+            self.sink.set_position(EventLoopPosition::unfinished_request_position(number));
             self.report_ended_request(slot, at, status);
         }
         for pool in [PREFILL_POOL, SERVING_POOL] {
             self.pools[pool].router.drop_block_index();
             for at in 0..self.pools[pool].workers.len() as u32 {
-                let report_position = EventLoopPosition::of_last_steps(self.first_worker + at);
+                let report_position =
+                    EventLoopPosition::last_steps_position(self.first_worker + at);
                 self.sink.set_position(report_position);
                 self.retire_worker((pool, at));
             }

@@ -21,7 +21,7 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_open_step());
         let next = worker.log.next_step_number();
         let upto = oldest.min().unwrap_or(next).min(next.saturating_sub(1));
-        worker.log.report_gaps_below(upto, &mut self.sink);
+        worker.log.report_token_gaps_below_step(upto, &mut self.sink);
         worker.log_limit = STEP_LOG_FLUSH_LEN.max(2 * worker.log.len());
     }
 
@@ -35,12 +35,12 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         if startup.is_zero() {
             return self.handle_worker_ready((pool, at));
         }
-        self.timers.schedule(self.now + startup, TimerEvent::Ready((pool, at)));
+        self.timers.schedule_item(self.now + startup, TimerEvent::Ready((pool, at)));
         Ok(())
     }
 
     pub(super) fn report_worker_change(&mut self, (pool, at): WorkerAddress, change: WorkerChange) {
-        let there = self.pools.iter().map(WorkerPool::present_workers).sum();
+        let there = self.pools.iter().map(WorkerPool::present_worker_count).sum();
         self.totals.most_workers = self.totals.most_workers.max(there);
         let role = self.pools[pool].role;
         self.sink.on_worker_change(self.now, at, role, change);
@@ -66,7 +66,7 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
 
     pub(super) fn retire_worker(&mut self, (pool, at): WorkerAddress) {
         let log = &mut self.pools[pool].workers[at as usize].log;
-        log.report_gaps_below(u64::MAX, &mut self.sink);
+        log.report_token_gaps_below_step(u64::MAX, &mut self.sink);
         let existed = self.pools[pool].remove_worker(at, self.now);
         match pool {
             PREFILL_POOL => self.totals.prefill_worker_seconds += existed,
@@ -77,9 +77,9 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Starts or drains workers until the pool has its target number.
     pub(super) fn scale_to_target(&mut self, pool: usize) -> Result<(), ReplayError> {
         if let Some(again) = self.pools[pool].next_autoscaler_check(self.now) {
-            self.timers.schedule(again, TimerEvent::Scale(pool));
+            self.timers.schedule_item(again, TimerEvent::Scale(pool));
         }
-        let present = self.pools[pool].present_workers();
+        let present = self.pools[pool].present_worker_count();
         let Some(wanted) = self.pools[pool].target_workers(self.now) else {
             return Ok(());
         };

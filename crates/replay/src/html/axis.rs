@@ -13,21 +13,21 @@ const BOTTOM_MARGIN: f64 = 38.0;
 
 /// Axis of a chart, with its round ticks; the first and the last tick are its ends.
 #[derive(Debug)]
-pub(super) struct Axis {
+pub(super) struct ChartAxis {
     ticks: Vec<f64>,
     is_log: bool,
     /// Unit of the axis, shown at the last tick.
     unit: String,
 }
 
-impl Axis {
+impl ChartAxis {
     /// Creates an axis from 0 to at least `most`.
-    pub(super) fn from_zero(most: f64, unit: &str) -> Self {
+    pub(super) fn new_from_zero(most: f64, unit: &str) -> Self {
         Self::linear((0.0, most), unit)
     }
 
     /// Creates an axis around the values, which starts at 0 unless all of them are far from it.
-    pub(super) fn around_values(values: impl Iterator<Item = f64> + Clone, unit: &str) -> Self {
+    pub(super) fn new_around_values(values: impl Iterator<Item = f64> + Clone, unit: &str) -> Self {
         let most = values.clone().fold(0.0, f64::max);
         let least = values.fold(f64::INFINITY, f64::min);
         let is_far = least.is_finite() && least > 0.6 * most;
@@ -50,7 +50,7 @@ impl Axis {
     }
 
     /// Creates a logarithmic axis whose ticks are powers of ten around positive values.
-    pub(super) fn logarithmic((least, most): (f64, f64), unit: &str) -> Self {
+    pub(super) fn new_logarithmic((least, most): (f64, f64), unit: &str) -> Self {
         let low = least.log10().floor() as i32;
         let high = (most.log10().ceil() as i32).max(low + 1);
         let ticks = (low..=high).map(|power| 10f64.powi(power)).collect();
@@ -88,12 +88,12 @@ impl Axis {
 
 /// Both axes of a chart.
 #[derive(Debug)]
-pub(super) struct Axes {
-    pub(super) x: Axis,
-    pub(super) y: Axis,
+pub(super) struct ChartAxes {
+    pub(super) x: ChartAxis,
+    pub(super) y: ChartAxis,
 }
 
-impl Axes {
+impl ChartAxes {
     pub(super) fn x_position(&self, value: f64) -> f64 {
         LEFT_MARGIN + self.x.share(value) * (CHART_WIDTH - LEFT_MARGIN - RIGHT_MARGIN)
     }
@@ -160,17 +160,17 @@ mod tests {
     #[test]
     fn axis_end_covers_largest_value() {
         for most in [1e-4, 0.37, 1.0, 9.99, 100.0, 12_345.0] {
-            let axis = Axis::from_zero(most, "");
+            let axis = ChartAxis::new_from_zero(most, "");
             assert!((3..=11).contains(&axis.ticks.len()), "{most}: {axis:?}");
             assert!(axis.ends().1 >= most * 0.999_999, "{most}: {axis:?}");
         }
-        assert_eq!(Axis::from_zero(0.0, "").ticks, [0.0, 1.0]);
+        assert_eq!(ChartAxis::new_from_zero(0.0, "").ticks, [0.0, 1.0]);
     }
 
     #[test]
     fn axis_around_close_values_starts_above_zero() {
         let labels = |values: &[f64]| {
-            let axis = Axis::around_values(values.iter().copied(), "%");
+            let axis = ChartAxis::new_around_values(values.iter().copied(), "%");
             (0..axis.ticks.len()).map(|tick| axis.label(tick)).collect::<Vec<_>>()
         };
         assert_eq!(labels(&[99.1, 100.0]), ["95", "96", "97", "98", "99", "100 %"]);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn logarithmic_axis_has_powers_of_ten() {
-        let axis = Axis::logarithmic((80.0, 12_000.0), "ms");
+        let axis = ChartAxis::new_logarithmic((80.0, 12_000.0), "ms");
         assert_eq!(axis.ticks, [10.0, 100.0, 1e3, 1e4, 1e5]);
         assert!((axis.share(1e3) - 0.5).abs() < 1e-12);
         assert_eq!(axis.share(0.0), 0.0);

@@ -7,7 +7,7 @@ pub(super) const MIN_MS_SHOWN_AS_SECONDS: f64 = 10_000.0;
 
 /// Meaning of a value on an HTML page, such as better or worse, shown by its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ValueTone {
+pub enum ValueColour {
     /// The value has no better or worse side.
     #[default]
     Plain,
@@ -19,7 +19,7 @@ pub enum ValueTone {
     Best,
 }
 
-impl ValueTone {
+impl ValueColour {
     fn class(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -30,7 +30,7 @@ impl ValueTone {
     }
 
     /// Returns the meaning of a comparison's verdict: `better`, `worse` or any other text.
-    pub fn of_verdict(text: &str) -> Self {
+    pub fn from_comparison_verdict(text: &str) -> Self {
         match text {
             "better" => Self::Better,
             "worse" => Self::Worse,
@@ -41,14 +41,14 @@ impl ValueTone {
 
 /// Renders an HTML table that scrolls horizontally; the first cell of each row is its header.
 pub fn render_table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> String {
-    render_toned_table(head, rows, |_, _| ValueTone::Plain)
+    render_coloured_table(head, rows, |_, _| ValueColour::Plain)
 }
 
 /// Renders an HTML table with coloured cells; `tone` selects the colour by row and column.
-pub fn render_toned_table<H: AsRef<str>, R: AsRef<[String]>>(
+pub fn render_coloured_table<H: AsRef<str>, R: AsRef<[String]>>(
     head: &[H],
     rows: &[R],
-    tone: impl Fn(usize, usize) -> ValueTone,
+    tone: impl Fn(usize, usize) -> ValueColour,
 ) -> String {
     let mut text = String::from(
         "<div class=\"wide\" role=\"region\" aria-label=\"Table\" tabindex=\"0\"><table><thead><tr>",
@@ -93,7 +93,7 @@ pub struct ChartBar {
     /// Length of the bar as a ratio of the chart's width.
     pub ratio: f64,
     /// Meaning of the bar's value, shown by the colour of the bar.
-    pub tone: ValueTone,
+    pub tone: ValueColour,
 }
 
 /// Renders a bar chart as HTML boxes, so that long labels wrap and the text size is fixed.
@@ -133,18 +133,18 @@ pub struct SummaryTile {
     label: String,
     value: String,
     note: String,
-    tone: ValueTone,
+    tone: ValueColour,
 }
 
 impl SummaryTile {
     /// Creates a summary figure without a colour.
     pub fn new(label: &str, value: &str, note: &str) -> Self {
         let (label, value, note) = (label.to_owned(), value.to_owned(), note.to_owned());
-        Self { label, value, note, tone: ValueTone::Plain }
+        Self { label, value, note, tone: ValueColour::Plain }
     }
 
     /// Sets the meaning of the value, which selects its colour.
-    pub fn with_tone(self, tone: ValueTone) -> Self {
+    pub fn with_colour(self, tone: ValueColour) -> Self {
         Self { tone, ..self }
     }
 }
@@ -249,8 +249,8 @@ mod tests {
     #[test]
     fn table_cells_have_their_tone() {
         let rows = [["a".to_owned(), "better".to_owned()]];
-        let table = render_toned_table(&["x,y", ""], &rows, |row, column| {
-            ValueTone::of_verdict(&rows[row][column])
+        let table = render_coloured_table(&["x,y", ""], &rows, |row, column| {
+            ValueColour::from_comparison_verdict(&rows[row][column])
         });
         assert!(table.contains("<td class=\"better\">better</td>"), "{table}");
         assert!(table.contains("<th scope=\"row\">a</th>"), "{table}");

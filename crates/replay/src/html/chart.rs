@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::axis::{Axes, Axis, CHART_HEIGHT, CHART_WIDTH};
+use super::axis::{CHART_HEIGHT, CHART_WIDTH, ChartAxes, ChartAxis};
 use super::blocks::MIN_MS_SHOWN_AS_SECONDS;
 use super::escape_html;
-use crate::report::{TimelinePoint, WorkerTrack};
+use crate::report::{TimelinePoint, WorkerSampleTrack};
 
 const MAX_CHART_POINTS: usize = 480;
 
@@ -30,7 +30,7 @@ impl ChartLine {
     }
 
     /// Draws the line; the axes show horizontal values times `scale`.
-    fn draw(&self, out: &mut String, axes: &Axes, scale: f64) {
+    fn draw(&self, out: &mut String, axes: &ChartAxes, scale: f64) {
         let _ = write!(
             out,
             "<path class=\"c{}\" data-name=\"{}\" data-points=\"",
@@ -117,7 +117,7 @@ impl LineChart<'_> {
     }
 
     /// Returns the axes, the unit of the horizontal one, and its scale relative to the values.
-    fn axes(&self) -> (Axes, &str, f64) {
+    fn axes(&self) -> (ChartAxes, &str, f64) {
         let all = || self.lines.iter().flat_map(|line| &line.points);
         let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);
         let (unit, scale) = match self.x {
@@ -128,16 +128,16 @@ impl LineChart<'_> {
         let percent = if self.y.starts_with('%') { "%" } else { "" };
         let y = match self.y_range {
             Some((_, high)) if self.follows_y || most(|p| p.1) > LOW_PERCENTAGE => {
-                Axis::from_zero(high, percent)
+                ChartAxis::new_from_zero(high, percent)
             }
-            _ => Axis::from_zero(most(|p| p.1), percent),
+            _ => ChartAxis::new_from_zero(most(|p| p.1), percent),
         };
         let least = all().map(|p| p.0 * scale).filter(|x| *x > 0.0).fold(f64::INFINITY, f64::min);
         let x = match self.spans_magnitudes() && least < most_x {
-            true => Axis::logarithmic((least, most_x), unit),
-            false => Axis::from_zero(most_x, unit),
+            true => ChartAxis::new_logarithmic((least, most_x), unit),
+            false => ChartAxis::new_from_zero(most_x, unit),
         };
-        (Axes { x, y }, unit, scale)
+        (ChartAxes { x, y }, unit, scale)
     }
 
     /// Returns whether the medians of the distributions are too far apart for a linear axis.
@@ -166,7 +166,7 @@ fn five_significant_digits(value: f64) -> String {
 
 /// Sums (or averages) one gauge over the tracks of all workers, at evenly spaced times.
 pub(super) fn combine_worker_gauges(
-    tracks: &[WorkerTrack],
+    tracks: &[WorkerSampleTrack],
     of: fn(&TimelinePoint) -> f64,
     mean: bool,
 ) -> Vec<(f64, f64)> {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::worker_track_name;
-use crate::report::{TimelinePoint, WorkerTrack};
+use crate::report::{TimelinePoint, WorkerSampleTrack};
 
 const CELLS_PER_ROW: usize = 96;
 const MAX_WORKER_ROWS: usize = 64;
@@ -11,7 +11,7 @@ const MAX_WORKER_ROWS: usize = 64;
 /// Title of a heat map, function that reads its gauge, and whether the scale ends at 1.
 type HeatMetric = (&'static str, fn(&TimelinePoint) -> f64, bool);
 
-pub(super) fn draw_heat_maps(out: &mut String, tracks: &[WorkerTrack]) {
+pub(super) fn draw_heat_maps(out: &mut String, tracks: &[WorkerSampleTrack]) {
     if tracks.len() < 2 || tracks.iter().all(|track| track.points.len() < 2) {
         return;
     }
@@ -27,7 +27,7 @@ pub(super) fn draw_heat_maps(out: &mut String, tracks: &[WorkerTrack]) {
     out.push_str("</div></section>");
 }
 
-fn draw_heat_map(out: &mut String, tracks: &[WorkerTrack], (title, of, share): HeatMetric) {
+fn draw_heat_map(out: &mut String, tracks: &[WorkerSampleTrack], (title, of, share): HeatMetric) {
     let last = tracks.iter().filter_map(|track| track.points.last());
     let last = last.map(|point| point.at).fold(0.0, f64::max);
     let rows: Vec<Vec<Option<f64>>> = tracks
@@ -145,7 +145,7 @@ fn shade_index(value: f64, most: f64) -> u32 {
 /// Averages a gauge of one worker over even intervals; one without points repeats the previous
 /// mean.
 fn average_into_cells(
-    track: &WorkerTrack,
+    track: &WorkerSampleTrack,
     of: fn(&TimelinePoint) -> f64,
     last: f64,
 ) -> Vec<Option<f64>> {

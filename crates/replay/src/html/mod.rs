@@ -13,11 +13,11 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::report::{ReplayReport, ReportComparison, WorkerTrack};
+use super::report::{ReplayReport, ReportComparison, WorkerSampleTrack};
 pub use blocks::{
-    ChartBar, SummaryTile, ValueTone, escape_html, format_latency, format_short_number,
-    render_bars, render_command_section, render_document, render_notes, render_run_section,
-    render_table, render_tiles, render_toned_table,
+    ChartBar, SummaryTile, ValueColour, escape_html, format_latency, format_short_number,
+    render_bars, render_coloured_table, render_command_section, render_document, render_notes,
+    render_run_section, render_table, render_tiles,
 };
 pub use chart::{ChartLine, LineChart};
 pub use scatter::{ScatterChart, ScatterPoint};
@@ -61,8 +61,8 @@ pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> Strin
     }
     body.push_str("<section><h2>Numbers</h2>");
     let rows = &compared.rows;
-    body.push_str(&render_toned_table(&compared.heads, rows, |row, column| {
-        ValueTone::of_verdict(&rows[row][column])
+    body.push_str(&render_coloured_table(&compared.heads, rows, |row, column| {
+        ValueColour::from_comparison_verdict(&rows[row][column])
     }));
     body.push_str(match compared.is_repeated {
         true => {
@@ -105,7 +105,10 @@ fn comparison_tiles(compared: &ReportComparison) -> Vec<SummaryTile> {
             },
         };
         let note = format!("{} → {}", row[1], row[2]);
-        Some(SummaryTile::new(name, &value, &note).with_tone(ValueTone::of_verdict(verdict)))
+        Some(
+            SummaryTile::new(name, &value, &note)
+                .with_colour(ValueColour::from_comparison_verdict(verdict)),
+        )
     });
     shown.collect()
 }
@@ -139,7 +142,7 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
     let requests =
         SummaryTile::new("Requests", &short(done), &format!("of {} completed", short(all)));
     let mut tiles = vec![
-        requests.with_tone(if done < all { ValueTone::Worse } else { ValueTone::Plain }),
+        requests.with_colour(if done < all { ValueColour::Worse } else { ValueColour::Plain }),
         SummaryTile::new(
             "Duration",
             &format!("{} s", short(n("duration_ms") / 1e3)),
@@ -201,7 +204,7 @@ fn latency_tile(
             &format_latency(value),
             &format!("{mean}, bound {}", format_latency(bound)),
         )
-        .with_tone(if value <= bound { ValueTone::Better } else { ValueTone::Worse }),
+        .with_colour(if value <= bound { ValueColour::Better } else { ValueColour::Worse }),
         false => SummaryTile::new(label, &format_latency(value), &mean),
     }
 }
@@ -282,7 +285,7 @@ fn service_charts(report: &ReplayReport) -> Vec<LineChart<'static>> {
             x: "s",
             y: "workers",
             y_range: None,
-            lines: vec![ChartLine::new("workers", over.worker_count_steps(end), 0)],
+            lines: vec![ChartLine::new("workers", over.worker_count_over_time(end), 0)],
             follows_y: false,
         });
         let cost = report.summary_number("cost");
@@ -315,7 +318,7 @@ fn push_request_timeline(body: &mut String, report: &ReplayReport) {
     body.push_str("</div></section>");
 }
 
-fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
+fn push_worker_charts(body: &mut String, tracks: &[WorkerSampleTrack]) {
     let over = |of: fn(&super::report::TimelinePoint) -> f64, mean: bool| -> Vec<(f64, f64)> {
         chart::combine_worker_gauges(tracks, of, mean)
     };
@@ -373,7 +376,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
     }
 }
 
-fn worker_track_name(track: &WorkerTrack) -> String {
+fn worker_track_name(track: &WorkerSampleTrack) -> String {
     format!("{} {}", track.pool.page_label(), track.worker)
 }
 

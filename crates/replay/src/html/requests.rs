@@ -45,7 +45,7 @@ pub(super) fn draw_request_timeline(out: &mut String, spans: &SampledRequestSpan
         let _ = write!(out, "<button type=\"button\" data-do=\"{what}\">{label}</button>");
     }
     out.push_str("</div><div class=\"rows\"><canvas role=\"img\" aria-label=\"Requests of the worker over time\"></canvas></div><ul class=\"legend\">");
-    for (name, phase) in RequestPhase::NAMED_PHASES {
+    for (name, phase) in RequestPhase::NAMED_REQUEST_PHASES {
         let _ = write!(out, "<li class=\"c{}\">{name}</li>", phase_colour(phase));
     }
     out.push_str("</ul><noscript><p>This chart needs JavaScript.</p></noscript>");

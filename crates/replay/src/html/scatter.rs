@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::axis::{Axes, Axis, CHART_HEIGHT, CHART_WIDTH};
+use super::axis::{CHART_HEIGHT, CHART_WIDTH, ChartAxes, ChartAxis};
 use super::escape_html;
 
 /// Distance in chart units below which points share one number label.
@@ -51,9 +51,9 @@ impl ScatterChart<'_> {
             return;
         }
         let unit = if self.y.contains('%') { "%" } else { "" };
-        let axes = Axes {
-            x: Axis::around_values(self.points.iter().map(|point| point.x), ""),
-            y: Axis::around_values(self.points.iter().map(|point| point.y), unit),
+        let axes = ChartAxes {
+            x: ChartAxis::new_around_values(self.points.iter().map(|point| point.x), ""),
+            y: ChartAxis::new_around_values(self.points.iter().map(|point| point.y), unit),
         };
         let (x, y) = (escape_html(self.x), escape_html(self.y));
         let _ = write!(
@@ -90,7 +90,7 @@ impl ScatterChart<'_> {
     }
 
     /// Draws the numbers of the points; close points share a label.
-    fn draw_numbers(&self, out: &mut String, axes: &Axes) {
+    fn draw_numbers(&self, out: &mut String, axes: &ChartAxes) {
         let mut labels: Vec<(f64, f64, Vec<String>)> = Vec::new();
         for point in &self.points {
             let Some(number) = point.number else { continue };

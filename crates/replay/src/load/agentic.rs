@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::lines::WorkloadLines;
 use super::loaded::{LoadedSessions, nanos_from_ms, sim_time_from_ms};
 use super::mooncake::hash_ids_to_token_runs;
-use super::options::{AgentOrder, WorkloadReadOptions};
+use super::options::{AgentRunOrder, WorkloadReadOptions};
 use super::row::JsonRow;
 use crate::synth::SHARED_CONTENT_ID_BITS;
 use crate::workload::{
@@ -170,7 +170,7 @@ impl AgentNode {
 /// Returns, for each request of an agent trace, the indices of the requests that it depends on.
 fn resolve_dependencies(
     nodes: &[AgentNode],
-    order: AgentOrder,
+    order: AgentRunOrder,
 ) -> Result<Vec<Vec<usize>>, WorkloadError> {
     let mut by_name: HashMap<&str, usize> = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
@@ -189,7 +189,7 @@ fn resolve_dependencies(
                 node.error_at_request(format!("waits for {name:?}, which does not exist"))
             })?;
             let same_run = nodes[target].session.play == node.session.play;
-            if order == AgentOrder::ByRequestId && !same_run {
+            if order == AgentRunOrder::ByRequestId && !same_run {
                 let problem = format!(
                     "waits for {name:?} of another play, which agentic_lanes does not support"
                 );
@@ -206,7 +206,7 @@ fn resolve_dependencies(
 fn sort_by_earliest_start(
     nodes: &[AgentNode],
     edges: &[Vec<usize>],
-    wanted: AgentOrder,
+    wanted: AgentRunOrder,
 ) -> Result<(Vec<usize>, Vec<f64>), WorkloadError> {
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
     for (i, targets) in edges.iter().enumerate() {
@@ -234,8 +234,8 @@ fn sort_by_earliest_start(
         return Err(nodes[stuck].error_at_request("waits for itself through others".to_owned()));
     }
     match wanted {
-        AgentOrder::ByStart => order.sort_by(|a, b| start[*a].total_cmp(&start[*b])),
-        AgentOrder::ByRequestId => {
+        AgentRunOrder::ByStart => order.sort_by(|a, b| start[*a].total_cmp(&start[*b])),
+        AgentRunOrder::ByRequestId => {
             order.sort_by(|a, b| nodes[*a].request.cmp(&nodes[*b].request));
             start = nodes.iter().map(|node| node.start_ms).collect();
         }
@@ -246,7 +246,7 @@ fn sort_by_earliest_start(
 /// Builds the sessions of an agent trace from its requests, in the given order.
 fn build_sessions(
     mut nodes: Vec<AgentNode>,
-    order: AgentOrder,
+    order: AgentRunOrder,
 ) -> Result<LoadedSessions, WorkloadError> {
     let edges = resolve_dependencies(&nodes, order)?;
     let (order, start) = sort_by_earliest_start(&nodes, &edges, order)?;

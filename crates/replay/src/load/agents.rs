@@ -17,24 +17,24 @@ use crate::workload::{ClientSession, SessionTurn, TurnDependency, TurnLifecycleE
 pub(super) const TIME_EPSILON_MS: f64 = 1e-3;
 
 /// Recorded request of an agent, with its times in milliseconds.
-pub(super) struct RecordedCall {
+pub(super) struct RecordedAgentCall {
     pub start_ms: f64,
     pub end_ms: f64,
     pub turn: SessionTurn,
 }
 
 /// Index of an agent in its run, and index of one of the agent's calls.
-pub(super) type CallIndex = (usize, usize);
+pub(super) type AgentCallIndex = (usize, usize);
 
 /// Recorded agent with its model calls, sorted by their start.
 #[derive(Default)]
 pub(super) struct RecordedAgent {
     pub id: String,
-    pub calls: Vec<RecordedCall>,
+    pub calls: Vec<RecordedAgentCall>,
     /// Call of another agent that started this agent.
-    pub started_by: Option<CallIndex>,
+    pub started_by: Option<AgentCallIndex>,
     /// Call of another agent that waits for this agent's last call.
-    pub awaited_by: Option<CallIndex>,
+    pub awaited_by: Option<AgentCallIndex>,
 }
 
 impl RecordedAgent {
@@ -50,13 +50,13 @@ impl RecordedAgent {
 }
 
 /// Recorded run of a task: the agent that begins it, and the agents that this one starts.
-pub(super) struct RecordedRun {
+pub(super) struct RecordedAgentRun {
     pub name: String,
     pub agents: Vec<RecordedAgent>,
 }
 
-impl RecordedRun {
-    fn calls(&self) -> impl Iterator<Item = (CallIndex, &RecordedCall)> {
+impl RecordedAgentRun {
+    fn calls(&self) -> impl Iterator<Item = (AgentCallIndex, &RecordedAgentCall)> {
         self.agents.iter().enumerate().flat_map(|(agent, of)| {
             of.calls.iter().enumerate().map(move |(call, of)| ((agent, call), of))
         })
@@ -71,7 +71,7 @@ impl RecordedRun {
     ///
     /// Without a known starter it is the last call of the agents before to end, or else the first
     /// call of an agent without a starter. So no agent waits for itself through others.
-    fn call_before(&self, agent: usize) -> Option<CallIndex> {
+    fn call_before(&self, agent: usize) -> Option<AgentCallIndex> {
         if let Some(known) = self.agents[agent].started_by {
             return Some(known);
         }
@@ -89,7 +89,7 @@ impl RecordedRun {
     /// Returns the dependency of a call that starts at `start_ms` on another call.
     ///
     /// A call that overlaps the other one waits for its dispatch only.
-    fn dependency(&self, on: CallIndex, session: u64, start_ms: f64) -> TurnDependency {
+    fn dependency(&self, on: AgentCallIndex, session: u64, start_ms: f64) -> TurnDependency {
         let call = &self.agents[on.0].calls[on.1];
         let (trigger, from) = match start_ms + TIME_EPSILON_MS < call.end_ms {
             true => (TurnLifecycleEvent::Dispatch, call.start_ms),
@@ -106,7 +106,7 @@ impl RecordedRun {
     /// Adds the dependencies between agents to their turns; `numbers` are the indices of the
     /// agents' sessions.
     fn link_agents(&mut self, numbers: &[u64]) {
-        let mut links: Vec<(CallIndex, TurnDependency)> = Vec::new();
+        let mut links: Vec<(AgentCallIndex, TurnDependency)> = Vec::new();
         for (agent, of) in self.agents.iter().enumerate() {
             let (Some(first), Some(last)) = (of.calls.first(), of.calls.len().checked_sub(1))
             else {
@@ -135,14 +135,14 @@ impl RecordedRun {
 
 /// Converts recorded runs to sessions, one per agent; the sessions of a run start together.
 pub(super) fn sessions_of_runs(
-    runs: Vec<RecordedRun>,
+    runs: Vec<RecordedAgentRun>,
     options: &WorkloadReadOptions,
 ) -> LoadedSessions {
-    let with_start = |run: RecordedRun| {
+    let with_start = |run: RecordedAgentRun| {
         let start_ms = run.start_ms()?;
         Some((start_ms, run))
     };
-    let mut runs: Vec<(f64, RecordedRun)> = runs.into_iter().filter_map(with_start).collect();
+    let mut runs: Vec<(f64, RecordedAgentRun)> = runs.into_iter().filter_map(with_start).collect();
     if options.session_order == SessionOrder::ByStart {
         runs.sort_by(|a, b| a.0.total_cmp(&b.0));
     }

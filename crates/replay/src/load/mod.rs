@@ -36,7 +36,7 @@ use mooncake::MooncakeRowContent;
 
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 pub use loaded::SessionOrder;
-pub use options::{AgentOrder, WorkloadFormat, WorkloadReadOptions};
+pub use options::{AgentRunOrder, WorkloadFormat, WorkloadReadOptions};
 pub use sharegpt::TokenCounter;
 
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
@@ -105,7 +105,7 @@ pub fn open_workload_files(
             return Err(file_error(&first.display().to_string(), NO_SQLITE));
         }
         WorkloadFormat::ShareGpt => {
-            Box::new(sharegpt::open_conversations(paths, &options.count, options.limit)?)
+            Box::new(sharegpt::open_sharegpt_conversations(paths, &options.count, options.limit)?)
         }
         WorkloadFormat::BurstGpt => csv::open_csv_trace(paths, CsvTraceKind::BurstGpt, order)?,
         WorkloadFormat::Azure => csv::open_csv_trace(paths, CsvTraceKind::Azure, order)?,
@@ -181,7 +181,7 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
     }
     let line = String::from_utf8_lossy(&head).trim().to_owned();
     if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line) {
-        if weka::is_lone_request(&row) {
+        if weka::is_weka_request_without_run(&row) {
             return Err(file_error(&path.display().to_string(), weka::REQUEST_WITHOUT_RUN));
         }
         if let Some(format) = format_of_json_row(&row) {
@@ -263,7 +263,7 @@ fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
 
 fn unknown_format_error(path: &Path) -> WorkloadError {
     let names: Vec<&str> =
-        WorkloadFormat::NAMED_FORMATS.iter().skip(1).map(|(name, _)| *name).collect();
+        WorkloadFormat::NAMED_WORKLOAD_FORMATS.iter().skip(1).map(|(name, _)| *name).collect();
     let names = names.join(", ");
     file_error(
         &path.display().to_string(),

@@ -53,7 +53,7 @@ pub enum WorkloadFormat {
 
 impl WorkloadFormat {
     /// All formats of workload files, with their names.
-    pub const NAMED_FORMATS: [(&str, Self); 21] = [
+    pub const NAMED_WORKLOAD_FORMATS: [(&str, Self); 21] = [
         ("auto", Self::Auto),
         ("mooncake", Self::Mooncake),
         ("mooncake-delta", Self::MooncakeDelta),
@@ -83,9 +83,10 @@ impl FromStr for WorkloadFormat {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let same = |name: &str| name.replace('_', "-") == text.replace('_', "-");
-        let found = Self::NAMED_FORMATS.iter().find(|(name, _)| same(name));
+        let found = Self::NAMED_WORKLOAD_FORMATS.iter().find(|(name, _)| same(name));
         found.map(|(_, format)| *format).ok_or_else(|| {
-            let names: Vec<&str> = Self::NAMED_FORMATS.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> =
+                Self::NAMED_WORKLOAD_FORMATS.iter().map(|(name, _)| *name).collect();
             format!("{text:?} is not known, must be one of {}", names.join(", "))
         })
     }
@@ -93,7 +94,7 @@ impl FromStr for WorkloadFormat {
 
 /// Order of the requests of an agent trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AgentOrder {
+pub enum AgentRunOrder {
     /// Requests are sorted by start time, each after all requests that it depends on.
     #[default]
     ByStart,
@@ -125,7 +126,7 @@ pub struct WorkloadReadOptions {
     pub name_rows: bool,
     /// Order of agent requests. Default: by start time; a limit on concurrent agent runs needs
     /// their ids.
-    pub agent_order: AgentOrder,
+    pub agent_order: AgentRunOrder,
     /// Seed of arrivals for result files without send times. Default 42.
     pub seed: u64,
     /// Token counter for the texts of conversations. Default: one token per four bytes.
@@ -142,7 +143,7 @@ impl Default for WorkloadReadOptions {
             limit: None,
             session_order: SessionOrder::ByStart,
             name_rows: false,
-            agent_order: AgentOrder::ByStart,
+            agent_order: AgentRunOrder::ByStart,
             seed: 42,
             count: std::sync::Arc::new(|text| text.len().div_ceil(4) as u32),
         }

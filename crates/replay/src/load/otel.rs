@@ -12,12 +12,12 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-use super::agents::{RecordedAgent, RecordedCall, RecordedRun, sessions_of_runs};
+use super::agents::{RecordedAgent, RecordedAgentCall, RecordedAgentRun, sessions_of_runs};
 use super::lines::WorkloadLines;
 use super::loaded::LoadedSessions;
 use super::options::WorkloadReadOptions;
 use super::otel_prompt::PromptContents;
-use super::otel_span::{GenAiSpan, SpanKind, spans_of_document};
+use super::otel_span::{GenAiSpan, GenAiSpanKind, spans_of_document};
 use crate::workload::{SessionTurn, WorkloadError};
 
 /// Maximum number of ancestors of a span that are searched, as a guard against a cycle of parents.
@@ -54,8 +54,9 @@ pub(super) fn open_otel_traces(
     let mut contents = PromptContents::new(options.count.clone());
     let (mut left_out, mut recorded) = (0, Vec::new());
     for (name, spans) in runs {
-        left_out += spans.iter().filter(|span| span.kind == SpanKind::Unusable).count() as u64;
-        recorded.push(RecordedRun { agents: agents_of_run(&name, spans, &mut contents), name });
+        left_out += spans.iter().filter(|span| span.kind == GenAiSpanKind::Unusable).count() as u64;
+        recorded
+            .push(RecordedAgentRun { agents: agents_of_run(&name, spans, &mut contents), name });
     }
     if recorded.iter().all(|run| run.agents.is_empty()) {
         let problem = "has no gen_ai span with gen_ai.usage.input_tokens and output_tokens";
@@ -81,7 +82,7 @@ impl<'a> SpanTree<'a> {
         let mut at = span;
         for _ in 0..MAX_SPAN_DEPTH {
             at = *self.by_id.get(self.spans[at].parent.as_deref()?)?;
-            if self.spans[at].kind == SpanKind::Agent {
+            if self.spans[at].kind == GenAiSpanKind::Agent {
                 return Some(at);
             }
         }
@@ -110,7 +111,7 @@ fn agents_of_run(
 ) -> Vec<RecordedAgent> {
     let tree = SpanTree::new(&spans);
     let mut requests: Vec<usize> =
-        (0..spans.len()).filter(|i| spans[*i].kind == SpanKind::Request).collect();
+        (0..spans.len()).filter(|i| spans[*i].kind == GenAiSpanKind::Request).collect();
     requests.sort_by(|a, b| spans[*a].start_ms.total_cmp(&spans[*b].start_ms));
     let mut agents: Vec<RecordedAgent> = Vec::new();
     let mut owners: Vec<Option<usize>> = Vec::new();
@@ -128,7 +129,7 @@ fn agents_of_run(
         });
         let prompt = contents.prompt_of_call(span, (name, agent));
         let turn = SessionTurn::new(prompt, span.output);
-        let call = RecordedCall { start_ms: span.start_ms, end_ms: span.end_ms, turn };
+        let call = RecordedAgentCall { start_ms: span.start_ms, end_ms: span.end_ms, turn };
         agents[agent].calls.push(call);
     }
     for agent in 0..agents.len() {

@@ -15,7 +15,7 @@ const REQUEST_OPERATIONS: [&str; 4] = ["chat", "generate", "generate_content", "
 const FAILED_STATUS: (u64, &str) = (2, "STATUS_CODE_ERROR");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SpanKind {
+pub(super) enum GenAiSpanKind {
     /// Span of a generation request to a model, with its token counts.
     Request,
     /// Span of a failed generation request, or of one without prompt or output.
@@ -32,7 +32,7 @@ pub(super) struct GenAiSpan {
     pub run: String,
     pub id: String,
     pub parent: Option<String>,
-    pub kind: SpanKind,
+    pub kind: GenAiSpanKind,
     pub start_ms: f64,
     pub end_ms: f64,
     pub input: u32,
@@ -185,10 +185,10 @@ impl SpanFields<'_> {
             id: self.id.unwrap_or_default().to_owned(),
             parent: self.parent.filter(|id| !id.is_empty()).map(str::to_owned),
             kind: match operation {
-                _ if is_request && !failed && input > 0 && output > 0 => SpanKind::Request,
-                _ if is_request => SpanKind::Unusable,
-                Some("invoke_agent") => SpanKind::Agent,
-                _ => SpanKind::Other,
+                _ if is_request && !failed && input > 0 && output > 0 => GenAiSpanKind::Request,
+                _ if is_request => GenAiSpanKind::Unusable,
+                Some("invoke_agent") => GenAiSpanKind::Agent,
+                _ => GenAiSpanKind::Other,
             },
             start_ms: self.start_ms,
             end_ms: self.end_ms.max(self.start_ms),

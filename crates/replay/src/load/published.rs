@@ -8,7 +8,7 @@ use super::bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 use super::lines::WorkloadLines;
 use super::row::JsonRow;
 use crate::workload::WorkloadError;
-use vllm_sim_random::{DrawRandom, StreamPurpose, request_rng};
+use vllm_sim_random::{DrawRandom, RandomStreamPurpose, request_rng};
 
 pub(super) fn is_aiperf_row(row: &serde_json::Map<String, Value>) -> bool {
     row.contains_key("metrics") && row["metrics"].is_object() && row.contains_key("metadata")
@@ -134,7 +134,7 @@ fn parse_inferencex_point(row: &JsonRow<'_>, name: String) -> Result<BenchRun, W
     };
     run.requests = (0..places * CLOSED_LOOP_ROUNDS)
         .map(|i| {
-            let mut rng = request_rng(0, i.into(), StreamPurpose::Workload);
+            let mut rng = request_rng(0, i.into(), RandomStreamPurpose::Workload);
             MeasuredRequest {
                 input: drawn(input, rng.draw_unit_f64()),
                 output: drawn(output, rng.draw_unit_f64()),

@@ -53,7 +53,7 @@ impl Message {
 
 /// Reads conversations as sessions; the messages between two assistant replies form the prompt that
 /// a turn adds.
-pub(super) fn open_conversations(
+pub(super) fn open_sharegpt_conversations(
     paths: &[PathBuf],
     count: &TokenCounter,
     most: Option<u64>,

@@ -13,12 +13,14 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-use super::agents::{RecordedAgent, RecordedCall, RecordedRun, TIME_EPSILON_MS, sessions_of_runs};
+use super::agents::{
+    RecordedAgent, RecordedAgentCall, RecordedAgentRun, TIME_EPSILON_MS, sessions_of_runs,
+};
 use super::lines::WorkloadLines;
 use super::loaded::LoadedSessions;
 use super::options::{WorkloadFormat, WorkloadReadOptions};
 use super::row::JsonRow;
-use super::weka_chains::{ListedRequest, split_into_chains};
+use super::weka_chains::{WekaTraceRequest, split_into_agent_chains};
 use crate::workload::{PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError};
 use vllm_sim_random::mix_u64_pair;
 
@@ -39,7 +41,7 @@ pub(super) const REQUEST_WITHOUT_RUN: &str = "is a request of a Weka trace witho
     session and block size are unknown; must be in `requests` of an object with id and block_size";
 
 /// Returns whether a row is a request of a Weka trace, which belongs into the list of a run.
-pub(super) fn is_lone_request(row: &Map<String, Value>) -> bool {
+pub(super) fn is_weka_request_without_run(row: &Map<String, Value>) -> bool {
     ["t", "in", "out", "hash_ids"].iter().all(|key| row.contains_key(*key))
         && !row.contains_key("requests")
 }
@@ -89,12 +91,12 @@ fn read_run(
     place: &str,
     format: WorkloadFormat,
     counts: &mut TraceCounts,
-) -> Result<RecordedRun, WorkloadError> {
+) -> Result<RecordedAgentRun, WorkloadError> {
     let at_place = || place.to_owned();
     // A flat list may be an array; its first request says what is missing.
     let first = document.as_array().and_then(|list| list.first()).unwrap_or(document);
     let row = JsonRow::new(document, &at_place);
-    if first.as_object().is_some_and(is_lone_request) {
+    if first.as_object().is_some_and(is_weka_request_without_run) {
         let problem = REQUEST_WITHOUT_RUN.to_owned();
         return Err(WorkloadError::Bad { place: place.to_owned(), problem });
     }
@@ -121,7 +123,7 @@ fn read_run(
     };
     let workers = reader.read_requests(requests, &format!("{place}: requests"), 0, 0.0)?;
     reader.link_workers(&workers);
-    Ok(RecordedRun { name: id.to_owned(), agents: reader.agents })
+    Ok(RecordedAgentRun { name: id.to_owned(), agents: reader.agents })
 }
 
 impl RunReader<'_> {
@@ -171,7 +173,7 @@ impl RunReader<'_> {
             if self.split {
                 let (end_ms, output) = (call.end_ms, call.turn.output);
                 let model = value.get("model").and_then(Value::as_str);
-                listed.push(ListedRequest { start_ms, end_ms, output, model, hash_ids });
+                listed.push(WekaTraceRequest { start_ms, end_ms, output, model, hash_ids });
             }
             let calls = &mut self.agents[agent].calls;
             let waiting = (agent, calls.len());
@@ -188,16 +190,16 @@ impl RunReader<'_> {
     }
 
     /// Moves the requests of other agents out of the list of `agent`; returns those agents.
-    fn split_agent(&mut self, agent: usize, listed: &[ListedRequest<'_>]) -> Vec<SplitAgent> {
-        let mut chains = split_into_chains(listed).into_iter();
+    fn split_agent(&mut self, agent: usize, listed: &[WekaTraceRequest<'_>]) -> Vec<SplitAgent> {
+        let mut chains = split_into_agent_chains(listed).into_iter();
         let Some(main) = chains.next() else {
             return Vec::new();
         };
         let calls = std::mem::take(&mut self.agents[agent].calls);
-        let mut calls: Vec<Option<RecordedCall>> = calls.into_iter().map(Some).collect();
+        let mut calls: Vec<Option<RecordedAgentCall>> = calls.into_iter().map(Some).collect();
         let mut take = |indexes: &[usize]| {
             let taken = indexes.iter().filter_map(|index| calls[*index].take());
-            taken.collect::<Vec<RecordedCall>>()
+            taken.collect::<Vec<RecordedAgentCall>>()
         };
         self.agents[agent].calls = take(&main);
         // The list is in the order of its starts, and its first request is in the main chain.
@@ -247,7 +249,7 @@ impl RunReader<'_> {
         &mut self,
         row: &JsonRow<'_>,
         start_ms: f64,
-    ) -> Result<Option<(RecordedCall, Vec<u64>)>, WorkloadError> {
+    ) -> Result<Option<(RecordedAgentCall, Vec<u64>)>, WorkloadError> {
         let input = row.required_token_count(&["in"], 0)?;
         let output = row.required_token_count(&["out"], 0)?;
         let took_ms = row.positive_seconds_as_ms(&["api_time"])?.unwrap_or(0.0);
@@ -268,7 +270,7 @@ impl RunReader<'_> {
         let runs = self.prompt_runs(&ids, input);
         // A server generates at least one token; requests of 0 are those that clients gave up.
         let turn = SessionTurn::new(TurnPrompt::Whole(runs), output.max(1));
-        Ok(Some((RecordedCall { start_ms, end_ms: start_ms + took_ms, turn }, ids)))
+        Ok(Some((RecordedAgentCall { start_ms, end_ms: start_ms + took_ms, turn }, ids)))
     }
 
     /// Returns one token run per full block of the prompt, and one for the tokens without a hash

@@ -26,7 +26,7 @@ const MIN_OVERLAP: f64 = 0.5;
 const TITLE_OUTPUT: u32 = 64;
 
 /// Request in the list of a Weka trace, with its times in milliseconds.
-pub(super) struct ListedRequest<'a> {
+pub(super) struct WekaTraceRequest<'a> {
     pub start_ms: f64,
     pub end_ms: f64,
     pub output: u32,
@@ -46,7 +46,7 @@ struct Chain {
 }
 
 struct ChainBuilder<'a> {
-    list: &'a [ListedRequest<'a>],
+    list: &'a [WekaTraceRequest<'a>],
     chains: Vec<Chain>,
     chain_of: BTreeMap<usize, usize>,
     /// Indices of the chains forked from a request, by the request's index.
@@ -56,7 +56,7 @@ struct ChainBuilder<'a> {
 /// Splits requests, sorted by their start, into chains of request indices, one chain per agent.
 ///
 /// The first chain is that of the agent itself. The others are sorted by their first request.
-pub(super) fn split_into_chains(list: &[ListedRequest<'_>]) -> Vec<Vec<usize>> {
+pub(super) fn split_into_agent_chains(list: &[WekaTraceRequest<'_>]) -> Vec<Vec<usize>> {
     let skipped = usize::from(is_preamble(list));
     let mut builder = ChainBuilder {
         list,
@@ -83,7 +83,7 @@ pub(super) fn split_into_chains(list: &[ListedRequest<'_>]) -> Vec<Vec<usize>> {
 }
 
 /// Returns whether the first request only asks for something like a title and shares no prompt.
-fn is_preamble(list: &[ListedRequest<'_>]) -> bool {
+fn is_preamble(list: &[WekaTraceRequest<'_>]) -> bool {
     let Some((first, rest)) = list.split_first() else {
         return false;
     };
@@ -136,7 +136,7 @@ impl ChainBuilder<'_> {
     /// Returns the chain with the longest last prompt that `listed` continues.
     ///
     /// Its last request has ended, and has the same model.
-    fn continued_chain(&self, listed: &ListedRequest<'_>) -> Option<usize> {
+    fn continued_chain(&self, listed: &WekaTraceRequest<'_>) -> Option<usize> {
         let mut found: Option<(usize, usize)> = None;
         for (index, chain) in self.chains.iter().enumerate() {
             let Some(tail) = chain.tail.map(|tail| &self.list[tail]) else {

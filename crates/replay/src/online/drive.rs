@@ -169,7 +169,7 @@ impl OnlineRun {
     fn sample_targets(&self, sink: &mut dyn ReplaySink) {
         let at = self.replay_time();
         for (worker, target) in self.targets.iter().enumerate() {
-            let (running, waiting) = target.running_and_waiting();
+            let (running, waiting) = target.running_and_waiting_requests();
             sink.on_worker_sample(&WorkerSample {
                 at,
                 worker: worker as u32,
@@ -212,7 +212,7 @@ pub(super) async fn send_workload(
         targets,
         writer,
         epoch: real_time_now(),
-        pacer: SendTimer::start().map_err(OnlineError::Runtime)?,
+        pacer: SendTimer::start_timer_thread().map_err(OnlineError::Runtime)?,
         number: AtomicU64::new(0),
         unreported: Mutex::default(),
         reached: Mutex::new(BTreeMap::new()),
@@ -287,7 +287,7 @@ impl SessionStarter {
             let start = shared.epoch + shared.divide_by_speedup(session.start.as_nanos());
             if self.timer.is_none() {
                 let early = start.checked_sub(PREPARE_LEAD).unwrap_or(start);
-                self.timer = shared.pacer.receiver_for(early);
+                self.timer = shared.pacer.receiver_at_instant(early);
             }
         }
         if let Some(timer) = &mut self.timer {
@@ -360,7 +360,7 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         }
         let which = shared.target_index_of_turn(number, n);
         let target = &shared.targets[which];
-        let body = shared.writer.request_body(turn, &mut history, follows).await;
+        let body = shared.writer.generation_request_body(turn, &mut history, follows).await;
         shared.pacer.sleep_until(planned).await;
         // The semaphore is never closed.
         let place = match is_open && shared.has_dependencies {
@@ -389,8 +389,9 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
             requested: turn.output,
         };
         shared.unreported.lock().insert(order, request.clone());
-        let result =
-            target.send_generation(&body, identity, turn.output, shared.options.timeout).await;
+        let result = target
+            .send_generation_request(&body, identity, turn.output, shared.options.timeout)
+            .await;
         drop(place);
         let failed = result.error.is_some();
         history.push_response(&result);

@@ -34,7 +34,7 @@ impl GenerationResponse {
 
     /// Sets the number of token times to the server's token count, and returns what is wrong with
     /// the response, if anything.
-    pub(super) fn check_completeness(&mut self) -> Option<Box<str>> {
+    pub(super) fn check_response_completeness(&mut self) -> Option<Box<str>> {
         if let (Some(n), Some(last)) = (self.completion_tokens, self.tokens.last().copied()) {
             let (asked, came) = (self.requested, self.tokens.len());
             if n as usize > asked as usize + came {
@@ -189,7 +189,7 @@ mod tests {
             for part in [&stream[..cut], &stream[cut..]] {
                 reader.feed_bytes(part.as_bytes(), at, &mut exchange).expect("is a stream");
             }
-            assert_eq!(exchange.check_completeness(), None);
+            assert_eq!(exchange.check_response_completeness(), None);
             assert_eq!((exchange.tokens.len(), exchange.prompt_tokens), (3, Some(7)));
             assert_eq!((exchange.text.as_str(), &exchange.ids[..]), ("abc", &[5, 6][..]));
         }
@@ -201,7 +201,7 @@ mod tests {
         let read = |text: &str| {
             let mut exchange = GenerationResponse::new(1);
             let read = SseReader::default().feed_bytes(text.as_bytes(), at, &mut exchange);
-            (read, exchange.check_completeness())
+            (read, exchange.check_response_completeness())
         };
         let (read_, missing) = read("data: {\"choices\":[{\"text\":\"x\"}]}\n\n");
         assert_eq!((read_, missing.as_deref()), (Ok(()), Some("the stream ended without [DONE]")));
@@ -219,7 +219,7 @@ mod tests {
                       \"usage\":{\"completion_tokens\":4}}\n\ndata: [DONE]\n\n";
         SseReader::default().feed_bytes(stream.as_bytes(), at, &mut short).expect("is a stream");
         assert_eq!(
-            short.check_completeness().as_deref(),
+            short.check_response_completeness().as_deref(),
             Some("4 of 20 tokens came (finish_reason length)")
         );
         let (error, _) = read("data: {\"error\":{\"message\":\"no\"}}\n");

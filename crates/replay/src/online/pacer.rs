@@ -33,7 +33,7 @@ impl SendTimer {
     ///
     /// # Errors
     /// Returns the error of the operating system if no thread can be started.
-    pub(super) fn start() -> std::io::Result<Self> {
+    pub(super) fn start_timer_thread() -> std::io::Result<Self> {
         let queue = Arc::new(SendTimerShared::default());
         let of_thread = queue.clone();
         let thread = std::thread::Builder::new().name("pacer".to_owned());
@@ -42,7 +42,7 @@ impl SendTimer {
     }
 
     /// Returns a receiver that resolves at `instant`, or `None` if that time has passed.
-    pub(super) fn receiver_for(&self, instant: Instant) -> Option<oneshot::Receiver<()>> {
+    pub(super) fn receiver_at_instant(&self, instant: Instant) -> Option<oneshot::Receiver<()>> {
         if instant <= real_time_now() {
             return None;
         }
@@ -68,7 +68,7 @@ impl SendTimer {
     }
 
     pub(super) async fn sleep_until(&self, instant: Instant) {
-        if let Some(ticket) = self.receiver_for(instant) {
+        if let Some(ticket) = self.receiver_at_instant(instant) {
             // Fails only after the end of the run.
             let _ = ticket.await;
         }
@@ -113,14 +113,14 @@ mod tests {
 
     #[tokio::test]
     async fn waiters_wake_in_order_of_time() {
-        let pacer = SendTimer::start().expect("there are threads");
+        let pacer = SendTimer::start_timer_thread().expect("there are threads");
         let start = real_time_now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        let (late, early) = (pacer.receiver_for(at(12)), pacer.receiver_for(at(4)));
+        let (late, early) = (pacer.receiver_at_instant(at(12)), pacer.receiver_at_instant(at(4)));
         early.expect("is to come").await.expect("is woken");
         assert!((4..12).contains(&start.elapsed().as_millis()) || late.is_some());
         late.expect("is to come").await.expect("is woken");
         assert!(real_time_now() >= at(12));
-        assert!(pacer.receiver_for(start).is_none());
+        assert!(pacer.receiver_at_instant(start).is_none());
     }
 }

@@ -107,7 +107,7 @@ impl PromptWriter {
         Ok(writer)
     }
 
-    pub(super) async fn request_body(
+    pub(super) async fn generation_request_body(
         &self,
         turn: &SessionTurn,
         history: &mut ChatHistory,

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::exchange::{GenerationResponse, SseReader};
 use super::options::{GenerationApi, OnlineError, OnlineOptions, RequestHeaderNames};
-use vllm_sim_http_client::{Connector, PooledHttpClient, ServerEndpoint};
+use vllm_sim_http_client::{HttpConnector, HttpServerEndpoint, PooledHttpClient};
 
 /// Maximum size of a response without a stream, in bytes.
 const MAX_JSON_RESPONSE_BYTES: usize = 16 << 20;
@@ -66,8 +66,9 @@ impl TargetServer {
         let base = base.strip_suffix("v1").unwrap_or(base).trim_end_matches('/');
         let parsed: Result<http::uri::Authority, _> = authority.parse();
         let parsed = parsed.map_err(|_| wrong("has no host"))?;
-        let endpoint = ServerEndpoint::new(secure, &parsed).ok_or_else(|| wrong("has no host"))?;
-        let connector = Connector::new(endpoint, &options.trust)
+        let endpoint =
+            HttpServerEndpoint::new(secure, &parsed).ok_or_else(|| wrong("has no host"))?;
+        let connector = HttpConnector::new(endpoint, &options.trust)
             .map_err(|error| OnlineError::Option(error.to_string()))?;
         Ok(Self {
             name: url.to_owned(),
@@ -84,7 +85,7 @@ impl TargetServer {
         })
     }
 
-    pub(super) fn running_and_waiting(&self) -> (u32, u32) {
+    pub(super) fn running_and_waiting_requests(&self) -> (u32, u32) {
         let running = self.running.load(Ordering::Relaxed);
         (running, self.waiting.load(Ordering::Relaxed))
     }
@@ -111,7 +112,7 @@ impl TargetServer {
     ) -> Result<Value, String> {
         let asked = async {
             let request = self.build_request(method, path, body, TurnIdentity::default())?;
-            let answer = self.client.fetch_body(request, MAX_JSON_RESPONSE_BYTES).await?;
+            let answer = self.client.fetch_response_body(request, MAX_JSON_RESPONSE_BYTES).await?;
             let (status, body) = (answer.status(), answer.into_body());
             if !status.is_success() {
                 return Err(format!("{path} returned {status}: {}", shorten_error_body(&body)));
@@ -141,11 +142,11 @@ impl TargetServer {
         let called = async {
             let request = self.build_request(method, path, body, TurnIdentity::default())?;
             let again = request.clone();
-            match self.client.fetch_body(request, MAX_CALL_RESPONSE_BYTES).await {
+            match self.client.fetch_response_body(request, MAX_CALL_RESPONSE_BYTES).await {
                 Ok(answer) => Ok(answer),
                 Err(_) => {
                     self.client.close_idle_connections();
-                    self.client.fetch_body(again, MAX_CALL_RESPONSE_BYTES).await
+                    self.client.fetch_response_body(again, MAX_CALL_RESPONSE_BYTES).await
                 }
             }
         };
@@ -154,11 +155,11 @@ impl TargetServer {
     }
 
     /// Returns the host and port of the server's URL.
-    pub fn authority(&self) -> &str {
+    pub fn host_and_port(&self) -> &str {
         &self.authority
     }
 
-    pub(super) async fn send_generation(
+    pub(super) async fn send_generation_request(
         &self,
         body: &Bytes,
         identity: TurnIdentity<'_>,
@@ -176,7 +177,7 @@ impl TargetServer {
         counter.fetch_sub(1, Ordering::Relaxed);
         exchange.error = match streamed {
             // A gateway must neither shorten answers nor change the requested number of tokens.
-            Ok(Ok(())) => exchange.check_completeness().or_else(|| {
+            Ok(Ok(())) => exchange.check_response_completeness().or_else(|| {
                 let is_judged = identity.gateway.is_some();
                 is_judged.then(|| exchange.missing_tokens_error()).flatten()
             }),

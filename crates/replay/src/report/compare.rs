@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::table::{format_with_thousands, render_text_grid};
+use super::table::{format_with_thousands_separators, render_text_grid};
 
 /// Metrics of a comparison: label, key of the report's summary, and whether a higher value is
 /// better.
@@ -216,7 +216,7 @@ fn format_precise(value: f64) -> String {
     if value != 0.0 && value.abs() < 1.0 {
         return format!("{value:.4}");
     }
-    format_with_thousands(value)
+    format_with_thousands_separators(value)
 }
 
 fn describe_change(a: f64, b: f64, more_is_better: bool) -> (String, String, &'static str) {

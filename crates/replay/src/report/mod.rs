@@ -27,9 +27,9 @@ use record::sim_time_ms;
 pub use record::{AdmissionRecord, OutcomeRecord, RequestRecord};
 pub use rows::{RequestRowWriter, RowFileFormat};
 pub use spans::{RequestPhase, RequestWorkerSpan, SampledRequestSpans};
-pub(super) use table::format_with_thousands as grouped;
+pub(super) use table::format_with_thousands_separators as grouped;
 pub use table::group_thousands;
-pub use timeline::{TimelinePoint, WorkerTimeline, WorkerTrack};
+pub use timeline::{TimelinePoint, WorkerSampleTrack, WorkerTimeline};
 pub use trace_events::TraceEventWriter;
 
 const CURVE_POINTS: usize = 401;
@@ -48,7 +48,7 @@ pub struct LatencySlo {
 
 impl LatencySlo {
     /// Returns whether any latency bound is set.
-    pub fn has_any_bound(&self) -> bool {
+    pub fn has_any_latency_bound(&self) -> bool {
         self.ttft_ms.is_some() || self.itl_ms.is_some() || self.e2e_ms.is_some()
     }
 
@@ -336,7 +336,7 @@ impl ReportCollector {
         put("gpu_hours", json!(gpu_seconds / 3600.0));
         put("power_w", Value::Null);
         put("power_coverage", Value::Null);
-        if self.options.slo.has_any_bound() {
+        if self.options.slo.has_any_latency_bound() {
             put("goodput_completed_requests", json!(self.good.0));
             put("goodput_request_throughput_rps", rate(self.good.0));
             put("goodput_output_throughput_tok_s", rate(self.good.1));
@@ -396,7 +396,7 @@ impl ReportCollector {
             put("router_regret_tokens", json!(regret));
         }
         let slo = &self.options.slo;
-        if slo.has_any_bound() {
+        if slo.has_any_latency_bound() {
             put("slo_ttft_ms", json!(slo.ttft_ms));
             put("slo_itl_ms", json!(slo.itl_ms));
             put("slo_e2e_ms", json!(slo.e2e_ms));
@@ -428,7 +428,7 @@ impl ReplaySink for ReportCollector {
                 self.first_error = self.first_error.take().or_else(error);
             }
         }
-        if self.options.slo.has_any_bound() {
+        if self.options.slo.has_any_latency_bound() {
             self.over_time.record_request(outcome.arrival, self.good.0 > good);
         }
         self.spans.add_request(outcome);
@@ -473,8 +473,8 @@ fn push_distribution_keys(
     let [median, p75, p90, p95, p99] = samples.percentiles([50.0, 75.0, 90.0, 95.0, 99.0]);
     for (kind, value) in [
         ("mean", samples.mean()),
-        ("min", samples.min()),
-        ("max", samples.max()),
+        ("min", samples.smallest_sample()),
+        ("max", samples.largest_sample()),
         ("median", median),
         ("p75", p75),
         ("p90", p90),

@@ -127,7 +127,7 @@ impl ReportTimeSeries {
     }
 
     /// Returns the worker count over time as a step line, up to `end` seconds.
-    pub fn worker_count_steps(&self, end: f64) -> Vec<(f64, f64)> {
+    pub fn worker_count_over_time(&self, end: f64) -> Vec<(f64, f64)> {
         let mut corners = Vec::with_capacity(2 * self.workers.len() + 1);
         let mut before = None;
         for &(at, workers) in &self.workers {
@@ -163,7 +163,7 @@ mod tests {
         over.record_worker_change(at(9500), (PoolRole::Serving, 0), WorkerChange::Gone);
         assert_eq!(over.workers, [(0.0, 1), (2.0, 2), (9.0, 1)]);
         let corners = [(0.0, 1.0), (2.0, 1.0), (2.0, 2.0), (9.0, 2.0), (9.0, 1.0), (10.0, 1.0)];
-        assert_eq!(over.worker_count_steps(10.0), corners);
+        assert_eq!(over.worker_count_over_time(10.0), corners);
         // Only the second worker has a start event, and none has an end event.
         assert_eq!(over.accumulated_cost(10.0, 9.5), [(0.5, 0.0), (10.0, 9.5)]);
         for second in 0..100_000 {

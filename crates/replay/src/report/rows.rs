@@ -69,7 +69,7 @@ impl RequestRowWriter {
     ///
     /// # Errors
     /// Returns the first error of this call or of an earlier row.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub fn finish_row_file(mut self) -> io::Result<()> {
         match self.failed {
             Some(error) => Err(error),
             None => self.out.flush(),

@@ -21,7 +21,7 @@ pub enum RequestPhase {
 
 impl RequestPhase {
     /// All phases of a request with their names in the HTML page.
-    pub const NAMED_PHASES: [(&str, Self); 5] = [
+    pub const NAMED_REQUEST_PHASES: [(&str, Self); 5] = [
         ("queue", Self::Queue),
         ("prefill", Self::Prefill),
         ("transferred", Self::Transfer),

@@ -35,7 +35,7 @@ const STATISTIC_COLUMNS: [(&str, &str); 8] = [
 ];
 
 /// Formats a number with thousands separators and two decimals.
-pub(crate) fn format_with_thousands(value: f64) -> String {
+pub(crate) fn format_with_thousands_separators(value: f64) -> String {
     let text = format!("{:.2}", value.abs());
     let (whole, places) = text.split_once('.').unwrap_or((&text, "00"));
     let sign = if value < 0.0 { "-" } else { "" };
@@ -68,7 +68,7 @@ pub(super) fn render_latency_table(summary: &Map<String, Value>) -> String {
                     true => None,
                     false => value(&format!("{kind}_{key}")),
                 };
-                found.map_or_else(|| "N/A".to_owned(), format_with_thousands)
+                found.map_or_else(|| "N/A".to_owned(), format_with_thousands_separators)
             });
             std::iter::once((*label).to_owned()).chain(cells).collect()
         })
@@ -82,7 +82,7 @@ pub(super) fn render_latency_table(summary: &Map<String, Value>) -> String {
         let _ = writeln!(text, "{label}: {shown}");
     };
     let seconds = value("duration_ms").unwrap_or(0.0) / 1e3;
-    line("Duration (s)", format_with_thousands(seconds));
+    line("Duration (s)", format_with_thousands_separators(seconds));
     let ratio = |key: &str| format!("{:.4}", value(key).unwrap_or(0.0));
     line("Prefix cache reused ratio", ratio("prefix_cache_reused_ratio"));
     line(
@@ -90,13 +90,13 @@ pub(super) fn render_latency_table(summary: &Map<String, Value>) -> String {
         ratio("first_admission_prefix_cache_reused_ratio"),
     );
     if let Some(cost) = value("cost") {
-        line("Cost", format_with_thousands(cost));
+        line("Cost", format_with_thousands_separators(cost));
     }
     if let (Some(good), Some(share)) =
         (value("goodput_request_throughput_rps"), value("slo_attainment"))
     {
-        line("Goodput (requests/sec)", format_with_thousands(good));
-        line("Requests within the SLO (%)", format_with_thousands(share * 100.0));
+        line("Goodput (requests/sec)", format_with_thousands_separators(good));
+        line("Requests within the SLO (%)", format_with_thousands_separators(share * 100.0));
     }
     for (label, key) in [
         ("Preemptions", "preemptions"),
@@ -144,7 +144,7 @@ pub(super) fn render_text_grid(title: &str, heads: &[String], rows: &[Vec<String
 
 #[cfg(test)]
 mod tests {
-    use super::{format_with_thousands, group_thousands};
+    use super::{format_with_thousands_separators, group_thousands};
 
     #[test]
     fn thousands_are_grouped() {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn thousands_have_separators() {
-        let shown = [0.0, 999.999, 1234.5, -1_234_567.891].map(format_with_thousands);
+        let shown = [0.0, 999.999, 1234.5, -1_234_567.891].map(format_with_thousands_separators);
         assert_eq!(shown, ["0.00", "1,000.00", "1,234.50", "-1,234,567.89"]);
     }
 }

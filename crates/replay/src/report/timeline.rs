@@ -8,12 +8,12 @@ const MAX_POINTS_PER_WORKER: usize = 1024;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WorkerTimeline {
     /// Gauge series of each worker, in order of worker number, prefill workers first.
-    pub tracks: Vec<WorkerTrack>,
+    pub tracks: Vec<WorkerSampleTrack>,
 }
 
 /// Gauges of one worker, averaged over consecutive time intervals.
 #[derive(Debug, Clone, PartialEq)]
-pub struct WorkerTrack {
+pub struct WorkerSampleTrack {
     /// Index of the worker in its pool.
     pub worker: u32,
     /// Pool of the worker whose gauges are averaged.
@@ -48,7 +48,7 @@ impl WorkerTimeline {
         let place = match place {
             Ok(place) => place,
             Err(place) => {
-                let track = WorkerTrack {
+                let track = WorkerSampleTrack {
                     worker: sample.worker,
                     pool: sample.pool,
                     points: Vec::new(),
@@ -63,7 +63,7 @@ impl WorkerTimeline {
     }
 }
 
-impl WorkerTrack {
+impl WorkerSampleTrack {
     fn push(&mut self, sample: &WorkerSample) {
         if self.open == 0 {
             if self.points.len() == MAX_POINTS_PER_WORKER {

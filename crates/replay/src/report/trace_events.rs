@@ -132,7 +132,7 @@ impl<W: Write> TraceEventWriter<W> {
 }
 
 fn phase_name(phase: RequestPhase) -> &'static str {
-    let found = RequestPhase::NAMED_PHASES.iter().find(|(_, other)| *other == phase);
+    let found = RequestPhase::NAMED_REQUEST_PHASES.iter().find(|(_, other)| *other == phase);
     found.map_or("", |(name, _)| name)
 }
 

@@ -4,13 +4,13 @@ use super::request::RouteRequest;
 use super::scorers::{EndpointPickerConfig, EndpointScorer};
 
 #[derive(Debug, Default)]
-pub(super) struct AffinityState {
+pub(super) struct RoutingAffinityState {
     sessions: BTreeMap<u64, u32>,
     running: Vec<BTreeMap<u64, u32>>,
     slots: BTreeMap<u32, u64>,
 }
 
-impl AffinityState {
+impl RoutingAffinityState {
     /// Returns the session-affinity score of a worker: 1 if it served the session's last request,
     /// else 0.
     pub(super) fn session_score(&self, ask: &RouteRequest, worker: u32) -> f64 {

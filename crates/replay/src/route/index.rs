@@ -3,7 +3,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use vllm_sim_engine::{BlockKey, LayerGroupCacheEvent, SchedulerEvent};
 
-use super::key_table::KeyTable;
+use super::key_table::BlockKeyTable;
 
 /// Index of KV cache blocks by key: the workers that cache each block, and those whose requests use
 /// it.
@@ -11,8 +11,8 @@ use super::key_table::KeyTable;
 /// A key covers all blocks before it. One walk over a prompt's keys therefore yields the length of
 /// the common prefix with every worker.
 #[derive(Debug, Default)]
-pub(super) struct BlockIndex {
-    table: KeyTable,
+pub(super) struct RouterBlockIndex {
+    table: BlockKeyTable,
     /// Words per node (indexed block): key, one bit per worker that caches it, one bit per worker
     /// whose requests use it.
     ///
@@ -30,13 +30,13 @@ pub(super) struct BlockIndex {
     alive: Vec<u64>,
 }
 
-type NodeCounts = HashMap<u64, u32, BuildHasherDefault<NodeHasher>>;
+type NodeCounts = HashMap<u64, u32, BuildHasherDefault<BlockNodeHasher>>;
 
 /// Fast hash without protection against chosen keys; clients cannot choose nodes or workers.
 #[derive(Debug, Default)]
-pub(super) struct NodeHasher(u64);
+pub(super) struct BlockNodeHasher(u64);
 
-impl Hasher for NodeHasher {
+impl Hasher for BlockNodeHasher {
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -67,7 +67,7 @@ enum BlockUseKind {
     Used,
 }
 
-impl BlockIndex {
+impl RouterBlockIndex {
     pub(super) fn add_worker(&mut self, worker: u32) {
         let workers = worker as usize + 1;
         if workers <= self.workers {
@@ -94,7 +94,7 @@ impl BlockIndex {
 
     pub(super) fn remove_worker(&mut self, worker: u32) {
         self.copies.retain(|pair, _| pair >> 32 != u64::from(worker));
-        for node in self.table.nodes() {
+        for node in self.table.node_indices() {
             self.clear_worker(BlockUseKind::Cached, node, worker);
             self.drop_unused(node);
         }
@@ -260,7 +260,7 @@ impl BlockIndex {
 
     fn find_node(&self, key: BlockKey) -> Option<u32> {
         let stride = self.words_per_node();
-        self.table.find(key.0, |node| self.nodes[node as usize * stride] == key.0)
+        self.table.find_node(key.0, |node| self.nodes[node as usize * stride] == key.0)
     }
 
     fn find_or_create_node(&mut self, key: BlockKey) -> u32 {
@@ -346,7 +346,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use vllm_sim_engine::BlockPlan;
+    use vllm_sim_engine::PlannedKvBlocks;
 
     fn keys(of: &[u64]) -> Vec<BlockKey> {
         of.iter().copied().map(BlockKey).collect()
@@ -354,7 +354,7 @@ mod tests {
 
     fn stored(of: &[u64]) -> SchedulerEvent {
         SchedulerEvent::Stored {
-            plan: Arc::new(BlockPlan { keys: keys(of), ..BlockPlan::default() }),
+            plan: Arc::new(PlannedKvBlocks { keys: keys(of), ..PlannedKvBlocks::default() }),
             from: 0,
             to: of.len() as u32,
         }
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn finds_cached_prefix_per_worker() {
-        let mut index = BlockIndex::default();
+        let mut index = RouterBlockIndex::default();
         for worker in [0, 1, 70] {
             index.add_worker(worker);
         }
@@ -384,10 +384,11 @@ mod tests {
 
     #[test]
     fn only_blocks_that_the_main_group_kept_are_found() {
-        let mut index = BlockIndex::default();
+        let mut index = RouterBlockIndex::default();
         index.add_worker(0);
         for (is_main, kept) in [(false, vec![1]), (true, vec![0])] {
-            let plan = Arc::new(BlockPlan { keys: keys(&[1, 2]), ..BlockPlan::default() });
+            let plan =
+                Arc::new(PlannedKvBlocks { keys: keys(&[1, 2]), ..PlannedKvBlocks::default() });
             let (group, from, to) = (0, 0, 2);
             let stored = LayerGroupCacheEvent::Stored { group, is_main, plan, from, to, kept };
             index.apply_kv_event(0, &SchedulerEvent::Group(Box::new(stored)));
@@ -397,7 +398,7 @@ mod tests {
 
     #[test]
     fn block_stays_until_last_copy_is_evicted() {
-        let mut index = BlockIndex::default();
+        let mut index = RouterBlockIndex::default();
         index.add_worker(0);
         index.apply_kv_event(0, &stored(&[1]));
         index.apply_kv_event(0, &stored(&[1]));
@@ -407,12 +408,12 @@ mod tests {
             index.apply_kv_event(0, &removed(&[1]));
         }
         assert_eq!(found, [1, 1, 0]);
-        assert!(index.table.nodes().is_empty());
+        assert!(index.table.node_indices().is_empty());
     }
 
     #[test]
     fn used_blocks_count_once_and_are_removed() {
-        let mut index = BlockIndex::default();
+        let mut index = RouterBlockIndex::default();
         index.add_worker(1);
         let (a, fresh_a) = index.add_request_blocks(1, &keys(&[1, 2, 3]), Vec::new());
         let (b, fresh_b) = index.add_request_blocks(1, &keys(&[1, 2, 4]), Vec::new());
@@ -422,6 +423,6 @@ mod tests {
             (index.remove_request_blocks(1, &a), index.remove_request_blocks(1, &b)),
             (1, 3)
         );
-        assert!(index.table.nodes().is_empty());
+        assert!(index.table.node_indices().is_empty());
     }
 }

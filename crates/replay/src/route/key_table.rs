@@ -5,7 +5,7 @@
 /// Blocks are inserted and removed all the time, and this table is the router's largest random
 /// access. The nodes store the keys.
 #[derive(Debug, Default)]
-pub(super) struct KeyTable {
+pub(super) struct BlockKeyTable {
     slots: Vec<KeySlot>,
     len: usize,
 }
@@ -24,9 +24,9 @@ impl KeySlot {
     }
 }
 
-impl KeyTable {
+impl BlockKeyTable {
     /// Returns the index node of a block key; `is` compares the key with that of a node.
-    pub(super) fn find(&self, key: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn find_node(&self, key: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
         }
@@ -40,7 +40,7 @@ impl KeyTable {
         Some(slot.node).filter(|_| !slot.is_empty())
     }
 
-    /// Returns the node of a block key, or the free slot for it: call [`KeyTable::fill_slot`] with that
+    /// Returns the node of a block key, or the free slot for it: call [`BlockKeyTable::fill_slot`] with that
     /// slot first.
     pub(super) fn find_or_free_slot(
         &mut self,
@@ -85,7 +85,7 @@ impl KeyTable {
         self.len -= 1;
     }
 
-    pub(super) fn nodes(&self) -> Vec<u32> {
+    pub(super) fn node_indices(&self) -> Vec<u32> {
         let filled = self.slots.iter().filter(|slot| !slot.is_empty());
         filled.map(|slot| slot.node).collect()
     }
@@ -131,19 +131,19 @@ fn hash(key: u64) -> u32 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use vllm_sim_random::{DrawRandom, StreamPurpose, request_rng};
+    use vllm_sim_random::{DrawRandom, RandomStreamPurpose, request_rng};
 
     use super::*;
 
     #[test]
     fn key_table_behaves_like_hash_map() {
-        let mut table = KeyTable::default();
+        let mut table = BlockKeyTable::default();
         let mut keys: Vec<u64> = Vec::new();
         let mut model: BTreeMap<u64, u32> = BTreeMap::new();
-        let mut draws = request_rng(1, 2, StreamPurpose::Workload);
+        let mut draws = request_rng(1, 2, RandomStreamPurpose::Workload);
         for _ in 0..20_000 {
             let key = draws.draw_u64_between(0, 400);
-            let found = table.find(key, |node| keys[node as usize] == key);
+            let found = table.find_node(key, |node| keys[node as usize] == key);
             assert_eq!(found, model.get(&key).copied(), "{key}");
             match found {
                 Some(node) => {
@@ -160,7 +160,7 @@ mod tests {
             }
             assert_eq!(table.len, model.len());
         }
-        let (mut nodes, mut expected) = (table.nodes(), Vec::from_iter(model.into_values()));
+        let (mut nodes, mut expected) = (table.node_indices(), Vec::from_iter(model.into_values()));
         nodes.sort_unstable();
         expected.sort_unstable();
         assert_eq!(nodes, expected);

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use vllm_sim_random::DrawRandom;
 
-use super::index::BlockIndex;
-use super::queue::QueuePolicy;
+use super::index::RouterBlockIndex;
+use super::queue::RouterQueuePolicy;
 use super::request::{RouteChoice, RouteRequest};
 
 /// Dynamo's KV router: selects the worker with the lowest cost in blocks to prefill and decode.
@@ -35,7 +35,7 @@ pub struct KvAwareRouterConfig {
     /// Default `None`: no queue.
     pub queue_threshold: Option<f64>,
     /// Order of requests that wait in the router's queue.
-    pub policy: QueuePolicy,
+    pub policy: RouterQueuePolicy,
     /// Whether uncomputed prompts count in the cost of a worker. Default true.
     pub track_prefill_tokens: bool,
     /// Whether KV blocks of running requests count in the cost of a worker. Default true.
@@ -55,7 +55,7 @@ impl Default for KvAwareRouterConfig {
             decode_active_request_weight: 0.0,
             temperature: 0.0,
             queue_threshold: None,
-            policy: QueuePolicy::default(),
+            policy: RouterQueuePolicy::default(),
             track_prefill_tokens: true,
             track_active_blocks: true,
             assume_kv_reuse: true,
@@ -66,13 +66,13 @@ impl Default for KvAwareRouterConfig {
 
 impl KvAwareRouterConfig {
     /// Returns the router configuration for a prefill pool: decode blocks do not count.
-    pub(crate) fn for_prefill_pool(&self) -> Self {
+    pub(crate) fn config_for_prefill_pool(&self) -> Self {
         Self { track_active_blocks: false, ..self.clone() }
     }
 
     /// Returns the router configuration for a decode pool: only load counts, and blocks are not
     /// shared.
-    pub(crate) fn for_decode_pool(&self) -> Self {
+    pub(crate) fn config_for_decode_pool(&self) -> Self {
         Self {
             overlap_score_credit: 0.0,
             track_prefill_tokens: false,
@@ -135,7 +135,7 @@ impl KvRouterState {
         ask: &RouteRequest,
         serving: &[u32],
         overlaps: Option<&[u32]>,
-        index: &mut BlockIndex,
+        index: &mut RouterBlockIndex,
     ) -> &[f64] {
         let keys = ask.block_keys();
         let block = f64::from(ask.block_size());
@@ -180,7 +180,7 @@ impl KvRouterState {
         config: &KvAwareRouterConfig,
         ask: &RouteRequest,
         choice: RouteChoice,
-        index: &mut BlockIndex,
+        index: &mut RouterBlockIndex,
     ) {
         let at = ask.slot as usize;
         if self.requests.len() <= at {
@@ -222,7 +222,7 @@ impl KvRouterState {
         }
     }
 
-    pub(super) fn record_request_end(&mut self, slot: u32, index: &mut BlockIndex) {
+    pub(super) fn record_request_end(&mut self, slot: u32, index: &mut RouterBlockIndex) {
         self.record_prefill_end(slot);
         if let Some(sent) = self.requests.get_mut(slot as usize) {
             let load = &mut self.workers[sent.worker as usize];
@@ -237,7 +237,7 @@ impl KvRouterState {
 
 /// Selects the index of the lowest cost (a random one of several) at temperature 0, else samples
 /// their softmax.
-pub(super) fn sample_by_cost<D: DrawRandom>(
+pub(super) fn sample_worker_by_cost<D: DrawRandom>(
     costs: &[f64],
     temperature: f64,
     draws: &mut impl FnMut() -> D,

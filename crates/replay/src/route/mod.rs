@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use vllm_sim_engine::SchedulerEvent;
 use vllm_sim_engine::SimTime;
-use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
+use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng};
 
-use affinity::AffinityState;
-use index::BlockIndex;
+use affinity::RoutingAffinityState;
+use index::RouterBlockIndex;
 pub use kv::KvAwareRouterConfig;
 use kv::KvRouterState;
-pub use queue::QueuePolicy;
+pub use queue::RouterQueuePolicy;
 use queue::{QueuedRequest, RouterQueue};
 pub(super) use request::{RouteChoice, RouteRequest, WorkerGauges};
 pub use scorers::{EndpointPickerConfig, EndpointScorer};
@@ -52,7 +52,9 @@ impl RouterConfig {
     /// decode pool.
     pub fn prefill_and_decode_routers(&self) -> (Self, Self) {
         match self {
-            Self::Kv(kv) => (Self::Kv(kv.for_prefill_pool()), Self::Kv(kv.for_decode_pool())),
+            Self::Kv(kv) => {
+                (Self::Kv(kv.config_for_prefill_pool()), Self::Kv(kv.config_for_decode_pool()))
+            }
             other => (other.clone(), other.clone()),
         }
     }
@@ -79,22 +81,22 @@ pub(super) struct Router {
     serving: Vec<u32>,
     loads: Vec<u32>,
     next: usize,
-    index: BlockIndex,
+    index: RouterBlockIndex,
     kv: KvRouterState,
     queue: RouterQueue,
     /// KV events on the way from workers to the router, with their arrival times.
     late: VecDeque<(SimTime, u32, SchedulerEvent)>,
     lag: Duration,
     gauges: scorers::ScrapedGauges,
-    affinity: AffinityState,
+    affinity: RoutingAffinityState,
 }
 
 impl Router {
     pub(super) fn new(config: RouterConfig, seed: u64, ranks: u32) -> Self {
         let (lag, policy) = match &config {
             RouterConfig::Kv(config) => (config.event_lag, config.policy),
-            RouterConfig::Scorers(config) => (config.event_lag, QueuePolicy::default()),
-            _ => (Duration::ZERO, QueuePolicy::default()),
+            RouterConfig::Scorers(config) => (config.event_lag, RouterQueuePolicy::default()),
+            _ => (Duration::ZERO, RouterQueuePolicy::default()),
         };
         Self {
             seed,
@@ -102,13 +104,13 @@ impl Router {
             serving: Vec::new(),
             loads: Vec::new(),
             next: 0,
-            index: BlockIndex::default(),
+            index: RouterBlockIndex::default(),
             kv: KvRouterState::default(),
             queue: RouterQueue::new(policy),
             late: VecDeque::new(),
             lag,
             gauges: scorers::ScrapedGauges::default(),
-            affinity: AffinityState::default(),
+            affinity: RoutingAffinityState::default(),
             config,
         }
     }
@@ -144,7 +146,7 @@ impl Router {
     /// blocks.
     pub(super) fn drop_block_index(&mut self) {
         self.late.clear();
-        self.index = BlockIndex::default();
+        self.index = RouterBlockIndex::default();
     }
 
     /// Selects a worker for a request, or queues the request and returns `None`.
@@ -205,12 +207,12 @@ impl Router {
         gauges: WorkerGauges<'_>,
         overlaps: Option<&[u32]>,
     ) -> RouteChoice {
-        let mut draws = || request_rng(self.seed, ask.number, StreamPurpose::Routing);
+        let mut draws = || request_rng(self.seed, ask.number, RandomStreamPurpose::Routing);
         let serving = &self.serving;
         let choice = match &self.config {
             RouterConfig::Kv(config) => {
                 let costs = self.kv.routing_costs(config, ask, serving, overlaps, &mut self.index);
-                let at = kv::sample_by_cost(costs, config.temperature, &mut draws);
+                let at = kv::sample_worker_by_cost(costs, config.temperature, &mut draws);
                 let worker = serving[at];
                 let overlap = |worker: u32| match overlaps {
                     Some(overlaps) => overlaps.get(worker as usize).copied().unwrap_or(0),
@@ -227,7 +229,7 @@ impl Router {
                     true => self.index.cached_prefix_blocks(ask.block_keys()),
                     false => &[],
                 };
-                self.gauges.scrape_if_due(config, serving, now, gauges);
+                self.gauges.scrape_gauges_if_due(config, serving, now, gauges);
                 let scores = self.gauges.weighted_scores(
                     config,
                     serving,
@@ -235,7 +237,7 @@ impl Router {
                     overlaps,
                     (ask, &self.affinity),
                 );
-                let worker = serving[kv::sample_by_cost(scores, 0.0, &mut draws)];
+                let worker = serving[kv::sample_worker_by_cost(scores, 0.0, &mut draws)];
                 let overlap = overlaps.get(worker as usize).copied().unwrap_or(0);
                 RouteChoice {
                     worker,
@@ -263,7 +265,7 @@ impl Router {
 
     /// Selects a worker for a request without regard to prefix caches.
     fn choose_by_load(&mut self, ask: &RouteRequest) -> u32 {
-        let draws = || request_rng(self.seed, ask.number, StreamPurpose::Routing);
+        let draws = || request_rng(self.seed, ask.number, RandomStreamPurpose::Routing);
         let serving = &self.serving;
         let load = |worker: u32| self.loads[worker as usize];
         let last = serving.len() as u64 - 1;

@@ -7,7 +7,7 @@ use super::request::RouteRequest;
 
 /// Order of requests with equal strict priority in the router's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum QueuePolicy {
+pub enum RouterQueuePolicy {
     /// First come, first served; one unit of priority equals one second of waiting.
     #[default]
     Fcfs,
@@ -30,7 +30,7 @@ pub(super) struct QueuedRequest {
 /// `src/scheduling/policy.rs`, 1.6.1.
 #[derive(Debug, Default)]
 pub(super) struct RouterQueue {
-    policy: QueuePolicy,
+    policy: RouterQueuePolicy,
     waiting: BTreeMap<(Reverse<u32>, Reverse<OrderedQueueScore>, u64), QueuedRequest>,
     count: u64,
 }
@@ -56,7 +56,7 @@ impl Ord for OrderedQueueScore {
 }
 
 impl RouterQueue {
-    pub(super) fn new(policy: QueuePolicy) -> Self {
+    pub(super) fn new(policy: RouterQueuePolicy) -> Self {
         Self { policy, ..Self::default() }
     }
 
@@ -72,9 +72,9 @@ impl RouterQueue {
         let priority = f64::from(ask.priority.max(0));
         let arrival = now.as_secs_f64();
         let score = match self.policy {
-            QueuePolicy::Fcfs => priority - arrival,
-            QueuePolicy::Lcfs => priority + arrival,
-            QueuePolicy::Wspt => {
+            RouterQueuePolicy::Fcfs => priority - arrival,
+            RouterQueuePolicy::Lcfs => priority + arrival,
+            RouterQueuePolicy::Wspt => {
                 let best = overlaps.iter().copied().max().unwrap_or(0);
                 let cached = u64::from(best) * u64::from(ask.block_size());
                 let fresh = u64::from(ask.prompt).saturating_sub(cached).max(1);
@@ -96,7 +96,7 @@ impl RouterQueue {
 mod tests {
     use super::*;
 
-    fn order(policy: QueuePolicy) -> Vec<u32> {
+    fn order(policy: RouterQueuePolicy) -> Vec<u32> {
         let mut queue = RouterQueue::new(policy);
         // Prompt tokens, priority and strict priority; one request per second.
         let asks = [(900, 0, 0), (100, 0, 0), (500, 0, 1), (900, 5, 0), (90, 0, 0)];
@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn queue_policies_order_requests() {
-        assert_eq!(order(QueuePolicy::Fcfs), [2, 3, 0, 1, 4]);
-        assert_eq!(order(QueuePolicy::Lcfs), [2, 3, 4, 1, 0]);
-        assert_eq!(order(QueuePolicy::Wspt), [2, 4, 1, 3, 0]);
+        assert_eq!(order(RouterQueuePolicy::Fcfs), [2, 3, 0, 1, 4]);
+        assert_eq!(order(RouterQueuePolicy::Lcfs), [2, 3, 4, 1, 0]);
+        assert_eq!(order(RouterQueuePolicy::Wspt), [2, 4, 1, 3, 0]);
     }
 }

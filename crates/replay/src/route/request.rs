@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use vllm_sim_engine::{BlockKey, BlockPlan, EngineStats};
+use vllm_sim_engine::{BlockKey, EngineStats, PlannedKvBlocks};
 
 #[derive(Debug, Clone)]
 pub(in super::super) struct RouteRequest {
@@ -10,7 +10,7 @@ pub(in super::super) struct RouteRequest {
     pub session: u64,
     pub adapter: Option<u64>,
     /// KV block keys of the prompt; `None` if its tokens do not matter for routing.
-    pub plan: Option<Arc<BlockPlan>>,
+    pub plan: Option<Arc<PlannedKvBlocks>>,
     pub prompt: u32,
     pub priority: i32,
     pub strict_priority: u32,

@@ -3,7 +3,7 @@ use std::time::Duration;
 use vllm_sim_engine::EngineStats;
 use vllm_sim_engine::SimTime;
 
-use super::affinity::AffinityState;
+use super::affinity::RoutingAffinityState;
 use super::request::{RouteRequest, WorkerGauges};
 
 /// Scoring criterion of llm-d's endpoint picker for a worker. Every score is between 0 and 1.
@@ -74,7 +74,7 @@ pub(super) struct ScrapedGauges {
 }
 
 impl ScrapedGauges {
-    pub(super) fn scrape_if_due(
+    pub(super) fn scrape_gauges_if_due(
         &mut self,
         config: &EndpointPickerConfig,
         serving: &[u32],
@@ -100,7 +100,7 @@ impl ScrapedGauges {
         serving: &[u32],
         loads: &[u32],
         overlaps: &[u32],
-        (ask, affinity): (&RouteRequest, &AffinityState),
+        (ask, affinity): (&RouteRequest, &RoutingAffinityState),
     ) -> &[f64] {
         let blocks = ask.block_keys().len();
         let stats = &self.stats;

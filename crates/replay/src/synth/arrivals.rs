@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use vllm_sim_random::std_rng::StdRng;
-use vllm_sim_random::{DrawRandom, StreamPurpose, request_rng};
+use vllm_sim_random::{DrawRandom, RandomStreamPurpose, request_rng};
 
 /// Random process of the start times of sessions.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,10 +61,10 @@ impl ArrivalProcess {
     /// Returns the start times of `count` sessions.
     ///
     /// If `count` is 0 (unknown), gamma-distributed gaps are not scaled.
-    pub fn start_times(self, seed: u64, count: u64) -> StartTimes {
+    pub fn start_times(self, seed: u64, count: u64) -> SessionStartTimes {
         let scale = match self {
             Self::Gamma { rate, burstiness } => {
-                let mut rng = request_rng(seed, 0, StreamPurpose::Workload);
+                let mut rng = request_rng(seed, 0, RandomStreamPurpose::Workload);
                 let total: f64 = (0..count).map(|_| draw_gamma(&mut rng, burstiness)).sum();
                 if total > 0.0 {
                     count as f64 / rate * 1e3 / total
@@ -75,10 +75,10 @@ impl ArrivalProcess {
             _ => 1.0,
         };
         let first_gap = matches!(self, Self::Gamma { .. });
-        StartTimes {
+        SessionStartTimes {
             arrivals: self,
             peer: StdRng::new(seed),
-            rng: request_rng(seed, 0, StreamPurpose::Workload),
+            rng: request_rng(seed, 0, RandomStreamPurpose::Workload),
             scale,
             at_ms: 0.0,
             first: !first_gap,
@@ -118,7 +118,7 @@ impl FromStr for ArrivalProcess {
 
 /// Endless sequence of session start times, in milliseconds.
 #[derive(Debug, Clone)]
-pub struct StartTimes {
+pub struct SessionStartTimes {
     arrivals: ArrivalProcess,
     peer: StdRng,
     rng: rand_chacha::ChaCha8Rng,
@@ -127,7 +127,7 @@ pub struct StartTimes {
     first: bool,
 }
 
-impl StartTimes {
+impl SessionStartTimes {
     /// Returns the next session's start time, in ms.
     ///
     /// The first is 0, or one gap after 0 for gamma arrivals, like `vllm bench serve`.

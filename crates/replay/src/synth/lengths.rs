@@ -159,11 +159,11 @@ impl FromStr for TokenLengthDistribution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_random::{StreamPurpose, request_rng};
+    use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
     fn mean(lengths: &str) -> f64 {
         let lengths: TokenLengthDistribution = lengths.parse().expect("is known");
-        let mut rng = request_rng(1, 2, StreamPurpose::Workload);
+        let mut rng = request_rng(1, 2, RandomStreamPurpose::Workload);
         (0..20_000).map(|_| f64::from(lengths.draw_tokens(&mut rng, 0))).sum::<f64>() / 20_000.0
     }
 

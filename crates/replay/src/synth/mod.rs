@@ -12,10 +12,10 @@ use crate::workload::{
     AgentRun, ClientSession, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError, WorkloadSource,
 };
 use vllm_sim_engine::SimTime;
-use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
+use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng};
 
 pub use adapters::LoraAdapterSource;
-pub use arrivals::{ArrivalProcess, StartTimes};
+pub use arrivals::{ArrivalProcess, SessionStartTimes};
 pub use curve::{RateCurve, RateCurveSource};
 pub use lengths::TokenLengthDistribution;
 use vllm_sim_random::std_rng::StdRng;
@@ -126,7 +126,7 @@ impl SyntheticWorkload {
 #[derive(Debug, Clone)]
 pub struct SyntheticSource {
     what: SyntheticWorkload,
-    starts: StartTimes,
+    starts: SessionStartTimes,
     groups: StdRng,
     made: u64,
     next_block: u64,
@@ -173,7 +173,7 @@ impl WorkloadSource for SyntheticSource {
         }
         self.made += 1;
         let start = (self.starts.next_start_ms() * 1e6).round() as u64;
-        let mut rng = request_rng(self.what.seed, i, StreamPurpose::Workload);
+        let mut rng = request_rng(self.what.seed, i, RandomStreamPurpose::Workload);
         let (ratio, groups) = (self.what.shared_prefix_ratio, self.what.prefix_groups);
         let group = match groups {
             n if n > 0 && ratio > 0.0 => self.groups.draw_u32_below(n),
@@ -235,7 +235,7 @@ impl WorkloadSource for SyntheticSource {
 #[derive(Debug)]
 pub struct RescheduledSource<S> {
     source: S,
-    starts: StartTimes,
+    starts: SessionStartTimes,
     /// Agent run of the previous session, and the start time of the run.
     run: Option<(AgentRun, SimTime)>,
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 use vllm_sim_replay::html::{escape_html, render_report_page};
 use vllm_sim_replay::report::{
     KeptRequestRecords, LatencySlo, ReplayReport, ReplayRunTotals, ReportCollector, ReportOptions,
@@ -15,14 +15,14 @@ use vllm_sim_replay::{PoolSpec, ReplaySettings, RouterConfig, run_replay};
 
 /// Runs a workload with queues and preemptions.
 fn report(sessions: u64, workers: u32) -> ReplayReport {
-    let engine = VllmConfig {
+    let engine = VllmSchedulerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(60),
             decode: Duration::from_millis(12),
         },
         num_gpu_blocks: 2000,
         max_num_seqs: 48,
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     };
     let settings = ReplaySettings {
         seed: 1,
@@ -105,7 +105,7 @@ fn a_page_is_self_contained_and_shows_the_run() {
     let spans = report.spans.kept_spans();
     assert_eq!((spans.len(), report.spans.sampling_interval()), (600, 1));
     assert!(html.contains("All 600 requests") && html.contains("[\"worker 3\","));
-    for (name, phase) in RequestPhase::NAMED_PHASES {
+    for (name, phase) in RequestPhase::NAMED_REQUEST_PHASES {
         let seen = spans.iter().any(|span| span.phases.iter().any(|(_, p)| *p == phase));
         assert_eq!(seen, phase != RequestPhase::Transfer, "{name}");
     }

@@ -220,7 +220,7 @@ fn per_request_rows_can_be_replayed() {
     end(&mut rows, 0, 0, &[20, 30, 50, 90], RequestStatus::Completed);
     end(&mut rows, 1, 7, &[9], RequestStatus::Failed);
     end(&mut rows, 2, 100, &[150, 160, 180], RequestStatus::Completed);
-    rows.finish().expect("is written");
+    rows.finish_row_file().expect("is written");
     let text = shared.text();
     assert!(text.contains(",\"went, \"\"away\"\"\"\n"), "{text}");
     let dir = tempfile::TempDir::new().expect("a folder");
@@ -237,7 +237,7 @@ fn per_request_rows_can_be_replayed() {
     let mut rows =
         RequestRowWriter::new(Box::new(shared.clone()), RowFileFormat::Jsonl).expect("is written");
     end(&mut rows, 0, 0, &[20, 30], RequestStatus::Completed);
-    rows.finish().expect("is written");
+    rows.finish_row_file().expect("is written");
     let row: Value = serde_json::from_str(&shared.text()).expect("is one line");
     assert_eq!(row["ttft_ms"], json!(20.0));
     assert!(RowFileFormat::from_file_extension("x.txt".as_ref()).is_err());

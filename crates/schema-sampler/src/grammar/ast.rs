@@ -6,7 +6,7 @@ use crate::regex::{RegexGenerator, WholeTextRegex};
 use crate::schema::Schema;
 
 /// Maximum nesting of grammar expressions in a text; a rule that needs more counts as infinite.
-pub(super) const MAX_EXPR_HEIGHT: u32 = 400;
+pub(super) const MAX_GRAMMAR_EXPR_HEIGHT: u32 = 400;
 
 pub(super) const MAX_GRAMMAR_RULES: usize = 5_000;
 
@@ -60,11 +60,11 @@ pub(crate) struct Grammar {
 impl Grammar {
     /// Computes the minimum nesting of each grammar rule by fixpoint iteration.
     pub(super) fn compute_rule_heights(&mut self) {
-        for _ in 0..MAX_EXPR_HEIGHT {
+        for _ in 0..MAX_GRAMMAR_EXPR_HEIGHT {
             let mut changed = false;
             for i in (0..self.rules.len()).rev() {
                 let height = self.expr_height(&self.rules[i].body);
-                if height <= MAX_EXPR_HEIGHT && height < self.rules[i].height {
+                if height <= MAX_GRAMMAR_EXPR_HEIGHT && height < self.rules[i].height {
                     self.rules[i].height = height;
                     changed = true;
                 }

@@ -1,13 +1,13 @@
 use super::*;
 use crate::limits::SampleLimits;
 use crate::work::WorkBudget;
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 fn sample_texts(source: &str) -> Vec<String> {
     let grammar = Grammar::parse(source).unwrap_or_else(|error| panic!("{source}: {error}"));
     (0..60)
         .map(|seed| {
-            let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+            let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
             grammar
                 .sample_text(&SampleLimits::default(), &mut rng, &mut WorkBudget::default())
                 .unwrap_or_else(|error| panic!("{source}: {error}"))
@@ -178,7 +178,7 @@ fn hostile_grammars_have_bounded_work() {
     let counted = "root ::= ((\"a\"{1000}){1000}){1000}".to_owned();
     for source in [doubling, chain, nested, counted] {
         if let Ok(grammar) = Grammar::parse(&source) {
-            let mut rng = request_rng(1, 0, StreamPurpose::Structured);
+            let mut rng = request_rng(1, 0, RandomStreamPurpose::Structured);
             let text =
                 grammar.sample_text(&SampleLimits::default(), &mut rng, &mut WorkBudget::default());
             assert!(matches!(text, Err(ConstraintError::TooLong(_))), "{text:?}");

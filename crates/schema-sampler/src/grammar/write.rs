@@ -2,7 +2,7 @@
 
 use rand_chacha::ChaCha8Rng;
 
-use super::ast::{Grammar, GrammarExpr, MAX_EXPR_HEIGHT};
+use super::ast::{Grammar, GrammarExpr, MAX_GRAMMAR_EXPR_HEIGHT};
 use crate::constraint::ConstraintError;
 use crate::limits::SampleLimits;
 use crate::sample;
@@ -157,7 +157,7 @@ impl GrammarWriter<'_> {
                 Ok(())
             }
             GrammarExpr::Json(schema) => {
-                let (limits, want) = (self.limits, JsonTypes::NONE);
+                let (limits, want) = (self.limits, JsonTypes::NO_TYPES);
                 let text = sample::sample_json_text(schema, limits, want, self.rng, self.work);
                 self.out.push_str(&text.map_err(GrammarWriteError::Constraint)?);
                 Ok(())
@@ -198,7 +198,8 @@ impl GrammarWriter<'_> {
         depth: u32,
     ) -> Option<&'p T> {
         let least = heights.iter().copied().min().unwrap_or(0);
-        let most = if self.must_be_shortest(depth) { least } else { MAX_EXPR_HEIGHT.max(least) };
+        let most =
+            if self.must_be_shortest(depth) { least } else { MAX_GRAMMAR_EXPR_HEIGHT.max(least) };
         let open: Vec<&T> = parts
             .iter()
             .zip(heights)
@@ -218,7 +219,7 @@ impl GrammarWriter<'_> {
         depth: u32,
     ) -> u64 {
         let extra = match depth {
-            _ if self.must_be_shortest(depth) || height > MAX_EXPR_HEIGHT => 0,
+            _ if self.must_be_shortest(depth) || height > MAX_GRAMMAR_EXPR_HEIGHT => 0,
             0..10 => 3,
             _ => 1,
         };

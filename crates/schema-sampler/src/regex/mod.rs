@@ -7,5 +7,7 @@ mod states;
 mod whole;
 
 pub(crate) use generator::RegexGenerator;
-pub(crate) use pattern::{MAX_TRANSLATION_COST, Pattern, pattern_engine_options, translation_cost};
+pub(crate) use pattern::{
+    MAX_TRANSLATION_COST, SchemaPattern, pattern_engine_options, translation_cost,
+};
 pub(crate) use whole::WholeTextRegex;

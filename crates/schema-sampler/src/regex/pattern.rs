@@ -53,7 +53,7 @@ pub(crate) fn pattern_engine_options() -> PatternOptions<FancyRegex> {
 
 /// A regular expression of the JSON Schema keyword `pattern` (ECMA-262), which may match anywhere
 /// in a string.
-pub(crate) struct Pattern {
+pub(crate) struct SchemaPattern {
     source: String,
     generator: Option<RegexGenerator>,
     look_aheads: Vec<RegexGenerator>,
@@ -71,7 +71,7 @@ enum PatternMatcher {
     Other(Box<regex::Regex>),
 }
 
-impl Pattern {
+impl SchemaPattern {
     /// Parses the regular expression `source`.
     ///
     /// # Errors
@@ -257,7 +257,7 @@ impl Pattern {
     }
 }
 
-impl std::fmt::Debug for Pattern {
+impl std::fmt::Debug for SchemaPattern {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "/{}/", self.source)
     }
@@ -266,7 +266,7 @@ impl std::fmt::Debug for Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_random::{StreamPurpose, request_rng};
+    use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
     #[test]
     fn pattern_samples_have_the_wanted_length() {
@@ -280,9 +280,9 @@ mod tests {
             (r"^(?!foo)[a-z]{3,9}$", 3, 9),
             (r"^[^@]+@[^@]+\.com$", 12, 30),
         ] {
-            let pattern = Pattern::new(source).expect("a good pattern");
+            let pattern = SchemaPattern::new(source).expect("a good pattern");
             for seed in 0..20 {
-                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+                let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
                 let found = (0..40).find_map(|_| {
                     pattern.sample_string(low, high, &mut rng).filter(|s| {
                         let n = s.chars().count() as u32;

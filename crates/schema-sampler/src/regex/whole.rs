@@ -9,7 +9,7 @@ use super::pattern::is_pattern_too_large;
 use super::states::regex_state_count;
 use crate::constraint::ConstraintError;
 use crate::work::{WorkBudget, regex_match_cost_steps};
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 /// Maximum length of the text generated to test patterns with word boundaries, in characters.
 const MAX_PROBE_CHARS: u32 = 1_000;
@@ -58,7 +58,7 @@ impl WholeTextRegex {
             exact: looks.is_empty(),
         };
         let anchors_only = looks.remove(Look::Start).remove(Look::End).is_empty();
-        let mut rng = request_rng(0, 0, StreamPurpose::Structured);
+        let mut rng = request_rng(0, 0, RandomStreamPurpose::Structured);
         let work = &mut WorkBudget::default();
         if !anchors_only && regex.sample_text(MAX_PROBE_CHARS, &mut rng, work).is_none() {
             let words =
@@ -156,7 +156,7 @@ mod tests {
         ] {
             let regex = WholeTextRegex::new(source).expect("a good pattern");
             for seed in 0..50 {
-                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+                let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
                 let text = regex.sample_text(1000, &mut rng, &mut WorkBudget::default());
                 assert!(text.is_some_and(|text| regex.is_match(&text)), "{source}");
             }

@@ -254,7 +254,7 @@ impl ValueSampler<'_> {
                 self.validator.spend_fuel(used.len() as u32 / 8)?;
                 let fresh = !used.iter().any(|other| json_equal(other, value));
                 if fresh
-                    && self.allows_type_of(goal, value)
+                    && self.allows_type_of_value(goal, value)
                     && self.validator.is_valid_for_all(goal, value)?
                 {
                     return Ok(Some(value.clone()));

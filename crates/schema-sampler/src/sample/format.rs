@@ -31,7 +31,7 @@ const KNOWN_FORMATS: &[&str] = &[
 
 /// Generates a string of a JSON Schema `format` with about `low..=high` characters; `None` for an
 /// unknown format.
-pub(super) fn sample_format(
+pub(super) fn sample_formatted_string(
     format: &str,
     low: u32,
     high: u32,
@@ -67,7 +67,7 @@ pub(super) fn sample_format(
     Some(text)
 }
 
-/// Returns whether [`sample_format`] supports `format`; other formats do not constrain the string.
+/// Returns whether [`sample_formatted_string`] supports `format`; other formats do not constrain the string.
 pub(super) fn is_known_format(format: &str) -> bool {
     KNOWN_FORMATS.contains(&format)
 }

@@ -89,8 +89,13 @@ pub(crate) fn sample_value(
             open: Vec::new(),
             failure: None,
         };
-        let context =
-            ValueContext { depth: 0, rounds: 0, semantic_type: None, want, parts: JsonTypes::NONE };
+        let context = ValueContext {
+            depth: 0,
+            rounds: 0,
+            semantic_type: None,
+            want,
+            parts: JsonTypes::NO_TYPES,
+        };
         let made = sampler.sample_value(&[schema.root], context);
         fuel -= share - sampler.validator.remaining_fuel();
         match made {

@@ -261,7 +261,7 @@ impl<'a> ValueSampler<'a> {
             }
             if !join.is_empty() {
                 changed = true;
-                self.extend_plan(facets, &join, context, attempt)?;
+                self.extend_value_plan(facets, &join, context, attempt)?;
                 if let Some((node, reason)) = facets.impossible {
                     return self.record_failure(Some(node), reason);
                 }

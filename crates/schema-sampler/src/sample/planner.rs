@@ -24,13 +24,16 @@ impl ValueSampler<'_> {
         context: ValueContext,
         attempt: u32,
     ) -> Result<ValuePlan, SampleFailure> {
-        let mut plan =
-            ValuePlan { meant: JsonTypes::NONE, parts: JsonTypes::NONE, ..ValuePlan::default() };
-        self.extend_plan(&mut plan, goal, context, attempt)?;
+        let mut plan = ValuePlan {
+            meant: JsonTypes::NO_TYPES,
+            parts: JsonTypes::NO_TYPES,
+            ..ValuePlan::default()
+        };
+        self.extend_value_plan(&mut plan, goal, context, attempt)?;
         Ok(plan)
     }
 
-    pub(super) fn extend_plan(
+    pub(super) fn extend_value_plan(
         &mut self,
         plan: &mut ValuePlan,
         goal: &[SchemaNodeId],
@@ -77,7 +80,7 @@ impl ValueSampler<'_> {
             plan.impossible = Some((id, "schema is false"));
         } else if node.allowed.as_ref().is_some_and(Vec::is_empty) {
             plan.impossible = Some((id, "enum is empty"));
-        } else if plan.types == JsonTypes::NONE {
+        } else if plan.types == JsonTypes::NO_TYPES {
             plan.impossible = Some((id, "incompatible types"));
         }
         plan.is_typed |= node.typed;
@@ -211,7 +214,7 @@ impl ValueSampler<'_> {
                 .collect::<Vec<_>>()
         };
         let wanted = plan.types.intersection(context.want);
-        let mut open = if wanted == JsonTypes::NONE { Vec::new() } else { fits(wanted) };
+        let mut open = if wanted == JsonTypes::NO_TYPES { Vec::new() } else { fits(wanted) };
         if open.is_empty() {
             open = fits(plan.types);
         }

@@ -60,7 +60,7 @@ impl ValueContext {
             rounds: 0,
             semantic_type,
             want: self.parts,
-            parts: JsonTypes::NONE,
+            parts: JsonTypes::NO_TYPES,
         }
     }
 }
@@ -255,18 +255,18 @@ impl ValueSampler<'_> {
         } else if !plan.is_typed {
             // Without `type`, the keywords suggest the types.
             let meant = plan.meant.intersection(types);
-            if meant != JsonTypes::NONE {
+            if meant != JsonTypes::NO_TYPES {
                 types = meant;
             } else if types.contains_all(JsonTypes::STRING) {
                 return JsonTypes::STRING;
             }
         }
-        let mut kinds = [JsonTypes::NONE; 7];
+        let mut kinds = [JsonTypes::NO_TYPES; 7];
         let mut count = 0;
         for kind in [
             JsonTypes::STRING,
             JsonTypes::INTEGER,
-            JsonTypes::FRACTION,
+            JsonTypes::FRACTIONAL_NUMBER,
             JsonTypes::BOOLEAN,
             JsonTypes::ARRAY,
             JsonTypes::OBJECT,
@@ -279,7 +279,7 @@ impl ValueSampler<'_> {
             {
                 continue;
             }
-            if kind == JsonTypes::FRACTION
+            if kind == JsonTypes::FRACTIONAL_NUMBER
                 && types.contains_all(JsonTypes::NUMBER)
                 && attempt % 3 == 2
             {
@@ -311,7 +311,9 @@ impl ValueSampler<'_> {
         match kind {
             JsonTypes::NULL => Ok(Value::Null),
             JsonTypes::BOOLEAN => Ok(Value::Bool(self.random_chance(50))),
-            JsonTypes::INTEGER | JsonTypes::FRACTION => self.sample_number(kind, plan, context),
+            JsonTypes::INTEGER | JsonTypes::FRACTIONAL_NUMBER => {
+                self.sample_number(kind, plan, context)
+            }
             JsonTypes::STRING => self.sample_string(plan, context).map(Value::String),
             JsonTypes::ARRAY => self.sample_array(plan, context),
             JsonTypes::OBJECT => self.sample_object(plan, context, attempt),
@@ -325,7 +327,7 @@ impl ValueSampler<'_> {
     }
 
     /// Returns whether the schema nodes of `goal` allow the type of `value`.
-    pub(super) fn allows_type_of(&self, goal: &[SchemaNodeId], value: &Value) -> bool {
+    pub(super) fn allows_type_of_value(&self, goal: &[SchemaNodeId], value: &Value) -> bool {
         goal.iter()
             .all(|&id| self.schema.schema_node(id).possible.contains_all(json_type_of(value)))
     }

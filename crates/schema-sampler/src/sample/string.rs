@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::format;
 use super::plan::ValuePlan;
 use super::sampler::{SampleFailure, ValueContext, ValueSampler};
-use crate::regex::Pattern;
+use crate::regex::SchemaPattern;
 use crate::schema::{SchemaNodeId, StringFormat, StringRules};
 use crate::semantic_type::{random_phrase, random_sentence};
 use crate::words;
@@ -31,7 +31,8 @@ impl ValueSampler<'_> {
         let cap = u64::from(self.limits.max_chars);
         let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
         self.validator.spend_fuel(window.0 / 16)?;
-        let patterns: Vec<&Pattern> = rules.iter().filter_map(|r| r.pattern.as_ref()).collect();
+        let patterns: Vec<&SchemaPattern> =
+            rules.iter().filter_map(|r| r.pattern.as_ref()).collect();
         let formats: Vec<&StringFormat> = rules
             .iter()
             .filter_map(|r| r.format.as_ref())
@@ -113,7 +114,7 @@ impl ValueSampler<'_> {
 
     fn matches_patterns_and_formats(
         &self,
-        patterns: &[&Pattern],
+        patterns: &[&SchemaPattern],
         formats: &[&StringFormat],
         text: &str,
     ) -> Result<bool, SampleFailure> {
@@ -124,7 +125,7 @@ impl ValueSampler<'_> {
 
     fn candidate_string(
         &mut self,
-        patterns: &[&Pattern],
+        patterns: &[&SchemaPattern],
         formats: &[&StringFormat],
         attempt: u32,
         (low, high): (u32, u32),
@@ -132,7 +133,7 @@ impl ValueSampler<'_> {
         let by_format = !formats.is_empty() && (patterns.is_empty() || attempt % 2 == 1);
         if by_format {
             let format = formats[attempt as usize % formats.len()];
-            return format::sample_format(&format.name, low, high, self.rng);
+            return format::sample_formatted_string(&format.name, low, high, self.rng);
         }
         if patterns.len() > 1 && attempt % 3 == 2 {
             let mut sorted = patterns.to_vec();
@@ -147,13 +148,13 @@ impl ValueSampler<'_> {
     /// inside.
     fn splice_pattern_into_format(
         &mut self,
-        patterns: &[&Pattern],
+        patterns: &[&SchemaPattern],
         formats: &[&StringFormat],
         (low, high): (u32, u32),
     ) -> Result<Option<String>, SampleFailure> {
         let over = patterns[self.random_below(patterns.len())].sample_string(0, high, self.rng);
         let format = formats[self.random_below(formats.len())];
-        let base = format::sample_format(&format.name, low, high, self.rng);
+        let base = format::sample_formatted_string(&format.name, low, high, self.rng);
         let (Some(over), Some(base)) = (over, base) else {
             return Ok(None);
         };

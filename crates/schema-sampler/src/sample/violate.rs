@@ -33,7 +33,7 @@ impl SchemaViolation {
             Self::MoreMembers(_) | Self::FewerMembers(_) => JsonTypes::OBJECT,
             Self::Without(_) | Self::With(..) => JsonTypes::OBJECT,
             Self::Numbers(_) => JsonTypes::NUMBER,
-            Self::JsonTypes(_) | Self::Part(_) | Self::Meet(_) => JsonTypes::ALL,
+            Self::JsonTypes(_) | Self::Part(_) | Self::Meet(_) => JsonTypes::ALL_TYPES,
         }
     }
 }
@@ -51,7 +51,7 @@ impl ValueSampler<'_> {
         certain: &mut Vec<SchemaNodeId>,
     ) {
         self.plan_violation_at_depth(plan, id, certain, 0);
-        if plan.types == JsonTypes::NONE && plan.impossible.is_none() {
+        if plan.types == JsonTypes::NO_TYPES && plan.impossible.is_none() {
             plan.impossible = Some((id, "`not` excludes every type that is allowed here"));
         }
     }
@@ -123,8 +123,8 @@ impl ValueSampler<'_> {
     /// Returns the violations in which an item or member of the value has another type.
     fn member_type_violations(&self, node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolation> {
         let other = |id: SchemaNodeId| {
-            let types = JsonTypes::ALL.difference(self.schema.schema_node(id).possible);
-            Some(types).filter(|types| *types != JsonTypes::NONE)
+            let types = JsonTypes::ALL_TYPES.difference(self.schema.schema_node(id).possible);
+            Some(types).filter(|types| *types != JsonTypes::NO_TYPES)
         };
         let both = plan.types.intersection(node.types);
         let mut violations = Vec::new();
@@ -167,7 +167,7 @@ fn keyword_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolatio
     let left = plan.types.difference(node.types);
     // A node with only a `type` has no other violation, even if no value remains.
     let only_typed = node.typed && node.applicators.is_none() && keyword_group_count(node) == 0;
-    if only_typed || (node.typed && left != JsonTypes::NONE) {
+    if only_typed || (node.typed && left != JsonTypes::NO_TYPES) {
         violations.push(SchemaViolation::JsonTypes(node.types));
     }
     let both = plan.types.intersection(node.types);
@@ -187,12 +187,12 @@ fn keyword_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolatio
     if let Some(rules) = node.number.as_ref().filter(|_| both.intersects(JsonTypes::NUMBER)) {
         for bound in &rules.low {
             let mut range = NumberRange::default();
-            range.add_upper_bound(bound.with_flipped_inclusion());
+            range.add_upper_bound(bound.with_inverted_inclusiveness());
             violations.push(SchemaViolation::Numbers(range));
         }
         for bound in &rules.high {
             let mut range = NumberRange::default();
-            range.add_lower_bound(bound.with_flipped_inclusion());
+            range.add_lower_bound(bound.with_inverted_inclusiveness());
             violations.push(SchemaViolation::Numbers(range));
         }
     }
@@ -203,7 +203,7 @@ fn keyword_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolatio
 mod tests {
     use crate::{Constraint, SampleLimits, compile_constraint};
     use serde_json::{Value, json};
-    use vllm_sim_random::{StreamPurpose, request_rng};
+    use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
     #[test]
     fn values_rejected_by_not_are_found() {
@@ -225,7 +225,7 @@ mod tests {
         ] {
             let compiled = compile_constraint(&Constraint::Json(schema.clone())).expect("a schema");
             for seed in 0..20 {
-                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+                let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
                 let text = compiled.sample_text(&mut rng, &SampleLimits::default());
                 let text = text.unwrap_or_else(|error| panic!("{schema}: {error}"));
                 let value: Value = serde_json::from_str(&text).expect("JSON");

@@ -33,13 +33,13 @@ fn compute_possible_types(nodes: &mut [SchemaNode]) {
 
 fn possible_types_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
     if node.never {
-        return JsonTypes::NONE;
+        return JsonTypes::NO_TYPES;
     }
     let of = |id: &SchemaNodeId| nodes[*id as usize].possible;
     let mut types = node.types;
     if let Some(values) = &node.allowed {
         let kinds =
-            values.iter().fold(JsonTypes::NONE, |all, value| all.union(json_type_of(value)));
+            values.iter().fold(JsonTypes::NO_TYPES, |all, value| all.union(json_type_of(value)));
         types = types.intersection(kinds);
     }
     if let Some(applicators) = &node.applicators {
@@ -48,7 +48,7 @@ fn possible_types_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
         }
         for branches in [&applicators.any, &applicators.one] {
             if !branches.is_empty() {
-                let any = branches.iter().fold(JsonTypes::NONE, |all, id| all.union(of(id)));
+                let any = branches.iter().fold(JsonTypes::NO_TYPES, |all, id| all.union(of(id)));
                 types = types.intersection(any);
             }
         }
@@ -110,7 +110,7 @@ fn node_height(node: &SchemaNode, nodes: &[SchemaNode]) -> u16 {
 }
 
 fn height_by_keywords(node: &SchemaNode, of: &impl Fn(&SchemaNodeId) -> u16) -> u16 {
-    let scalars = JsonTypes::ALL.difference(JsonTypes::ARRAY.union(JsonTypes::OBJECT));
+    let scalars = JsonTypes::ALL_TYPES.difference(JsonTypes::ARRAY.union(JsonTypes::OBJECT));
     if node.possible.intersects(scalars) {
         return 0;
     }

@@ -12,7 +12,7 @@ use super::number::{ExactDecimal, JsonNumber, NumberBound};
 use super::read::{JsonObject, KeywordSet, SchemaParser, shortened_json_text};
 use super::types::{JsonTypes, json_equal};
 use crate::constraint::InvalidSchema;
-use crate::regex::{MAX_TRANSLATION_COST, Pattern, translation_cost};
+use crate::regex::{MAX_TRANSLATION_COST, SchemaPattern, translation_cost};
 use crate::semantic_type::{SemanticType, example_in_description};
 
 impl SchemaParser<'_> {
@@ -32,7 +32,7 @@ impl SchemaParser<'_> {
                     .invalid_schema_error(&node.path, "type must be a string or array of strings");
             }
         };
-        let mut types = JsonTypes::NONE;
+        let mut types = JsonTypes::NO_TYPES;
         for name in names {
             let Some(name) = name.as_str() else {
                 return self
@@ -151,14 +151,14 @@ impl SchemaParser<'_> {
         }
     }
 
-    fn compile_pattern(&self, path: &str, source: &str) -> Result<Pattern, InvalidSchema> {
+    fn compile_pattern(&self, path: &str, source: &str) -> Result<SchemaPattern, InvalidSchema> {
         let cost = self.translation.get() + translation_cost(source);
         self.translation.set(cost);
         if cost > MAX_TRANSLATION_COST {
             return self
                 .invalid_schema_error(path, "the patterns of the schema are too large".to_owned());
         }
-        Pattern::new(source).or_else(|reason| self.invalid_schema_error(path, reason))
+        SchemaPattern::new(source).or_else(|reason| self.invalid_schema_error(path, reason))
     }
 
     pub(super) fn read_string_keywords(

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::format::StringFormat;
 use super::number::{ExactDecimal, NumberBound};
 use super::types::JsonTypes;
-use crate::regex::Pattern;
+use crate::regex::SchemaPattern;
 use crate::semantic_type::SemanticType;
 
 /// Height of a schema node that no finite value satisfies.
@@ -42,9 +42,9 @@ impl SchemaNode {
     pub(crate) fn new(path: String) -> Self {
         Self {
             path,
-            types: JsonTypes::ALL,
+            types: JsonTypes::ALL_TYPES,
             typed: false,
-            possible: JsonTypes::ALL,
+            possible: JsonTypes::ALL_TYPES,
             height: 0,
             never: false,
             allowed: None,
@@ -76,7 +76,7 @@ pub(crate) struct NumberRules {
 pub(crate) struct StringRules {
     pub(crate) min: u64,
     pub(crate) max: Option<u64>,
-    pub(crate) pattern: Option<Pattern>,
+    pub(crate) pattern: Option<SchemaPattern>,
     pub(crate) format: Option<StringFormat>,
     pub(crate) base64: bool,
     pub(crate) json: bool,
@@ -104,7 +104,7 @@ pub(crate) struct ContainsRule {
 #[derive(Debug, Default)]
 pub(crate) struct ObjectRules {
     pub(crate) properties: IndexMap<String, PropertyRule>,
-    pub(crate) patterns: Vec<(Pattern, SchemaNodeId)>,
+    pub(crate) patterns: Vec<(SchemaPattern, SchemaNodeId)>,
     pub(crate) additional: Option<SchemaNodeId>,
     pub(crate) names: Option<SchemaNodeId>,
     pub(crate) required: Vec<String>,

@@ -50,7 +50,7 @@ pub(crate) struct NumberBound {
 
 impl NumberBound {
     /// Returns the bound with the number itself excluded if it was included, and vice versa.
-    pub(crate) fn with_flipped_inclusion(self) -> Self {
+    pub(crate) fn with_inverted_inclusiveness(self) -> Self {
         Self { open: !self.open, ..self }
     }
 
@@ -152,7 +152,7 @@ impl ExactDecimal {
     }
 
     /// Returns `count` times this number as the nearest 64-bit float.
-    pub(crate) fn times_as_f64(self, count: i128) -> Option<f64> {
+    pub(crate) fn multiple_as_f64(self, count: i128) -> Option<f64> {
         format!("{}e{}", self.digits.checked_mul(count)?, self.exp)
             .parse()
             .ok()
@@ -160,7 +160,7 @@ impl ExactDecimal {
     }
 
     pub(crate) fn as_f64(self) -> f64 {
-        self.times_as_f64(1).unwrap_or(0.0)
+        self.multiple_as_f64(1).unwrap_or(0.0)
     }
 }
 

@@ -211,7 +211,8 @@ impl NumberRange {
                 }
                 continue;
             }
-            let Some(f) = step.times_as_f64(count as i128).filter(|&f| self.contains_f64(f)) else {
+            let Some(f) = step.multiple_as_f64(count as i128).filter(|&f| self.contains_f64(f))
+            else {
                 continue;
             };
             // Python's jsonschema divides doubles: prefers multiples that survive this.
@@ -264,7 +265,7 @@ fn preferred_window(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_random::{StreamPurpose, request_rng};
+    use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
     fn number_bound(number: JsonNumber, open: bool) -> NumberBound {
         NumberBound { number, open }
@@ -277,7 +278,7 @@ mod tests {
 
     #[test]
     fn random_number_lies_in_its_range() {
-        let mut rng = request_rng(7, 0, StreamPurpose::Structured);
+        let mut rng = request_rng(7, 0, RandomStreamPurpose::Structured);
         for _ in 0..200 {
             let mut range = NumberRange::default();
             range.add_lower_bound(number_bound(JsonNumber::Float(0.1), true));
@@ -308,7 +309,7 @@ mod tests {
 
     #[test]
     fn preferred_range_applies_without_schema_bounds() {
-        let mut rng = request_rng(7, 0, StreamPurpose::Structured);
+        let mut rng = request_rng(7, 0, RandomStreamPurpose::Structured);
         for _ in 0..200 {
             let i = NumberRange::default()
                 .random_integer(PreferredRange::Default((3, 5)), &mut rng)
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn empty_and_huge_ranges_do_not_overflow() {
-        let mut rng = request_rng(7, 0, StreamPurpose::Structured);
+        let mut rng = request_rng(7, 0, RandomStreamPurpose::Structured);
         let mut range = NumberRange::default();
         range.add_lower_bound(number_bound(JsonNumber::Int(5), true));
         range.add_upper_bound(number_bound(JsonNumber::Int(6), true));

@@ -11,17 +11,17 @@ use super::number::JsonNumber;
 pub(crate) struct JsonTypes(u8);
 
 impl JsonTypes {
-    pub(crate) const NONE: Self = Self(0);
+    pub(crate) const NO_TYPES: Self = Self(0);
     pub(crate) const NULL: Self = Self(1);
     pub(crate) const BOOLEAN: Self = Self(2);
     pub(crate) const INTEGER: Self = Self(4);
     /// The type of numbers that are not integers.
-    pub(crate) const FRACTION: Self = Self(8);
+    pub(crate) const FRACTIONAL_NUMBER: Self = Self(8);
     pub(crate) const NUMBER: Self = Self(12);
     pub(crate) const STRING: Self = Self(16);
     pub(crate) const ARRAY: Self = Self(32);
     pub(crate) const OBJECT: Self = Self(64);
-    pub(crate) const ALL: Self = Self(127);
+    pub(crate) const ALL_TYPES: Self = Self(127);
 
     pub(crate) fn contains_all(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -63,7 +63,7 @@ impl JsonTypes {
 
 impl Default for JsonTypes {
     fn default() -> Self {
-        Self::ALL
+        Self::ALL_TYPES
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn json_type_of(value: &Value) -> JsonTypes {
         Value::Null => JsonTypes::NULL,
         Value::Bool(_) => JsonTypes::BOOLEAN,
         Value::Number(n) if JsonNumber::from_json_number(n).is_integral() => JsonTypes::INTEGER,
-        Value::Number(_) => JsonTypes::FRACTION,
+        Value::Number(_) => JsonTypes::FRACTIONAL_NUMBER,
         Value::String(_) => JsonTypes::STRING,
         Value::Array(_) => JsonTypes::ARRAY,
         Value::Object(_) => JsonTypes::OBJECT,

@@ -128,7 +128,7 @@ impl TagWriter<'_> {
         style: TaggedJsonStyle,
     ) -> Result<(), ConstraintError> {
         let want = match style {
-            TaggedJsonStyle::Json => JsonTypes::NONE,
+            TaggedJsonStyle::Json => JsonTypes::NO_TYPES,
             TaggedJsonStyle::Qwen | TaggedJsonStyle::Minimax | TaggedJsonStyle::Glm => {
                 JsonTypes::OBJECT
             }

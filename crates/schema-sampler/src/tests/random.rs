@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use crate::{Constraint, SampleLimits, compile_constraint};
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 fn any_json_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -103,7 +103,7 @@ proptest! {
     fn values_for_random_schemas_are_valid(schema in any_schema(), seed in 0u64..1000) {
         let compiled = compile_constraint(&Constraint::Json(schema.clone()));
         prop_assert!(compiled.is_ok(), "{schema}: {compiled:?}");
-        let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+        let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
         let text = compiled.expect("checked").sample_text(&mut rng, &SampleLimits::default());
         if let Ok(text) = text {
             let value: Value = serde_json::from_str(&text).expect("JSON");
@@ -120,7 +120,7 @@ proptest! {
         let schema = json!({"properties": document.clone(), "enum": document.clone(), "type": document});
         for schema in [schema.clone(), schema["type"].clone()] {
             if let Ok(compiled) = compile_constraint(&Constraint::Json(schema)) {
-                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+                let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
                 let _ = compiled.sample_text(&mut rng, &SampleLimits::default());
             }
         }
@@ -137,7 +137,7 @@ proptest! {
             Constraint::StructuralTag(json!({"format": {"type": "regex", "pattern": text}})),
         ] {
             if let Ok(compiled) = compile_constraint(&constraint) {
-                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+                let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
                 let _ = compiled.sample_text(&mut rng, &SampleLimits::default());
             }
         }
@@ -156,7 +156,7 @@ proptest! {
     ) {
         let source = parts.concat();
         let compiled = compile_constraint(&Constraint::Regex(source.clone())).expect("a pattern");
-        let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+        let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
         let text = compiled.sample_text(&mut rng, &SampleLimits::default()).expect("a text");
         let whole = regex::Regex::new(&format!("^(?:{source})$")).expect("a pattern");
         prop_assert!(whole.is_match(&text), "{source} -> {text:?}");

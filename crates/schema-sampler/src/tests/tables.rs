@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use crate::{CompiledConstraint, Constraint, ConstraintError, SampleLimits, compile_constraint};
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 /// Reads the lines of a table without its comments.
 fn json_lines(table: &str) -> impl Iterator<Item = Value> {
@@ -12,7 +12,7 @@ fn json_lines(table: &str) -> impl Iterator<Item = Value> {
 }
 
 fn sample_with_seed(compiled: &CompiledConstraint, seed: u64) -> Result<String, ConstraintError> {
-    let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+    let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
     compiled.sample_text(&mut rng, &SampleLimits::default())
 }
 
@@ -101,7 +101,7 @@ fn sample_object_prefers_an_object() {
     let schema = json!({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]});
     let compiled = compile_constraint(&Constraint::Json(schema)).expect("a schema");
     for seed in 0..50 {
-        let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+        let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
         let text = compiled.sample_object(&mut rng, &SampleLimits::default());
         assert!(text.expect("a value").starts_with('{'));
     }

@@ -1,10 +1,10 @@
 use serde_json::{Value, json};
 
 use crate::{Constraint, ConstraintError, SampleLimits, compile_constraint};
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 fn sample_tag(tag: &Value, seed: u64) -> Result<String, ConstraintError> {
-    let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+    let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
     compile_constraint(&Constraint::StructuralTag(tag.clone()))?
         .sample_text(&mut rng, &SampleLimits::default())
 }

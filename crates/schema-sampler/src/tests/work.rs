@@ -5,14 +5,14 @@
 use serde_json::json;
 
 use crate::{Constraint, SampleLimits, compile_constraint};
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 fn ends_within_budget(constraint: &Constraint) -> bool {
     let compiled = match compile_constraint(constraint) {
         Ok(compiled) => compiled,
         Err(_) => return false,
     };
-    let mut rng = request_rng(1, 0, StreamPurpose::Structured);
+    let mut rng = request_rng(1, 0, RandomStreamPurpose::Structured);
     compiled.sample_text(&mut rng, &SampleLimits::default()).is_ok()
 }
 

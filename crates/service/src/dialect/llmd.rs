@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Dialect, ValidationPoint};
+use super::{ServerDialect, ValidationPoint};
 use vllm_sim_tokenizer::message_plain_text;
 use vllm_sim_wire::openai::message::{ChatContent, RequestMessage};
 use vllm_sim_wire::{Fault, ServerLimits};
@@ -21,7 +21,7 @@ impl LlmdDialect {
     pub const MAX_LOGPROBS: i64 = 100;
 }
 
-impl Dialect for LlmdDialect {
+impl ServerDialect for LlmdDialect {
     fn requires_model_name(&self) -> bool {
         true
     }

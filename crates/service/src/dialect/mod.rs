@@ -1,6 +1,6 @@
 //! Differences between the imitated servers in how they check and answer a request (`--compat`).
 //!
-//! Each method of [`Dialect`] defaults to vLLM's behaviour. To add a server, add a file like
+//! Each method of [`ServerDialect`] defaults to vLLM's behaviour. To add a server, add a file like
 //! `llmd.rs` and its name in the configuration.
 
 mod llmd;
@@ -16,7 +16,7 @@ use vllm_sim_wire::openai::message::RequestMessage;
 use vllm_sim_wire::{Fault, SamplingDefaults, ServerLimits};
 
 /// The request rules of one imitated server, where imitated servers differ.
-pub trait Dialect: Debug + Send + Sync {
+pub trait ServerDialect: Debug + Send + Sync {
     /// Returns whether a request must name its model.
     fn requires_model_name(&self) -> bool {
         false
@@ -118,7 +118,7 @@ pub trait Dialect: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct VllmDialect;
 
-impl Dialect for VllmDialect {}
+impl ServerDialect for VllmDialect {}
 
 /// The point at which the values of a request are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +151,7 @@ pub struct RequestRules {
     /// Accepted JSON Schemas for tool parameters.
     pub tool_schemas: AllowedToolSchemas,
     /// Rules of the imitated server.
-    pub dialect: &'static dyn Dialect,
+    pub dialect: &'static dyn ServerDialect,
 }
 
 /// The request checks of vLLM's gRPC server and engine core.
@@ -160,7 +160,7 @@ pub struct RequestRules {
 #[derive(Debug)]
 pub struct TokenIdDialect;
 
-impl Dialect for TokenIdDialect {
+impl ServerDialect for TokenIdDialect {
     fn admits_on_arrival(&self) -> bool {
         false
     }

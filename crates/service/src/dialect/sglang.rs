@@ -2,14 +2,14 @@
 //!
 //! Source: SGLang 0.5.23 `srt/managers/tokenizer_manager.py`, `_validate_one_request`.
 
-use super::Dialect;
+use super::ServerDialect;
 use vllm_sim_wire::{Fault, ServerLimits};
 
 /// The request checks of SGLang's tokenizer manager.
 #[derive(Debug)]
 pub struct SglangDialect;
 
-impl Dialect for SglangDialect {
+impl ServerDialect for SglangDialect {
     /// Checks that prompt and requested output fit into the context together.
     fn check_prompt_and_output(
         &self,

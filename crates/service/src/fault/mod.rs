@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub use failure::InjectedFailure;
 pub use fault_plan::{FaultAction, FaultPlan, StreamEnding};
-pub use rates::{DrawnFault, FaultRates};
+pub use rates::{DrawnFaults, FaultRates};
 pub use spec::{FaultSpec, FaultSpecError};
 pub use stream_fault::{KV_LOAD_FAILURE, StreamFault};
 

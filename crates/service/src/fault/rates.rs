@@ -1,5 +1,5 @@
 use super::{FaultSpec, InjectedFailure};
-use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
+use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng};
 
 /// Percentages of requests that get an injected fault, and the faults to choose from.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -16,7 +16,7 @@ pub struct FaultRates {
 
 /// The faults drawn for one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DrawnFault {
+pub struct DrawnFaults {
     /// Error response in place of the reply; `None` serves the request.
     pub failure: Option<InjectedFailure>,
     /// Faults injected into the reply; set only without `failure`.
@@ -25,16 +25,16 @@ pub struct DrawnFault {
 
 impl FaultRates {
     /// Returns whether these rates inject no faults at all.
-    pub fn injects_nothing(&self) -> bool {
+    pub fn injects_no_faults(&self) -> bool {
         (self.rate == 0 || self.failures.is_empty())
             && (self.stream_rate <= 0.0 || self.specs.is_empty())
     }
 
     /// Draws the faults of the request with number `request`; the same `seed` and number give the
     /// same faults.
-    pub fn draw_faults(&self, seed: u64, request: u64) -> DrawnFault {
+    pub fn draw_faults(&self, seed: u64, request: u64) -> DrawnFaults {
         let failure = self.draw_failure(seed, request);
-        DrawnFault {
+        DrawnFaults {
             failure,
             spec: match failure {
                 Some(_) => None,
@@ -47,7 +47,7 @@ impl FaultRates {
         if self.rate == 0 || self.failures.is_empty() {
             return None;
         }
-        let mut rng = request_rng(seed, mix_u64_pair(request, 0xfa), StreamPurpose::Fault);
+        let mut rng = request_rng(seed, mix_u64_pair(request, 0xfa), RandomStreamPurpose::Fault);
         if rng.draw_u64_between(1, 100) > u64::from(self.rate) {
             return None;
         }
@@ -59,7 +59,7 @@ impl FaultRates {
         if self.stream_rate <= 0.0 || self.specs.is_empty() {
             return None;
         }
-        let mut rng = request_rng(seed, mix_u64_pair(request, 0xfb), StreamPurpose::Fault);
+        let mut rng = request_rng(seed, mix_u64_pair(request, 0xfb), RandomStreamPurpose::Fault);
         if rng.draw_unit_f64() * 100.0 >= self.stream_rate {
             return None;
         }
@@ -83,18 +83,18 @@ mod tests {
 
     #[test]
     fn rates_are_percentages_of_requests() {
-        let count = |rate, hit: fn(&DrawnFault) -> bool| {
+        let count = |rate, hit: fn(&DrawnFaults) -> bool| {
             let drawn = (0..2000).map(|n| plan(rate).draw_faults(1, n));
             drawn.filter(hit).count()
         };
-        let failed: fn(&DrawnFault) -> bool = |drawn| drawn.failure.is_some();
-        let spoilt: fn(&DrawnFault) -> bool = |drawn| drawn.spec.is_some();
+        let failed: fn(&DrawnFaults) -> bool = |drawn| drawn.failure.is_some();
+        let spoilt: fn(&DrawnFaults) -> bool = |drawn| drawn.spec.is_some();
         assert_eq!((count(0, failed), count(100, failed)), (0, 2000));
         assert!((400..600).contains(&count(25, failed)));
         // A quarter of the three quarters that did not fail.
         assert!((300..450).contains(&count(25, spoilt)));
         assert_eq!((count(0, spoilt), count(100, spoilt)), (0, 0));
-        assert!(plan(0).injects_nothing() && !plan(1).injects_nothing());
+        assert!(plan(0).injects_no_faults() && !plan(1).injects_no_faults());
     }
 
     #[test]

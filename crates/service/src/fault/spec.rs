@@ -26,7 +26,7 @@ pub struct FaultSpecError {
 
 fn allowed_fault_forms() -> String {
     let failures = InjectedFailure::ALL.map(|f| f.name().to_owned());
-    let all: Vec<String> = StreamFault::all_syntax_forms().chain(failures).collect();
+    let all: Vec<String> = StreamFault::all_fault_syntax_forms().chain(failures).collect();
     all.join(", ")
 }
 
@@ -54,7 +54,7 @@ impl FromStr for FaultSpec {
                 }
                 continue;
             }
-            match StreamFault::parse_value_of(name, value) {
+            match StreamFault::parse_fault_value(name, value) {
                 Some(Ok(stream_fault)) => spec.stream_faults.push(stream_fault),
                 Some(Err(why)) => return Err(wrong(part, &why)),
                 None => return Err(wrong(part, "unknown kind")),

@@ -58,12 +58,12 @@ const FAULT_FORMS: [(&str, &str); 9] = [
 
 impl StreamFault {
     /// Returns the names of all stream faults.
-    pub fn all_names() -> impl Iterator<Item = &'static str> {
+    pub fn all_fault_names() -> impl Iterator<Item = &'static str> {
         FAULT_FORMS.iter().map(|(name, _)| *name)
     }
 
     /// Returns the syntax of each stream fault, such as `cut_after=TOKENS`.
-    pub fn all_syntax_forms() -> impl Iterator<Item = String> {
+    pub fn all_fault_syntax_forms() -> impl Iterator<Item = String> {
         FAULT_FORMS.iter().map(|(name, value)| match *value {
             "" => (*name).to_owned(),
             value => format!("{name}={value}"),
@@ -89,7 +89,10 @@ impl StreamFault {
     /// Parses the value of the stream fault with this name; `None` if there is no such fault.
     ///
     /// Defaults for the omitted value of a fault: 1 token, 64 bytes, 0 percent.
-    pub(super) fn parse_value_of(name: &str, value: Option<&str>) -> Option<Result<Self, String>> {
+    pub(super) fn parse_fault_value(
+        name: &str,
+        value: Option<&str>,
+    ) -> Option<Result<Self, String>> {
         let tokens = || match value {
             None => Ok(1),
             Some(text) => {

@@ -13,7 +13,7 @@ const CALL_OPEN_TAG: &str = "<tool_call>";
 const CALL_CLOSE_TAG: &str = "</tool_call>";
 
 /// Texts of a reply in order, each with its output channel, and the names of the called tools.
-pub(super) type ChannelPieces<'a> = (Vec<(&'a str, OutputChannel)>, Vec<String>);
+pub(super) type OutputChannelPieces<'a> = (Vec<(&'a str, OutputChannel)>, Vec<String>);
 
 #[derive(Deserialize)]
 struct WrittenCall<'a> {
@@ -25,7 +25,7 @@ struct WrittenCall<'a> {
 /// Returns name and JSON arguments of each tool call in a text; `None` if the text contains no
 /// valid call.
 pub fn parse_tool_calls(text: &str) -> Option<Vec<(String, String)>> {
-    let (pieces, names) = split_channels(text)?;
+    let (pieces, names) = split_output_channels(text)?;
     let arguments = |index: usize| {
         let own =
             |(_, channel): &&(&str, OutputChannel)| *channel == OutputChannel::Call(index as u16);
@@ -37,7 +37,7 @@ pub fn parse_tool_calls(text: &str) -> Option<Vec<(String, String)>> {
 }
 
 /// Splits a text into content and tool-call arguments; `None` if it contains no valid call.
-pub(super) fn split_channels(text: &str) -> Option<ChannelPieces<'_>> {
+pub(super) fn split_output_channels(text: &str) -> Option<OutputChannelPieces<'_>> {
     let (content, _) = text.split_once(CALL_OPEN_TAG)?;
     let mut pieces = vec![(content, OutputChannel::Content)];
     let mut names = Vec::new();
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn content_names_and_arguments_are_distinguished() {
-        let (pieces, names) = split_channels(TWO).unwrap();
+        let (pieces, names) = split_output_channels(TWO).unwrap();
         assert_eq!(names, ["a", "b"]);
         assert_eq!(joined(&pieces, OutputChannel::Content), "Let me see. ");
         assert_eq!(joined(&pieces, OutputChannel::Call(0)), "{\"x\": 1}");
@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn a_call_that_is_not_closed_is_one() {
-        let (_, names) = split_channels("<tool_call>{\"name\": \"a\", \"arguments\": {}}").unwrap();
+        let (_, names) =
+            split_output_channels("<tool_call>{\"name\": \"a\", \"arguments\": {}}").unwrap();
         assert_eq!(names, ["a"]);
     }
 
@@ -104,7 +105,7 @@ mod tests {
             "<tool_call>{\"name\": \"a\"}</tool_call>",
             "<tool_call>{\"name\": \"a\", \"arguments\": {}}</tool_call><tool_call>{",
         ] {
-            assert_eq!(split_channels(text), None, "{text}");
+            assert_eq!(split_output_channels(text), None, "{text}");
         }
     }
 }

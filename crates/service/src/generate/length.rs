@@ -17,9 +17,9 @@ const MIN_BUCKETED_MAX_TOKENS: u32 = 7;
 /// Draws the length of a reply whose maximum the client set, in tokens.
 ///
 /// With the same random draws, a larger maximum never gives a shorter reply.
-pub(super) fn draw_limited_length(max: u32, rng: &mut impl DrawRandom) -> u32 {
+pub(super) fn draw_reply_length_up_to_max(max: u32, rng: &mut impl DrawRandom) -> u32 {
     if max < MIN_BUCKETED_MAX_TOKENS {
-        return draw_limited_length(MIN_BUCKETED_MAX_TOKENS, rng).min(max);
+        return draw_reply_length_up_to_max(MIN_BUCKETED_MAX_TOKENS, rng).min(max);
     }
     let mut drawn = rng.draw_unit_f64();
     for (bucket, share) in BUCKET_PROBABILITIES.iter().enumerate() {
@@ -46,7 +46,7 @@ fn bucket_bounds(bucket: u32, max: u32) -> (u32, u32) {
 }
 
 /// Draws the length of a reply that only the context limits, in tokens.
-pub(super) fn draw_free_length(limit: u32, rng: &mut impl DrawRandom) -> u32 {
+pub(super) fn draw_reply_length_without_max(limit: u32, rng: &mut impl DrawRandom) -> u32 {
     if limit < BUCKET_WIDTH_TOKENS {
         return rng.draw_u64_between(1, limit.max(1).into()) as u32;
     }
@@ -63,13 +63,14 @@ pub(super) fn draw_free_length(limit: u32, rng: &mut impl DrawRandom) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_random::{StreamPurpose, request_rng};
+    use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
     #[test]
     fn lengths_stay_within_the_limit_and_reach_it() {
         for max in [1, 2, 6, 7, 50, 101, 102, 500] {
-            let mut rng = request_rng(1, max.into(), StreamPurpose::Content);
-            let drawn: Vec<_> = (0..2000).map(|_| draw_limited_length(max, &mut rng)).collect();
+            let mut rng = request_rng(1, max.into(), RandomStreamPurpose::Content);
+            let drawn: Vec<_> =
+                (0..2000).map(|_| draw_reply_length_up_to_max(max, &mut rng)).collect();
             assert!(drawn.iter().all(|n| (1..=max).contains(n)), "{max}");
             assert!(drawn.contains(&max), "{max}");
         }
@@ -80,7 +81,10 @@ mod tests {
         for key in 0..500 {
             let lengths: Vec<_> = (1..=300)
                 .map(|max| {
-                    draw_limited_length(max, &mut request_rng(1, key, StreamPurpose::Length))
+                    draw_reply_length_up_to_max(
+                        max,
+                        &mut request_rng(1, key, RandomStreamPurpose::Length),
+                    )
                 })
                 .collect();
             assert!(lengths.is_sorted(), "{key}: {lengths:?}");
@@ -89,8 +93,9 @@ mod tests {
 
     #[test]
     fn about_fifteen_in_a_hundred_replies_reach_the_limit() {
-        let mut rng = request_rng(1, 1, StreamPurpose::Content);
-        let full = (0..10_000).filter(|_| draw_limited_length(200, &mut rng) == 200).count();
+        let mut rng = request_rng(1, 1, RandomStreamPurpose::Content);
+        let full =
+            (0..10_000).filter(|_| draw_reply_length_up_to_max(200, &mut rng) == 200).count();
         assert!((1350..1650).contains(&full), "{full}");
     }
 }

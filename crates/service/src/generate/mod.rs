@@ -17,18 +17,20 @@ use rand_chacha::ChaCha8Rng;
 
 pub use recorded::RecordedReplies;
 pub use script::{
-    EMPTY_CONTEXT_HASH, EndReason, OutputChannel, OutputToken, PlannedEnd, ReplyScript,
-    ScriptCursor, SentenceCorpus, StopReason, TokenTexts, extend_context_hash,
+    EMPTY_CONTEXT_HASH, OutputChannel, OutputEndReason, OutputToken, PlannedOutputEnd, ReplyScript,
+    ReplyScriptCursor, SentenceCorpus, StopReason, TokenTexts, extend_context_hash,
 };
 
-use crate::generate::request::{ForcedTokens, GeneratorInput, ReplyForm, StopConditions};
-use script::{CorpusSentenceIndex, TokenRun, TokenSource};
-use vllm_sim_random::{DrawRandom, StreamPurpose, request_rng};
-use vllm_sim_tokenizer::{SpecialTokens, TokenFragments, Tokenizer};
+use crate::generate::request::{
+    AllowedOutputTokens, ReplyContentKind, ReplyGeneratorInput, StopConditions,
+};
+use script::{CorpusSentenceIndex, ScriptTokenRun, ScriptTokenSource};
+use vllm_sim_random::{DrawRandom, RandomStreamPurpose, request_rng};
+use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
 
 /// The source of a reply's free text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum TextMode {
+pub enum ReplyTextMode {
     /// Random sentences of the built-in corpus.
     #[default]
     Random,
@@ -44,7 +46,7 @@ const MIN_CUT_REASONING_TOKENS: u32 = 12;
 /// Generates the content of replies: a script of tokens and texts per request.
 #[derive(Debug)]
 pub struct ReplyGenerator {
-    mode: TextMode,
+    mode: ReplyTextMode,
     seed: u64,
     tokenizer: Arc<Tokenizer>,
     corpus: Arc<SentenceCorpus>,
@@ -62,15 +64,15 @@ pub struct ReplyGenerator {
 struct ScriptBuilder {
     own: Vec<TokenFragments>,
     sentences: Vec<u16>,
-    runs: Vec<TokenRun>,
+    runs: Vec<ScriptTokenRun>,
     len: u32,
     times: Option<Arc<[Duration]>>,
 }
 
 impl ScriptBuilder {
-    fn push_run(&mut self, source: TokenSource, from: u32, to: u32, channel: OutputChannel) {
+    fn push_run(&mut self, source: ScriptTokenSource, from: u32, to: u32, channel: OutputChannel) {
         if to > from {
-            self.runs.push(TokenRun { source, from, to, channel });
+            self.runs.push(ScriptTokenRun { source, from, to, channel });
             self.len += to - from;
         }
     }
@@ -82,13 +84,13 @@ impl ScriptBuilder {
             return;
         };
         self.own.push(fragments);
-        self.push_run(TokenSource::Own(index), 0, tokens, channel);
+        self.push_run(ScriptTokenSource::Own(index), 0, tokens, channel);
     }
 }
 
 impl ReplyGenerator {
     /// Creates a generator of replies for a tokenizer; `mode` selects the source of free text.
-    pub fn new(mode: TextMode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
+    pub fn new(mode: ReplyTextMode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
         let corpus = Arc::new(SentenceCorpus::new(tokenizer.clone()));
         let reasoning_end = vec![tokenizer.token_id_of_entry("</think>").unwrap_or_default()];
         Self {
@@ -107,7 +109,7 @@ impl ReplyGenerator {
 
     /// Sets whether tokens get no text, as on a server without a tokenizer.
     #[must_use]
-    pub fn with_muted_texts(mut self, mute: bool) -> Self {
+    pub fn with_empty_token_texts(mut self, mute: bool) -> Self {
         self.mute = mute;
         self
     }
@@ -116,7 +118,7 @@ impl ReplyGenerator {
     ///
     /// The echoed reply still ends with the finish reason `length`.
     #[must_use]
-    pub fn with_whole_echo(mut self, whole: bool) -> Self {
+    pub fn with_unlimited_echo(mut self, whole: bool) -> Self {
         self.whole_echo = whole;
         self
     }
@@ -131,7 +133,7 @@ impl ReplyGenerator {
     /// Sets the token ids that end reasoning, also in recorded replies; for clients that parse
     /// tokens themselves.
     #[must_use]
-    pub fn with_reasoning_end(mut self, ids: Vec<u32>) -> Self {
+    pub fn with_reasoning_end_ids(mut self, ids: Vec<u32>) -> Self {
         self.reasoning_end = ids;
         self.marks_recorded = true;
         self
@@ -143,8 +145,8 @@ impl ReplyGenerator {
     }
 
     /// Generates the content of the reply to a request.
-    pub fn generate_script(&self, request: &GeneratorInput) -> ReplyScript {
-        let mut rng = request_rng(self.seed, request.key, StreamPurpose::Content);
+    pub fn generate_script(&self, request: &ReplyGeneratorInput) -> ReplyScript {
+        let mut rng = request_rng(self.seed, request.key, RandomStreamPurpose::Content);
         let mut draft = ScriptBuilder {
             own: Vec::new(),
             sentences: Vec::with_capacity(4),
@@ -152,38 +154,40 @@ impl ReplyGenerator {
             len: 0,
             times: None,
         };
-        let forced = request.bias.forced_tokens(|id| self.ends_output(id, request.stops));
+        let forced = request.bias.allowed_output_tokens(|id| self.ends_output(id, request.stops));
         let mut written = Vec::new();
         let (reason, stop) = match (&request.form, forced) {
-            (ReplyForm::Text, Some(forced)) => {
+            (ReplyContentKind::Text, Some(forced)) => {
                 self.add_forced_tokens(request, forced, &mut draft, &mut rng)
             }
-            (ReplyForm::Text, None) => self.add_free_text(request, &mut draft, &mut rng),
-            (ReplyForm::Exact(text), _) => {
+            (ReplyContentKind::Text, None) => self.add_free_text(request, &mut draft, &mut rng),
+            (ReplyContentKind::Exact(text), _) => {
                 let room = self.add_leading_reasoning(request, &mut draft, &mut rng);
                 let whole = self.add_texts(&[(text, OutputChannel::Content)], room, &mut draft);
                 (self.end_reply(whole, room, request, &mut draft), None)
             }
-            (ReplyForm::Parsed(text), _) => {
+            (ReplyContentKind::Parsed(text), _) => {
                 let room = self.add_leading_reasoning(request, &mut draft, &mut rng);
-                let (pieces, names) = hermes::split_channels(text)
+                let (pieces, names) = hermes::split_output_channels(text)
                     .unwrap_or_else(|| (vec![(text, OutputChannel::Content)], Vec::new()));
                 written = names;
                 let whole = self.add_texts(&pieces, room, &mut draft);
                 (self.end_reply(whole, room, request, &mut draft), None)
             }
-            (ReplyForm::Scripted(reply), _) => {
+            (ReplyContentKind::Scripted(reply), _) => {
                 (self.add_scripted_reply(reply, request, &mut draft), None)
             }
-            (ReplyForm::Calls(calls), _) => {
+            (ReplyContentKind::Calls(calls), _) => {
                 let room = self.add_leading_reasoning(request, &mut draft, &mut rng);
                 let whole = self.add_tool_calls(calls, room, &mut draft);
                 (self.end_reply(whole, room, request, &mut draft), None)
             }
         };
         let calls = match &request.form {
-            ReplyForm::Calls(calls) => calls.iter().map(|c| c.name.clone()).collect(),
-            ReplyForm::Scripted(reply) => reply.calls.iter().map(|c| c.name.clone()).collect(),
+            ReplyContentKind::Calls(calls) => calls.iter().map(|c| c.name.clone()).collect(),
+            ReplyContentKind::Scripted(reply) => {
+                reply.calls.iter().map(|c| c.name.clone()).collect()
+            }
             _ => written,
         };
         let mut script = ReplyScript {
@@ -192,7 +196,7 @@ impl ReplyGenerator {
             sentences: draft.sentences,
             runs: draft.runs,
             len: draft.len,
-            finish: PlannedEnd { reason, stop },
+            finish: PlannedOutputEnd { reason, stop },
             calls,
             times: draft.times,
             prompt: EMPTY_CONTEXT_HASH,
@@ -212,26 +216,26 @@ impl ReplyGenerator {
         &self,
         whole: u32,
         room: u32,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
         draft: &mut ScriptBuilder,
-    ) -> EndReason {
+    ) -> OutputEndReason {
         if whole >= room && !(whole == room && self.tokenizer.eos_token_id().is_none()) {
-            return EndReason::Length;
+            return OutputEndReason::Length;
         }
         match self.tokenizer.eos_token_id() {
             Some(eos) if draft.len < request.limit => {
-                draft.push_run(TokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
+                draft.push_run(ScriptTokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
             }
             _ => {}
         }
         if draft.len == 0 {
-            draft.push_run(TokenSource::Silent(0), 0, 1, OutputChannel::Marker);
+            draft.push_run(ScriptTokenSource::Silent(0), 0, 1, OutputChannel::Marker);
         }
-        EndReason::Stop
+        OutputEndReason::Stop
     }
 
     /// Returns the length of a reply's free text, in tokens.
-    fn draw_length(&self, request: &GeneratorInput) -> u32 {
+    fn draw_length(&self, request: &ReplyGeneratorInput) -> u32 {
         if request.stops.ignore_eos {
             return request.limit;
         }
@@ -240,11 +244,11 @@ impl ReplyGenerator {
             return audio.tokens.saturating_add(1).min(request.limit);
         }
         // A separate random stream, so that the limit does not change the text.
-        let rng = &mut request_rng(self.seed, request.key, StreamPurpose::Length);
+        let rng = &mut request_rng(self.seed, request.key, RandomStreamPurpose::Length);
         let drawn = if request.limited {
-            length::draw_limited_length(request.limit, rng)
+            length::draw_reply_length_up_to_max(request.limit, rng)
         } else {
-            length::draw_free_length(request.limit, rng)
+            length::draw_reply_length_without_max(request.limit, rng)
         };
         // At least one token besides the end-of-sequence token, which has no text.
         drawn.max(2).max(request.stops.min_tokens).min(request.limit)
@@ -252,14 +256,14 @@ impl ReplyGenerator {
 
     fn add_free_text(
         &self,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-    ) -> (EndReason, Option<StopReason>) {
+    ) -> (OutputEndReason, Option<StopReason>) {
         match self.mode {
-            TextMode::Random => {}
-            TextMode::Echo => return self.add_echo(request, draft, rng),
-            TextMode::Encoder => {
+            ReplyTextMode::Random => {}
+            ReplyTextMode::Echo => return self.add_echo(request, draft, rng),
+            ReplyTextMode::Encoder => {
                 let wanted = if request.limited { request.limit } else { 1 };
                 draft.push_own_text(
                     self.tokenizer.tokenize_with_text("!"),
@@ -267,9 +271,9 @@ impl ReplyGenerator {
                     OutputChannel::Content,
                 );
                 for _ in 1..wanted {
-                    draft.push_run(TokenSource::Own(0), 0, 1, OutputChannel::Content);
+                    draft.push_run(ScriptTokenSource::Own(0), 0, 1, OutputChannel::Content);
                 }
-                return (EndReason::Length, None);
+                return (OutputEndReason::Length, None);
             }
         }
         if let Some(recordings) = &self.recordings
@@ -289,18 +293,18 @@ impl ReplyGenerator {
         self.add_reasoning_share(request, words, draft, rng);
         self.add_sentences(words, draft, rng, OutputChannel::Content, request);
         if let Some(eos) = eos {
-            draft.push_run(TokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
+            draft.push_run(ScriptTokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
         }
-        (if full { EndReason::Length } else { EndReason::Stop }, None)
+        (if full { OutputEndReason::Length } else { OutputEndReason::Stop }, None)
     }
 
     /// Repeats the client's text, and adds random sentences if the reply must not end there.
     fn add_echo(
         &self,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-    ) -> (EndReason, Option<StopReason>) {
+    ) -> (OutputEndReason, Option<StopReason>) {
         let room = self.add_leading_reasoning(request, draft, rng);
         let fragments = match &request.prompt.echo_ids {
             Some(ids) => id_list_fragments(ids),
@@ -320,16 +324,19 @@ impl ReplyGenerator {
         if draft.len < least.min(request.limit) {
             let lacking = least.min(request.limit) - draft.len;
             self.add_sentences(draft.len + lacking, draft, rng, OutputChannel::Content, request);
-            let reason =
-                if draft.len >= request.limit { EndReason::Length } else { EndReason::Stop };
+            let reason = if draft.len >= request.limit {
+                OutputEndReason::Length
+            } else {
+                OutputEndReason::Stop
+            };
             return (reason, None);
         }
         if request.limited && draft.len >= request.limit {
-            return (EndReason::Length, None);
+            return (OutputEndReason::Length, None);
         }
         if request.prompt.echo_ids.is_some() && draft.len > 0 {
             // An echo of token ids adds no end-of-sequence token.
-            return (EndReason::Stop, None);
+            return (OutputEndReason::Stop, None);
         }
         (self.end_reply(whole, room, request, draft), None)
     }
@@ -341,7 +348,7 @@ impl ReplyGenerator {
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
         channel: OutputChannel,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
     ) {
         let first = draft.runs.last().is_none_or(|run| run.channel != channel);
         let start = draft.sentences.len() as u32;
@@ -356,7 +363,8 @@ impl ReplyGenerator {
             // Skips sentences whose first token has no complete character.
             let mute = first && fragments.ends.first() == Some(&0);
             let number = 2 * index as usize + usize::from(first);
-            let bans = || request.bias.bans_sentence(number, 2 * self.corpus.len(), fragments);
+            let bans =
+                || request.bias.bans_corpus_sentence(number, 2 * self.corpus.len(), fragments);
             if tries < 1000 && (mute || bans()) {
                 continue;
             }
@@ -367,10 +375,10 @@ impl ReplyGenerator {
             len = (len + fragments.ids.len() as u32).min(until);
         }
         let tokens = len - from;
-        draft.push_run(TokenSource::Sentences { start, first }, 0, tokens, channel);
+        draft.push_run(ScriptTokenSource::Sentences { start, first }, 0, tokens, channel);
         // A tokenizer may encode a sentence to no tokens.
         while draft.len < until {
-            draft.push_run(TokenSource::Silent(0), 0, 1, channel);
+            draft.push_run(ScriptTokenSource::Silent(0), 0, 1, channel);
         }
     }
 
@@ -378,12 +386,14 @@ impl ReplyGenerator {
     /// left for the reply.
     fn add_leading_reasoning(
         &self,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
     ) -> u32 {
         if let Some(share) = request.reasoning {
-            let tokens = (length::draw_free_length(request.limit, rng) as f64 * share * 2.0) as u32;
+            let tokens = (length::draw_reply_length_without_max(request.limit, rng) as f64
+                * share
+                * 2.0) as u32;
             self.add_reasoning(tokens.clamp(1, request.limit), draft, rng, request);
         }
         request.limit.saturating_sub(draft.len)
@@ -392,7 +402,7 @@ impl ReplyGenerator {
     /// Adds reasoning as a fraction of a reply of `words` tokens.
     fn add_reasoning_share(
         &self,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
         words: u32,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
@@ -416,7 +426,7 @@ impl ReplyGenerator {
         tokens: u32,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
     ) {
         if tokens == 0 {
             return;
@@ -491,11 +501,11 @@ impl ReplyGenerator {
     /// Draws tokens from the request's allowed tokens until one of them ends the output.
     fn add_forced_tokens(
         &self,
-        request: &GeneratorInput,
-        ForcedTokens { ending, lasting }: &ForcedTokens,
+        request: &ReplyGeneratorInput,
+        AllowedOutputTokens { ending, lasting }: &AllowedOutputTokens,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-    ) -> (EndReason, Option<StopReason>) {
+    ) -> (OutputEndReason, Option<StopReason>) {
         let stops = request.stops;
         let eos = self.tokenizer.eos_token_id().filter(|_| !stops.ignore_eos);
         let mut ids = Vec::new();
@@ -520,7 +530,7 @@ impl ReplyGenerator {
                 );
                 ids.clear();
                 if draft.len >= request.limit {
-                    return (EndReason::Length, None);
+                    return (OutputEndReason::Length, None);
                 }
                 last = ending.first().copied();
                 break;
@@ -534,23 +544,23 @@ impl ReplyGenerator {
             OutputChannel::Content,
         );
         let Some(last) = last else {
-            return (EndReason::Length, None);
+            return (OutputEndReason::Length, None);
         };
-        draft.push_run(TokenSource::Silent(last), 0, 1, OutputChannel::Marker);
-        (EndReason::Stop, (Some(last) != eos).then_some(StopReason::Token(last)))
+        draft.push_run(ScriptTokenSource::Silent(last), 0, 1, OutputChannel::Marker);
+        (OutputEndReason::Stop, (Some(last) != eos).then_some(StopReason::Token(last)))
     }
 
-    fn visible_fragments(&self, ids: &[u32], special: SpecialTokens) -> TokenFragments {
+    fn visible_fragments(&self, ids: &[u32], special: SpecialTokenHandling) -> TokenFragments {
         let mut detokenizer = self.tokenizer.detokenizer(special);
         token_fragments(ids, |text, id| text.push_str(&detokenizer.decode_token(id)))
     }
 }
 
 /// Adds the tokens of a marker, as many as the output limit allows.
-fn push_marker_tokens(ids: &[u32], request: &GeneratorInput, draft: &mut ScriptBuilder) {
+fn push_marker_tokens(ids: &[u32], request: &ReplyGeneratorInput, draft: &mut ScriptBuilder) {
     let room = request.limit.saturating_sub(draft.len) as usize;
     for id in ids.iter().take(room) {
-        draft.push_run(TokenSource::Silent(*id), 0, 1, OutputChannel::Marker);
+        draft.push_run(ScriptTokenSource::Silent(*id), 0, 1, OutputChannel::Marker);
     }
 }
 

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 
-use super::script::{EndReason, OutputChannel, TokenSource};
-use super::{ReplyGenerator, ScriptBuilder, TextMode, push_marker_tokens};
-use crate::generate::request::{GeneratorInput, TokenizedPrompt};
+use super::script::{OutputChannel, OutputEndReason, ScriptTokenSource};
+use super::{ReplyGenerator, ReplyTextMode, ScriptBuilder, push_marker_tokens};
+use crate::generate::request::{ReplyGeneratorInput, TokenizedPrompt};
 use vllm_sim_dataset::{
     Dataset, DatasetFormat, RecordedReply, RequestedReplyLength, hash_completion_prompt,
     hash_conversation, hash_prompt_tokens,
 };
-use vllm_sim_tokenizer::{SpecialTokens, TokenFragments, Tokenizer};
+use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
 
 /// Recorded replies in a dataset, and the options for their use.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ impl ReplyGenerator {
 
     /// Returns whether free text consists of random sentences, neither echoed nor recorded.
     pub fn generates_random_text(&self) -> bool {
-        self.mode == TextMode::Random && self.recordings.is_none()
+        self.mode == ReplyTextMode::Random && self.recordings.is_none()
     }
 
     /// Returns the hash of a conversation of (role, text) pairs; `None` if the dataset does not
@@ -90,10 +90,10 @@ impl ReplyGenerator {
     pub(super) fn add_recorded_reply(
         &self,
         recordings: &RecordedReplies,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-    ) -> Option<EndReason> {
+    ) -> Option<OutputEndReason> {
         let limit = request.limit;
         let length = match request.stops.ignore_eos {
             true => RequestedReplyLength::Exactly(limit),
@@ -116,13 +116,13 @@ impl ReplyGenerator {
             self.add_sentences(least, draft, rng, OutputChannel::Content, request);
         }
         if draft.len == 0 {
-            draft.push_run(TokenSource::Silent(0), 0, 1, OutputChannel::Marker);
+            draft.push_run(ScriptTokenSource::Silent(0), 0, 1, OutputChannel::Marker);
         }
         // A reply as long as the limit counts as ended only if its end was recorded.
         if !cut && (draft.len < limit || (ends && least < limit)) {
-            Some(EndReason::Stop)
+            Some(OutputEndReason::Stop)
         } else {
-            Some(EndReason::Length)
+            Some(OutputEndReason::Length)
         }
     }
 
@@ -131,7 +131,7 @@ impl ReplyGenerator {
     fn push_recorded_reply(
         &self,
         found: RecordedReply,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
         draft: &mut ScriptBuilder,
     ) -> bool {
         let RecordedReply { mut tokens, mut texts, reasoning, cut, .. } = found;
@@ -151,7 +151,7 @@ impl ReplyGenerator {
         }
         self.push_recorded_texts(&tokens, &texts, reasoning, request, draft);
         if let Some(eos) = eos.filter(|_| ends && draft.len < request.limit) {
-            draft.push_run(TokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
+            draft.push_run(ScriptTokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
         }
         ends
     }
@@ -161,7 +161,7 @@ impl ReplyGenerator {
         tokens: &[u32],
         texts: &[String],
         reasoning: u32,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
         draft: &mut ScriptBuilder,
     ) {
         // Without a reasoning parser, reasoning is part of the text.
@@ -197,7 +197,7 @@ impl ReplyGenerator {
 
     /// Returns the id of the first token of `text`, for recorded replies without token ids.
     fn first_token_id(&self, text: &str) -> u32 {
-        let ids = self.tokenizer.encode(text, SpecialTokens::Without);
+        let ids = self.tokenizer.encode(text, SpecialTokenHandling::Without);
         ids.first().copied().unwrap_or_default()
     }
 }

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::tools::ToolCall;
 use crate::scripted::ScriptedReply;
-use vllm_sim_engine::{EncoderKind, PromptMediaItem, SimTime};
-use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokens, TokenFragments};
+use vllm_sim_engine::{MediaEncoderKind, PromptMediaItem, SimTime};
+use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokenHandling, TokenFragments};
 
 /// The model that answers a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,8 +62,8 @@ impl TokenizedPrompt {
             PromptMediaItem {
                 key: hasher.finish(),
                 kind: match item.modality {
-                    MediaModality::Image | MediaModality::Video => EncoderKind::Vision,
-                    MediaModality::Audio => EncoderKind::Audio,
+                    MediaModality::Image | MediaModality::Video => MediaEncoderKind::Vision,
+                    MediaModality::Audio => MediaEncoderKind::Audio,
                 },
                 start: item.start,
                 len: item.len,
@@ -104,7 +104,7 @@ pub struct StopConditions {
 
 /// Kind of content that a reply must have: free text, a fixed text, tool calls or a scripted reply.
 #[derive(Debug, Clone, Default)]
-pub enum ReplyForm {
+pub enum ReplyContentKind {
     /// The reply is free text, from the generator's text mode.
     #[default]
     Text,
@@ -118,7 +118,7 @@ pub enum ReplyForm {
     Scripted(Arc<ScriptedReply>),
 }
 
-impl ReplyForm {
+impl ReplyContentKind {
     pub(crate) fn has_tool_calls(&self) -> bool {
         match self {
             Self::Calls(_) => true,
@@ -130,7 +130,7 @@ impl ReplyForm {
 
 /// Input of the reply generator for one sequence.
 #[derive(Debug, Clone)]
-pub struct GeneratorInput<'a> {
+pub struct ReplyGeneratorInput<'a> {
     /// Key of the random streams; equal keys give equal content.
     pub key: u64,
     /// Maximum number of output tokens, at least 1.
@@ -142,15 +142,15 @@ pub struct GeneratorInput<'a> {
     /// Conditions, other than the limit, for the end of the output.
     pub stops: &'a StopConditions,
     /// Logit biases, allowed tokens and bad words of the request.
-    pub bias: &'a TokenSteering,
+    pub bias: &'a OutputTokenConstraints,
     /// Kind of content that the reply must have.
-    pub form: ReplyForm,
+    pub form: ReplyContentKind,
     /// Fraction of output tokens that is reasoning, 0 to 1; `None` means no reasoning.
     pub reasoning: Option<f64>,
     /// Maximum number of reasoning tokens.
     pub thinking_budget: Option<u32>,
     /// Rule for special tokens: their text is shown, or empty.
-    pub special_tokens: SpecialTokens,
+    pub special_tokens: SpecialTokenHandling,
     /// Arrival time of the request at the server.
     pub arrived: SimTime,
 }
@@ -242,25 +242,25 @@ fn extend_match(bytes: &[u8], borders: &[u32], mut matched: u32, byte: u8) -> u3
 
 /// Logit biases, allowed tokens and bad words of a request.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct TokenSteering {
+pub struct OutputTokenConstraints {
     /// Token ids of which the output may consist; empty means any.
     forced: Vec<u32>,
     banned: TokenIdSet,
     /// Bad words of the request, trimmed.
     bad_words: Vec<String>,
-    split: OnceLock<ForcedTokens>,
-    /// Results of [`Self::bans_sentence`] per sentence of the corpus, cached.
+    split: OnceLock<AllowedOutputTokens>,
+    /// Results of [`Self::bans_corpus_sentence`] per sentence of the corpus, cached.
     sentences: OnceLock<Box<[OnceLock<bool>]>>,
 }
 
 /// Token ids of which the output may consist, split by whether they end the output.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct ForcedTokens {
+pub(super) struct AllowedOutputTokens {
     pub(super) ending: Vec<u32>,
     pub(super) lasting: Vec<u32>,
 }
 
-impl TokenSteering {
+impl OutputTokenConstraints {
     /// Creates the token constraints of a request from logit biases, allowed tokens (`None` allows
     /// all) and bad words.
     pub fn new(
@@ -290,20 +290,23 @@ impl TokenSteering {
 
     /// Returns the token ids of which the output may consist, if restricted; `ends` must be the
     /// same function in all calls.
-    pub(super) fn forced_tokens(&self, ends: impl Fn(u32) -> bool) -> Option<&ForcedTokens> {
+    pub(super) fn allowed_output_tokens(
+        &self,
+        ends: impl Fn(u32) -> bool,
+    ) -> Option<&AllowedOutputTokens> {
         if self.forced.is_empty() {
             return None;
         }
         Some(self.split.get_or_init(|| {
             let (ending, lasting) = self.forced.iter().partition(|id| ends(**id));
-            ForcedTokens { ending, lasting }
+            AllowedOutputTokens { ending, lasting }
         }))
     }
 
     /// Returns whether a sentence of the corpus contains a bad word or banned token.
     ///
     /// `number` is the index of the sentence in the corpus, and `count` the number of sentences.
-    pub(super) fn bans_sentence(
+    pub(super) fn bans_corpus_sentence(
         &self,
         number: usize,
         count: usize,
@@ -354,8 +357,8 @@ mod tests {
     #[test]
     fn the_strongest_bias_decides() {
         let forced = |logits: &[(u32, f64)], allowed: Option<Vec<u32>>| {
-            let bias = TokenSteering::new(logits.iter().copied(), allowed, &[]);
-            bias.forced_tokens(|id| id == 2).cloned().map(|f| (f.ending, f.lasting))
+            let bias = OutputTokenConstraints::new(logits.iter().copied(), allowed, &[]);
+            bias.allowed_output_tokens(|id| id == 2).cloned().map(|f| (f.ending, f.lasting))
         };
         assert_eq!(forced(&[(1, 49.0)], None), None);
         assert_eq!(forced(&[(9, 60.0), (7, 60.0), (8, 50.0)], None), Some((vec![], vec![7])));

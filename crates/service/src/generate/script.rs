@@ -23,7 +23,7 @@ pub enum OutputChannel {
 
 /// The reason why an output ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EndReason {
+pub enum OutputEndReason {
     /// The output ends at an end-of-sequence token or by a stop condition.
     Stop,
     /// The output ends at its token limit.
@@ -41,9 +41,9 @@ pub enum StopReason {
 
 /// The planned end of an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlannedEnd {
+pub struct PlannedOutputEnd {
     /// Reason for the end of the output.
-    pub reason: EndReason,
+    pub reason: OutputEndReason,
     /// Matched stop condition at the end of the output, if any.
     pub stop: Option<StopReason>,
 }
@@ -57,10 +57,10 @@ pub struct ReplyScript {
     pub(super) own: Vec<TokenFragments>,
     /// Indices of sentences in the corpus, used by `runs`.
     pub(super) sentences: Vec<u16>,
-    pub(super) runs: Vec<TokenRun>,
+    pub(super) runs: Vec<ScriptTokenRun>,
     pub(super) len: u32,
     /// Planned end of the output.
-    pub finish: PlannedEnd,
+    pub finish: PlannedOutputEnd,
     /// Names of the called tools, by index of the call.
     pub calls: Vec<String>,
     /// Recorded release times of the first tokens, from the start of the sequence.
@@ -78,15 +78,15 @@ pub fn extend_context_hash(context: u64, token: u32) -> u64 {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct TokenRun {
-    pub(super) source: TokenSource,
+pub(super) struct ScriptTokenRun {
+    pub(super) source: ScriptTokenSource,
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) channel: OutputChannel,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum TokenSource {
+pub(super) enum ScriptTokenSource {
     /// Sentences of the corpus, from index `start` of the script's list. The token run may end
     /// within the last sentence; `first` selects the form without a leading space.
     Sentences { start: u32, first: bool },
@@ -109,7 +109,7 @@ pub struct OutputToken<'a> {
 
 /// A position in the tokens of a reply script.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ScriptCursor {
+pub struct ReplyScriptCursor {
     run: u32,
     /// Number of tokens of the current token run before the position.
     taken: u32,
@@ -131,7 +131,7 @@ struct RunPiece<'a> {
     channel: OutputChannel,
 }
 
-impl ScriptCursor {
+impl ReplyScriptCursor {
     /// Moves the position over `tokens` tokens of the [`TokenTexts`] that begin here.
     pub fn advance(&mut self, tokens: u32) {
         self.taken += tokens;
@@ -166,13 +166,13 @@ impl<'a> TokenText<'a> {
     /// Appends the token's text to `out`.
     #[inline]
     pub fn append_to(self, out: &mut String) {
-        self.fragments.append_fragment(self.index, out);
+        self.fragments.append_fragment_text(self.index, out);
     }
 }
 
 impl<'a> TokenTexts<'a> {
     /// Returns whether JSON escapes any character of the tokens' texts.
-    pub fn may_have_escapes(self) -> bool {
+    pub fn may_need_json_escapes(self) -> bool {
         let found = || json::needs_json_escape(self.fragments.text_of_tokens(self.from, self.to));
         self.has_escapes.unwrap_or_else(found)
     }
@@ -192,8 +192,8 @@ impl ReplyScript {
     }
 
     pub(super) fn remove_token_texts(&mut self) {
-        let silent = |token: OutputToken<'_>| TokenRun {
-            source: TokenSource::Silent(token.id),
+        let silent = |token: OutputToken<'_>| ScriptTokenRun {
+            source: ScriptTokenSource::Silent(token.id),
             from: 0,
             to: 1,
             channel: token.channel,
@@ -230,7 +230,7 @@ impl ReplyScript {
     }
 
     /// Returns the token at the cursor and moves the cursor behind it; `None` at the end.
-    pub fn next_token(&self, at: &mut ScriptCursor) -> Option<OutputToken<'_>> {
+    pub fn next_token(&self, at: &mut ReplyScriptCursor) -> Option<OutputToken<'_>> {
         let piece = self.next_piece(at)?;
         at.taken += 1;
         at.offset += 1;
@@ -244,7 +244,7 @@ impl ReplyScript {
 
     /// Returns the texts of the consecutive tokens at the cursor; `None` if the next token has no
     /// text.
-    pub fn next_texts(&self, at: &mut ScriptCursor) -> Option<TokenTexts<'_>> {
+    pub fn next_token_texts(&self, at: &mut ReplyScriptCursor) -> Option<TokenTexts<'_>> {
         let piece = self.next_piece(at)?;
         let from = piece.from as usize;
         Some(TokenTexts {
@@ -257,19 +257,21 @@ impl ReplyScript {
 
     /// Returns the tokens at the cursor that belong to one text, and moves a cursor at the end of a
     /// run to the next run.
-    fn next_piece(&self, at: &mut ScriptCursor) -> Option<RunPiece<'_>> {
+    fn next_piece(&self, at: &mut ReplyScriptCursor) -> Option<RunPiece<'_>> {
         loop {
             let run = self.runs.get(at.run as usize)?;
             let left = run.to - run.from - at.taken;
             if left == 0 {
-                *at = ScriptCursor { run: at.run + 1, ..ScriptCursor::default() };
+                *at = ReplyScriptCursor { run: at.run + 1, ..ReplyScriptCursor::default() };
                 continue;
             }
             let mut has_escapes = None;
             let (fragments, from, tokens) = match run.source {
-                TokenSource::Silent(id) => (Err(id), 0, left),
-                TokenSource::Own(own) => (Ok(&self.own[own as usize]), run.from + at.offset, left),
-                TokenSource::Sentences { start, first } => {
+                ScriptTokenSource::Silent(id) => (Err(id), 0, left),
+                ScriptTokenSource::Own(own) => {
+                    (Ok(&self.own[own as usize]), run.from + at.offset, left)
+                }
+                ScriptTokenSource::Sentences { start, first } => {
                     let index = self.sentences[(start + at.sentence) as usize];
                     let first = first && at.sentence == 0;
                     let sentence =
@@ -304,8 +306,8 @@ impl ReplyScript {
         last.fold(self.prompt, extend_context_hash)
     }
 
-    fn cursor_at(&self, position: u32) -> ScriptCursor {
-        let mut at = ScriptCursor::default();
+    fn cursor_at(&self, position: u32) -> ReplyScriptCursor {
+        let mut at = ReplyScriptCursor::default();
         let mut left = position;
         while left > 0
             && let Some(piece) = self.next_piece(&mut at)
@@ -321,7 +323,7 @@ impl ReplyScript {
     /// Returns the ids of all output tokens.
     pub fn output_token_ids(&self) -> Vec<u32> {
         let mut ids = Vec::with_capacity(self.len as usize);
-        let mut at = ScriptCursor::default();
+        let mut at = ReplyScriptCursor::default();
         while let Some(piece) = self.next_piece(&mut at) {
             let (from, tokens) = (piece.from as usize, piece.tokens as usize);
             match piece.fragments {
@@ -336,7 +338,7 @@ impl ReplyScript {
 
     /// Iterates over all output tokens.
     pub fn output_tokens(&self) -> impl Iterator<Item = OutputToken<'_>> {
-        let mut cursor = ScriptCursor::default();
+        let mut cursor = ReplyScriptCursor::default();
         std::iter::from_fn(move || self.next_token(&mut cursor))
     }
 
@@ -344,7 +346,7 @@ impl ReplyScript {
     pub fn channel_text(&self, channel: OutputChannel, tokens: u32) -> String {
         let mut text = String::new();
         let mut left = tokens;
-        let mut at = ScriptCursor::default();
+        let mut at = ReplyScriptCursor::default();
         while left > 0
             && let Some(piece) = self.next_piece(&mut at)
         {

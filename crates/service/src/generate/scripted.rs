@@ -1,17 +1,17 @@
 //! Generates the tokens and texts of a scripted reply.
 
-use super::script::{EndReason, OutputChannel, TokenSource};
+use super::script::{OutputChannel, OutputEndReason, ScriptTokenSource};
 use super::{ReplyGenerator, ScriptBuilder, push_marker_tokens};
-use crate::generate::request::GeneratorInput;
-use crate::scripted::{ScriptedFinish, ScriptedReply};
+use crate::generate::request::ReplyGeneratorInput;
+use crate::scripted::{ScriptedFinishReason, ScriptedReply};
 
 impl ReplyGenerator {
     pub(super) fn add_scripted_reply(
         &self,
         reply: &ScriptedReply,
-        request: &GeneratorInput,
+        request: &ReplyGeneratorInput,
         draft: &mut ScriptBuilder,
-    ) -> EndReason {
+    ) -> OutputEndReason {
         let room = |draft: &ScriptBuilder| request.limit.saturating_sub(draft.len);
         let mut whole = 0;
         let thought = reply.reasoning.as_deref();
@@ -28,16 +28,16 @@ impl ReplyGenerator {
         let wanted = reply.completion_tokens.unwrap_or(0);
         let lacking = wanted.saturating_sub(draft.len.saturating_add(self.end_tokens(reply)));
         let filled = lacking.min(room(draft));
-        draft.push_run(TokenSource::Silent(0), 0, filled, OutputChannel::Marker);
+        draft.push_run(ScriptTokenSource::Silent(0), 0, filled, OutputChannel::Marker);
         whole = whole.saturating_add(lacking);
         let reason = match reply.finish {
-            Some(ScriptedFinish::Length) => EndReason::Length,
-            Some(ScriptedFinish::Stop) | None => {
+            Some(ScriptedFinishReason::Length) => OutputEndReason::Length,
+            Some(ScriptedFinishReason::Stop) | None => {
                 self.end_reply(whole, request.limit, request, draft)
             }
         };
         if draft.len == 0 {
-            draft.push_run(TokenSource::Silent(0), 0, 1, OutputChannel::Marker);
+            draft.push_run(ScriptTokenSource::Silent(0), 0, 1, OutputChannel::Marker);
         }
         draft.times = reply.token_release_times(draft.len);
         reason
@@ -46,8 +46,10 @@ impl ReplyGenerator {
     /// Returns the number of end-of-sequence tokens behind the content of a scripted reply.
     fn end_tokens(&self, reply: &ScriptedReply) -> u32 {
         match reply.finish {
-            Some(ScriptedFinish::Length) => 0,
-            Some(ScriptedFinish::Stop) | None => u32::from(self.tokenizer.eos_token_id().is_some()),
+            Some(ScriptedFinishReason::Length) => 0,
+            Some(ScriptedFinishReason::Stop) | None => {
+                u32::from(self.tokenizer.eos_token_id().is_some())
+            }
         }
     }
 

@@ -4,11 +4,11 @@
 //! the list wins. Streaming holds back `max(len) - 1` characters.
 
 use super::script::{
-    EndReason, OutputChannel, OutputToken, PlannedEnd, ReplyScript, ScriptCursor, StopReason,
-    TokenRun, TokenSource,
+    OutputChannel, OutputEndReason, OutputToken, PlannedOutputEnd, ReplyScript, ReplyScriptCursor,
+    ScriptTokenRun, ScriptTokenSource, StopReason,
 };
-use crate::generate::request::{GeneratorInput, StopConditions, StopString};
-use vllm_sim_tokenizer::{SpecialTokens, TokenFragments, Tokenizer};
+use crate::generate::request::{ReplyGeneratorInput, StopConditions, StopString};
+use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
 
 /// End marker of reasoning, as it appears in the text that is searched for stop strings.
 const THINK_END: &str = "</think>";
@@ -17,7 +17,7 @@ const THINK_END: &str = "</think>";
 /// does.
 pub(super) fn apply_stop_conditions(
     script: &mut ReplyScript,
-    request: &GeneratorInput,
+    request: &ReplyGeneratorInput,
     tokenizer: &Tokenizer,
 ) {
     let stops = request.stops;
@@ -50,29 +50,31 @@ fn cut_at_stop_token(script: &mut ReplyScript, stops: &StopConditions, tokenizer
     };
     let primary = tokenizer.eos_token_id() == Some(id) && !stops.ignore_eos;
     truncate_script(script, index);
-    script.runs.push(TokenRun {
-        source: TokenSource::Silent(id),
+    script.runs.push(ScriptTokenRun {
+        source: ScriptTokenSource::Silent(id),
         from: 0,
         to: 1,
         channel: OutputChannel::Marker,
     });
     script.len = index + 1;
     let stop = (!primary).then_some(StopReason::Token(id));
-    script.finish = PlannedEnd { reason: EndReason::Stop, stop };
+    script.finish = PlannedOutputEnd { reason: OutputEndReason::Stop, stop };
 }
 
 /// Gives the stop token at the end of a reply its text.
-fn show_stop_token(script: &mut ReplyScript, tokenizer: &Tokenizer, special: SpecialTokens) {
+fn show_stop_token(script: &mut ReplyScript, tokenizer: &Tokenizer, special: SpecialTokenHandling) {
     let [.., before, last] = script.runs.as_slice() else {
         return;
     };
-    let (TokenSource::Silent(id), channel) = (last.source, before.channel) else {
+    let (ScriptTokenSource::Silent(id), channel) = (last.source, before.channel) else {
         return;
     };
     let ended = match script.finish.stop {
         Some(StopReason::Token(stop)) => stop == id,
         Some(StopReason::Text(_)) => false,
-        None => script.finish.reason == EndReason::Stop && tokenizer.eos_token_id() == Some(id),
+        None => {
+            script.finish.reason == OutputEndReason::Stop && tokenizer.eos_token_id() == Some(id)
+        }
     };
     let (Ok(own), true) = (u16::try_from(script.own.len()), ended) else {
         return;
@@ -84,7 +86,7 @@ fn show_stop_token(script: &mut ReplyScript, tokenizer: &Tokenizer, special: Spe
     }
     script.own.push(TokenFragments { ids: vec![id], ends: vec![text.len() as u32], text });
     if let Some(last) = script.runs.last_mut() {
-        last.source = TokenSource::Own(own);
+        last.source = ScriptTokenSource::Own(own);
         last.channel = channel;
     }
 }
@@ -161,7 +163,7 @@ fn cut_at_stop_string(script: &mut ReplyScript, stops: &StopConditions) {
     let mut seen = SearchedText::default();
     let mut matched = None;
     let mut progress = vec![0; stops.strings.len()];
-    let mut cursor = ScriptCursor::default();
+    let mut cursor = ReplyScriptCursor::default();
     while let Some(token) = script.next_token(&mut cursor) {
         let before = seen.text.len();
         seen.push_token(&token);
@@ -182,8 +184,10 @@ fn cut_at_stop_string(script: &mut ReplyScript, stops: &StopConditions) {
         let end = if stops.include { end } else { end - stop.len() };
         seen.text.truncate(end);
         seen.ends.iter_mut().for_each(|shown| *shown = (*shown).min(end));
-        script.finish =
-            PlannedEnd { reason: EndReason::Stop, stop: Some(StopReason::Text(stop.to_owned())) };
+        script.finish = PlannedOutputEnd {
+            reason: OutputEndReason::Stop,
+            stop: Some(StopReason::Text(stop.to_owned())),
+        };
     }
     seen.hold_back(held);
     rebuild_script(script, seen);
@@ -248,7 +252,12 @@ fn rebuild_script(script: &mut ReplyScript, seen: SearchedText) {
     let mut from = 0;
     for same in seen.channels.chunk_by(|a, b| a == b) {
         let to = from + same.len() as u32;
-        script.runs.push(TokenRun { source: TokenSource::Own(own), from, to, channel: same[0] });
+        script.runs.push(ScriptTokenRun {
+            source: ScriptTokenSource::Own(own),
+            from,
+            to,
+            channel: same[0],
+        });
         from = to;
     }
     script.own.push(TokenFragments {

@@ -40,7 +40,7 @@ pub enum ToolChoice {
 
 /// Settings of generated tool calls. The defaults are llm-d-inference-sim's.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ToolSettings {
+pub struct ToolCallSettings {
     /// Range of generated integer arguments, `min-/max-tool-call-integer-param`.
     ///
     /// `None` derives the range from the parameter's name (a year, a port), else 0 to 100.
@@ -70,7 +70,7 @@ pub struct ToolSettings {
     pub repeats_named: bool,
 }
 
-impl Default for ToolSettings {
+impl Default for ToolCallSettings {
     fn default() -> Self {
         Self {
             integer: None,
@@ -87,7 +87,7 @@ impl Default for ToolSettings {
     }
 }
 
-impl ToolSettings {
+impl ToolCallSettings {
     fn schema_limits(&self) -> SampleLimits {
         SampleLimits {
             integer: self.integer,
@@ -112,7 +112,7 @@ pub struct ToolCall {
 
 /// Error of planning tool calls.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ToolPlanError {
+pub enum ToolCallPlanError {
     /// The request does not offer the tool that it forces. Source: llm-d-inference-sim's
     /// `tool_choice.go`.
     #[error("tool with name '{0}' requested in tool_choice but not found in the tools list")]
@@ -144,14 +144,14 @@ pub enum ToolPlanError {
 /// also `stop_after_first` for a forced tool.
 ///
 /// # Errors
-/// [`ToolPlanError`] for the schema of a tool that is called or, with `strict_whitelist`, of any tool.
+/// [`ToolCallPlanError`] for the schema of a tool that is called or, with `strict_whitelist`, of any tool.
 pub(crate) fn plan_tool_calls(
     tools: &[ToolDefinition],
     choice: &ToolChoice,
-    settings: &ToolSettings,
+    settings: &ToolCallSettings,
     cache: &SchemaCache,
     rng: &mut ChaCha8Rng,
-) -> Result<Vec<ToolCall>, ToolPlanError> {
+) -> Result<Vec<ToolCall>, ToolCallPlanError> {
     let (least, open) = match choice {
         ToolChoice::None => return Ok(Vec::new()),
         ToolChoice::Auto => (0, tools),
@@ -160,7 +160,7 @@ pub(crate) fn plan_tool_calls(
             let position = tools.iter().position(|tool| tool.name == *name);
             match position {
                 Some(i) => (1, &tools[i..=i]),
-                None => return Err(ToolPlanError::Unknown(name.clone())),
+                None => return Err(ToolCallPlanError::Unknown(name.clone())),
             }
         }
     };
@@ -190,8 +190,8 @@ fn generate_call(
     limits: &SampleLimits,
     cache: &SchemaCache,
     rng: &mut ChaCha8Rng,
-) -> Result<ToolCall, ToolPlanError> {
-    let schema = |source| ToolPlanError::Schema { tool: tool.name.clone(), source };
+) -> Result<ToolCall, ToolCallPlanError> {
+    let schema = |source| ToolCallPlanError::Schema { tool: tool.name.clone(), source };
     let arguments = match &tool.parameters {
         None | Some(Value::Null) => "{}".to_owned(),
         Some(parameters) => cache
@@ -202,12 +202,12 @@ fn generate_call(
     Ok(ToolCall { name: tool.name.clone(), arguments })
 }
 
-fn check_llmd_whitelist(tools: &[ToolDefinition]) -> Result<(), ToolPlanError> {
+fn check_llmd_whitelist(tools: &[ToolDefinition]) -> Result<(), ToolCallPlanError> {
     for tool in tools {
         let none = json!({});
         let parameters = tool.parameters.as_ref().unwrap_or(&none);
-        if let Err(reason) = validate_llmd_whitelist(parameters) {
-            return Err(ToolPlanError::NotAllowed { tool: tool.name.clone(), reason });
+        if let Err(reason) = validate_llmd_tool_parameters(parameters) {
+            return Err(ToolCallPlanError::NotAllowed { tool: tool.name.clone(), reason });
         }
     }
     Ok(())
@@ -218,8 +218,8 @@ fn check_llmd_whitelist(tools: &[ToolDefinition]) -> Result<(), ToolPlanError> {
 ///
 /// # Errors
 /// A sentence that names the unsupported keyword and its location.
-pub(crate) fn validate_llmd_whitelist(parameters: &Value) -> Result<(), String> {
-    whitelist::check_llmd_schema(parameters)
+pub(crate) fn validate_llmd_tool_parameters(parameters: &Value) -> Result<(), String> {
+    whitelist::check_llmd_tool_schema(parameters)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use zipf::ZipfDistribution;
 
 /// A token of the vocabulary with its rank and log probability at one position.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RankedToken {
+pub struct RankedTokenLogprob {
     /// Id of the token.
     pub id: u32,
     /// Log probability, as `f32` like vLLM's; at least -9999.
@@ -21,7 +21,7 @@ pub struct RankedToken {
 
 /// The inputs that determine the log probabilities at one token position.
 #[derive(Debug, Clone, Copy)]
-pub struct LogprobPosition {
+pub struct LogprobInputs {
     /// Vocabulary size, in tokens.
     pub vocabulary: u32,
     /// Hash of the seed and of all tokens before the position.
@@ -32,7 +32,7 @@ pub struct LogprobPosition {
     pub temperature: f64,
 }
 
-impl LogprobPosition {
+impl LogprobInputs {
     fn rank_distribution(&self) -> ZipfDistribution {
         ZipfDistribution::new(self.context, self.vocabulary.max(2))
     }
@@ -45,7 +45,7 @@ impl LogprobPosition {
     /// tokens, without duplicates.
     ///
     /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, which converts a row to a dictionary.
-    pub fn chosen_and_other_top_tokens(self, id: u32, most: usize) -> Vec<RankedToken> {
+    pub fn chosen_and_other_top_tokens(self, id: u32, most: usize) -> Vec<RankedTokenLogprob> {
         let mut row = self.chosen_and_top_tokens(id, most);
         if let Some(again) = row.iter().skip(1).position(|entry| entry.id == id) {
             row.remove(again + 1);
@@ -57,7 +57,7 @@ impl LogprobPosition {
     /// order of rank.
     ///
     /// The chosen token appears a second time if it is among the most likely.
-    pub fn chosen_and_top_tokens(self, id: u32, most: usize) -> Vec<RankedToken> {
+    pub fn chosen_and_top_tokens(self, id: u32, most: usize) -> Vec<RankedTokenLogprob> {
         let law = self.rank_distribution();
         let own = self.drawn_rank(&law, id);
         let likeliest = (1..=self.vocabulary.max(2)).take(most).map(|rank| {
@@ -74,15 +74,15 @@ impl LogprobPosition {
     }
 
     /// Returns log probabilities: the chosen token `id`, then `others` in the given order.
-    pub fn chosen_and_listed_tokens(self, id: u32, others: &[u32]) -> Vec<RankedToken> {
+    pub fn chosen_and_listed_tokens(self, id: u32, others: &[u32]) -> Vec<RankedTokenLogprob> {
         let law = self.rank_distribution();
         let all = std::iter::once(&id).chain(others);
         all.map(|id| ranked_token(&law, *id, self.drawn_rank(&law, *id))).collect()
     }
 }
 
-fn ranked_token(law: &ZipfDistribution, id: u32, rank: u32) -> RankedToken {
-    RankedToken { id, logprob: law.logprob_of_rank(rank).max(-9999.0) as f32, rank }
+fn ranked_token(law: &ZipfDistribution, id: u32, rank: u32) -> RankedTokenLogprob {
+    RankedTokenLogprob { id, logprob: law.logprob_of_rank(rank).max(-9999.0) as f32, rank }
 }
 
 #[cfg(test)]
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_row_has_the_likeliest_in_order_and_entries_the_chosen_one_once() {
         for context in 0..200 {
-            let position = LogprobPosition { vocabulary: 100, context, temperature: 1.0 };
+            let position = LogprobInputs { vocabulary: 100, context, temperature: 1.0 };
             let row = position.chosen_and_top_tokens(7, 5);
             let ranks: Vec<_> = row[1..].iter().map(|entry| entry.rank).collect();
             assert_eq!(ranks, [1, 2, 3, 4, 5]);

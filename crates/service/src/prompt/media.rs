@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::MediaSettings;
 use crate::InferenceService;
 use vllm_sim_tokenizer::{
-    MediaItem, MediaModality, PlacedMediaItem, data_url_first_bytes, fnv1a_32, media_marker,
+    MediaItem, MediaModality, PlacedMediaItem, data_url_first_bytes, fnv1a_32, media_text_marker,
 };
 use vllm_sim_wire::Fault;
 use vllm_sim_wire::openai::message::{ChatContent, RequestMessage};
@@ -53,12 +53,12 @@ impl InferenceService {
     /// Finds the media of `messages`; if the model accepts media, replaces each item by a text
     /// marker.
     ///
-    /// [`vllm_sim_tokenizer::Tokenizer::encode_media`] later expands each marker to the item's
+    /// [`vllm_sim_tokenizer::Tokenizer::encode_text_with_media`] later expands each marker to the item's
     /// tokens.
     ///
     /// # Errors
     /// vLLM's status 400 for too many items and for unsupported URLs.
-    pub(super) fn find_media(
+    pub(super) fn find_conversation_media(
         &self,
         messages: &[RequestMessage],
     ) -> Result<Option<(Vec<RequestMessage>, ConversationMedia)>, Fault> {
@@ -109,7 +109,7 @@ fn mark_media(
                 continue;
             };
             items.push(media_item(settings, modality, part)?);
-            *part = json!({"type": "text", "text": media_marker(items.len() - 1)});
+            *part = json!({"type": "text", "text": media_text_marker(items.len() - 1)});
         }
     }
     Ok(message.with_json(json))

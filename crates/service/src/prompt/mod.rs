@@ -9,7 +9,7 @@ mod truncation;
 pub use super::settings::{MediaLimits, MediaSettings, PromptSettings};
 pub use media_cache::MediaCache;
 pub use source::{
-    Conversation, PromptInput, PromptInputs, PromptLengthLimit, PromptSource, to_template_messages,
-    to_unvalidated_messages,
+    Conversation, PromptLengthLimit, PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds,
+    to_template_messages, to_unvalidated_messages,
 };
 pub use truncation::{PromptTruncation, TruncationSide};

@@ -15,8 +15,8 @@ use crate::dialect::RequestRules;
 use crate::generate::request::TokenizedPrompt;
 use crate::{DeferredCheck, InferenceService, is_large_text, run_blocking_if_large};
 use vllm_sim_tokenizer::{
-    ChatInput, ChatMessage, MessagePart, PlacedMediaItem, SpecialTokens, TemplateError,
-    TemplateMessage,
+    ChatMessage, ChatTemplateError, ChatTemplateInput, MessageContentPart, PlacedMediaItem,
+    SpecialTokenHandling, TemplateMessage,
 };
 use vllm_sim_wire::openai::checked_message::{ValidatedChatMessage, text_only_model_fault};
 use vllm_sim_wire::openai::message::RequestMessage;
@@ -28,7 +28,7 @@ pub enum PromptSource {
     /// The prompts are already tokenized.
     Ready(Vec<TokenizedPrompt>),
     /// The prompts are texts and lists of token ids.
-    Inputs(PromptInputs),
+    Inputs(PromptTextsOrTokenIds),
     /// The prompts are conversations, converted by the chat template.
     Conversations(Vec<Conversation>),
 }
@@ -57,9 +57,9 @@ impl PromptSource {
 
 /// Texts and lists of token ids as prompts, with their tokenization and truncation.
 #[derive(Debug, Default)]
-pub struct PromptInputs {
+pub struct PromptTextsOrTokenIds {
     /// Texts or lists of token ids, one per prompt.
-    pub inputs: Vec<PromptInput>,
+    pub inputs: Vec<PromptTextOrTokenIds>,
     /// Whether the tokenizer adds its special tokens to texts.
     pub add_special_tokens: bool,
     /// Truncation of every prompt to a number of tokens.
@@ -68,7 +68,7 @@ pub struct PromptInputs {
 
 /// A text or a list of token ids, used as one prompt.
 #[derive(Debug)]
-pub enum PromptInput {
+pub enum PromptTextOrTokenIds {
     /// A text to tokenize.
     Text(String),
     /// Token ids. The checks before submission reject ids outside the vocabulary.
@@ -133,8 +133,12 @@ impl InferenceService {
     ) -> Result<Vec<TokenizedPrompt>, Fault> {
         match source {
             PromptSource::Ready(prompts) => Ok(prompts),
-            PromptSource::Inputs(PromptInputs { inputs, add_special_tokens, truncation }) => {
-                let special = SpecialTokens::from_bool(add_special_tokens);
+            PromptSource::Inputs(PromptTextsOrTokenIds {
+                inputs,
+                add_special_tokens,
+                truncation,
+            }) => {
+                let special = SpecialTokenHandling::from_bool(add_special_tokens);
                 let mut prompts = Vec::with_capacity(inputs.len());
                 for input in inputs {
                     let made = self.tokenize_input(rules, input, special, truncation);
@@ -156,7 +160,7 @@ impl InferenceService {
     ///
     /// # Errors
     /// vLLM's status 400 on a server without a tokenizer (`--skip-tokenizer-init`).
-    pub fn check_tokenizer(&self) -> Result<(), Fault> {
+    pub fn check_tokenizer_available(&self) -> Result<(), Fault> {
         if self.settings().prompts.skip_tokenizer_init {
             let text = "Tokenizer not available when `skip_tokenizer_init=True`";
             return Err(Fault::bad_request(text));
@@ -167,15 +171,15 @@ impl InferenceService {
     async fn tokenize_input(
         &self,
         rules: &RequestRules,
-        input: PromptInput,
-        special: SpecialTokens,
+        input: PromptTextOrTokenIds,
+        special: SpecialTokenHandling,
         truncation: PromptTruncation,
     ) -> Result<TokenizedPrompt, Fault> {
         let RequestRules { limits, dialect, .. } = rules;
         let tokenizer = self.generator.tokenizer();
         match input {
-            PromptInput::Text(text) => {
-                self.check_tokenizer()?;
+            PromptTextOrTokenIds::Text(text) => {
+                self.check_tokenizer_available()?;
                 if truncation.keep.is_none() {
                     dialect.check_text_length(limits, &text, tokenizer.max_token_chars())?;
                 }
@@ -187,7 +191,7 @@ impl InferenceService {
                 dialect.check_encoded_length(limits, tokens.len())?;
                 Ok(TokenizedPrompt { tokens, echo: text.into(), ..TokenizedPrompt::default() })
             }
-            PromptInput::Tokens { ids, text, media } => {
+            PromptTextOrTokenIds::Tokens { ids, text, media } => {
                 let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
                 let (low, high) = (ids.iter().copied().min(), ids.iter().copied().max());
                 let unknown_id = low.filter(|id| *id < 0).or(high);
@@ -254,7 +258,7 @@ impl InferenceService {
         let given = std::mem::take(&mut conversation.token_ids).into_result()?;
         let (tokens, media) = match given {
             Some(tokens) => (tokens, Vec::new()),
-            None => self.conversation_tokens(rules, conversation).await?,
+            None => self.tokenize_conversation(rules, conversation).await?,
         };
         if bound == PromptLengthLimit::RoomForOutput {
             rules.dialect.check_response_prompt_length(&rules.limits, tokens.len())?;
@@ -266,14 +270,14 @@ impl InferenceService {
     ///
     /// # Errors
     /// Status 400 for unsupported media, a failing template, or a prompt that is too long.
-    pub async fn conversation_tokens(
+    pub async fn tokenize_conversation(
         self: &Arc<Self>,
         rules: &RequestRules,
         conversation: Conversation,
     ) -> Result<(Vec<u32>, Vec<PlacedMediaItem>), Fault> {
-        self.check_tokenizer()?;
+        self.check_tokenizer_available()?;
         let (truncation, bound) = (conversation.truncation, conversation.bound);
-        let size = conversation.messages.iter().map(RequestMessage::text_len).sum();
+        let size = conversation.messages.iter().map(RequestMessage::content_text_len).sum();
         let (messages, mut found) = self.template_messages(rules, &conversation)?;
         let marked = std::mem::take(&mut found.marked);
         let checked = bound != PromptLengthLimit::None && truncation.keep.is_none();
@@ -287,11 +291,15 @@ impl InferenceService {
             let special = conversation.add_special_tokens;
             if marked.is_empty() {
                 return Ok::<_, Fault>((
-                    tokenizer.encode(&text, SpecialTokens::from_bool(special)),
+                    tokenizer.encode(&text, SpecialTokenHandling::from_bool(special)),
                     Vec::new(),
                 ));
             }
-            Ok(tokenizer.encode_media(&text, SpecialTokens::from_bool(special), &marked))
+            Ok(tokenizer.encode_text_with_media(
+                &text,
+                SpecialTokenHandling::from_bool(special),
+                &marked,
+            ))
         };
         let (mut tokens, mut media) = match is_large_text(size) {
             false => encode(self, &rules.limits)?,
@@ -329,7 +337,7 @@ impl InferenceService {
         let kwargs = server.as_ref().unwrap_or(&conversation.chat_template_kwargs);
         let template = conversation.chat_template.as_ref();
         let template = template.or(settings.chat_template.as_ref());
-        let text = self.generator.tokenizer().render_chat(&ChatInput {
+        let text = self.generator.tokenizer().render_chat(&ChatTemplateInput {
             messages,
             tools: conversation.tools.as_deref(),
             documents: conversation.documents.as_ref(),
@@ -339,7 +347,7 @@ impl InferenceService {
             kwargs: Some(kwargs),
             content_format: settings.content_format,
         });
-        text.map_err(template_fault)
+        text.map_err(chat_template_fault)
     }
 
     /// Converts chat messages to the input of the chat template. Source: vLLM 0.33
@@ -353,7 +361,7 @@ impl InferenceService {
         rules: &RequestRules,
         asked: &Conversation,
     ) -> Result<(Vec<ChatMessage>, ConversationMedia), Fault> {
-        let with_media = self.find_media(&asked.messages)?;
+        let with_media = self.find_conversation_media(&asked.messages)?;
         let messages = match &with_media {
             Some((messages, _)) => messages.as_slice(),
             None => &asked.messages,
@@ -384,36 +392,36 @@ pub fn to_template_messages(
     let read = messages.iter().map(|message| read_message(message, model));
     let mut read = read.collect::<Result<Vec<_>, _>>()?;
     for message in &mut read {
-        message.parse_tool_call_arguments().map_err(template_fault)?;
+        message.parse_tool_call_arguments().map_err(chat_template_fault)?;
     }
     Ok(read.into_iter().map(ChatMessage::Read).collect())
 }
 
 /// Passes messages to the chat template without validation, media included, as llm-d does.
 pub fn to_unvalidated_messages(messages: &[RequestMessage]) -> Vec<ChatMessage> {
-    let messages = messages.iter().map(|message| match message.as_texts() {
+    let messages = messages.iter().map(|message| match message.as_role_and_texts() {
         // A single text is the same with and without validation.
         Some((role, texts @ [_])) if role != "system" => {
-            ChatMessage::Read(TemplateMessage::from_texts(role, texts))
+            ChatMessage::Read(TemplateMessage::from_text_parts(role, texts))
         }
         _ => ChatMessage::Sent(message.to_json().into_owned()),
     });
     messages.collect()
 }
 
-pub(super) fn template_fault(error: TemplateError) -> Fault {
+pub(super) fn chat_template_fault(error: ChatTemplateError) -> Fault {
     Fault {
-        param: error.invalid_parameter_name().map(str::to_owned),
+        param: error.invalid_request_field_name().map(str::to_owned),
         ..Fault::bad_request(error.to_string())
     }
 }
 
 fn read_message(message: &RequestMessage, model: &str) -> Result<TemplateMessage, Fault> {
-    if let Some((role, texts)) = message.as_texts() {
-        return Ok(TemplateMessage::from_texts(role, texts));
+    if let Some((role, texts)) = message.as_role_and_texts() {
+        return Ok(TemplateMessage::from_text_parts(role, texts));
     }
     let message = ValidatedChatMessage::new(message)?;
-    let role = message.members().get("role");
+    let role = message.non_content_members().get("role");
     let role = role.and_then(|role| role.as_str()).unwrap_or_default();
     if role == "system" {
         // vLLM looks for a billing header in all parts before it reads the first one.
@@ -422,29 +430,30 @@ fn read_message(message: &RequestMessage, model: &str) -> Result<TemplateMessage
     let mut parts = Vec::new();
     for part in message.content_parts() {
         let part = part?;
-        let read = MessagePart::parse_part(role, &part).map_err(template_fault)?;
-        if let Some(kind) = read.as_ref().and_then(MessagePart::modality_name) {
+        let read =
+            MessageContentPart::parse_content_part(role, &part).map_err(chat_template_fault)?;
+        if let Some(kind) = read.as_ref().and_then(MessageContentPart::modality_name) {
             return Err(text_only_model_fault(kind, &part, model));
         }
         parts.extend(read);
     }
-    Ok(TemplateMessage::new(message.members(), parts))
+    Ok(TemplateMessage::new(message.non_content_members(), parts))
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use vllm_sim_tokenizer::{ChatInput, ChatTemplates, ContentFormat};
+    use vllm_sim_tokenizer::{ChatTemplateContentFormat, ChatTemplateInput, ChatTemplates};
 
     use super::*;
 
-    fn shown(messages: &[ChatMessage], format: ContentFormat) -> String {
+    fn shown(messages: &[ChatMessage], format: ChatTemplateContentFormat) -> String {
         let templates = ChatTemplates::default();
-        let text = templates.render_chat(&ChatInput {
+        let text = templates.render_chat(&ChatTemplateInput {
             messages,
             chat_template: Some("{{ messages }}"),
             content_format: Some(format),
-            ..ChatInput::default()
+            ..ChatTemplateInput::default()
         });
         text.unwrap()
     }
@@ -457,7 +466,7 @@ mod tests {
                 RequestMessage::from_trusted_json(json!({"role": "system", "content": content}));
             let read = to_template_messages(&[message], "m").unwrap();
             assert_eq!(
-                shown(&read, ContentFormat::String),
+                shown(&read, ChatTemplateContentFormat::String),
                 r"[{'role': 'system', 'content': 'x-anthropic-billing-header: b\nkeep'}]"
             );
         }
@@ -484,7 +493,8 @@ mod tests {
                 let plain = json!({"role": role, "content": content});
                 let mut named = plain.clone();
                 named["name"] = "x".into();
-                for format in [ContentFormat::String, ContentFormat::Openai] {
+                for format in [ChatTemplateContentFormat::String, ChatTemplateContentFormat::Openai]
+                {
                     let shown = |message| {
                         let read = to_template_messages(
                             &[RequestMessage::from_trusted_json(message)],

@@ -1,6 +1,6 @@
 //! Truncation of prompts (`truncate_prompt_tokens`).
 
-use vllm_sim_tokenizer::{PlacedMediaItem, SpecialTokens, Tokenizer};
+use vllm_sim_tokenizer::{PlacedMediaItem, SpecialTokenHandling, Tokenizer};
 use vllm_sim_wire::ServerLimits;
 
 /// The truncation of a prompt to a number of tokens (`truncate_prompt_tokens`).
@@ -95,7 +95,7 @@ impl PromptTruncation {
 
 /// Returns the numbers of special tokens that the tokenizer added before and after a text.
 fn count_special_around(tokenizer: &Tokenizer, tokens: &[u32]) -> (usize, usize) {
-    let special = tokenizer.encode("", SpecialTokens::With);
+    let special = tokenizer.encode("", SpecialTokenHandling::With);
     let fits = |at: &usize| {
         let (before, behind) = special.split_at(*at);
         tokens.starts_with(before) && tokens.ends_with(behind)

@@ -14,7 +14,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 pub use read::ScenarioError;
-pub use run::{OnPhaseChange, PhaseChange, ScenarioArrival, ScenarioPosition, ScenarioRun};
+pub use run::{
+    ScenarioArrival, ScenarioPhaseCallback, ScenarioPhaseChange, ScenarioPosition, ScenarioRun,
+};
 
 /// A fault scenario: a sequence of phases that change the fault settings.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,7 +75,7 @@ impl FaultScenario {
     ///
     /// # Errors
     /// [`ScenarioError`] with the phase that names another number.
-    pub fn check_replicas(&self, count: u32) -> Result<(), ScenarioError> {
+    pub fn check_replica_numbers(&self, count: u32) -> Result<(), ScenarioError> {
         for (index, phase) in self.phases.iter().enumerate() {
             let numbers = phase.replicas.keys().filter_map(|key| key.parse().ok());
             if let Some(number) = numbers.max().filter(|number: &u32| *number >= count) {
@@ -89,12 +91,12 @@ impl FaultScenario {
 
 /// Additions to a phase of a scenario for one replica.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct ReplicaOverride {
+pub struct ScenarioReplicaOverride {
     /// Additional fault settings, merged over those of the phase.
     pub set: Map<String, Value>,
     /// Additional actions for one replica at the start of the phase, after the actions for all
     /// replicas.
-    pub actions: Vec<PhaseAction>,
+    pub actions: Vec<ScenarioPhaseAction>,
 }
 
 /// One phase of a fault scenario.
@@ -103,18 +105,18 @@ pub struct ScenarioPhase {
     /// Name of the phase in logs and metrics.
     pub name: String,
     /// Duration or number of requests after which the phase ends.
-    pub length: PhaseLength,
+    pub length: ScenarioPhaseLength,
     /// Fault settings in the format of `/admin/config`, merged over those from before the scenario.
     pub set: Map<String, Value>,
     /// Actions at the start of the phase, in order.
-    pub actions: Vec<PhaseAction>,
+    pub actions: Vec<ScenarioPhaseAction>,
     /// Additions to the phase per replica, keyed by number or pod name.
-    pub replicas: BTreeMap<String, ReplicaOverride>,
+    pub replicas: BTreeMap<String, ScenarioReplicaOverride>,
 }
 
 /// The condition that ends a phase of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PhaseLength {
+pub enum ScenarioPhaseLength {
     /// The phase ends after this duration.
     Time(Duration),
     /// The phase ends after this number of generation requests, at least 1.
@@ -125,7 +127,7 @@ pub enum PhaseLength {
 
 /// An action at the start of a scenario's phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PhaseAction {
+pub enum ScenarioPhaseAction {
     /// Clears the prefix cache of all engines.
     ResetPrefixCache,
     /// Aborts all requests in flight on the server.

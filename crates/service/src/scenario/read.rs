@@ -4,7 +4,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::{
-    FaultRandomKey, FaultScenario, PhaseAction, PhaseLength, ReplicaOverride, ScenarioPhase,
+    FaultRandomKey, FaultScenario, ScenarioPhase, ScenarioPhaseAction, ScenarioPhaseLength,
+    ScenarioReplicaOverride,
 };
 use vllm_sim_engine::duration;
 
@@ -145,19 +146,19 @@ fn read_phase((index, value): (usize, &Value)) -> Result<ScenarioPhase, Scenario
             return Err(fail("'for' and 'requests' cannot be used together".to_owned()));
         }
         (Some(time), None) => {
-            PhaseLength::Time(read_duration("for", time, MIN_PHASE_LENGTH).map_err(fail)?)
+            ScenarioPhaseLength::Time(read_duration("for", time, MIN_PHASE_LENGTH).map_err(fail)?)
         }
         (None, Some(requests)) => match requests.as_u64() {
-            Some(requests @ 1..) => PhaseLength::Requests(requests),
+            Some(requests @ 1..) => ScenarioPhaseLength::Requests(requests),
             _ => {
                 return Err(fail(format!(
                     "'requests' must be a whole number of at least 1, not {requests}"
                 )));
             }
         },
-        (None, None) => PhaseLength::Open,
+        (None, None) => ScenarioPhaseLength::Open,
     };
-    let ReplicaOverride { set, actions } = read_override(fields).map_err(fail)?;
+    let ScenarioReplicaOverride { set, actions } = read_override(fields).map_err(fail)?;
     let replicas = match given("replicas") {
         None => BTreeMap::new(),
         Some(Value::Object(all)) => {
@@ -183,22 +184,22 @@ fn read_phase((index, value): (usize, &Value)) -> Result<ScenarioPhase, Scenario
     Ok(ScenarioPhase { length, set, actions, replicas, name })
 }
 
-fn read_override(fields: &Map<String, Value>) -> Result<ReplicaOverride, String> {
+fn read_override(fields: &Map<String, Value>) -> Result<ScenarioReplicaOverride, String> {
     let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
     let set = match given("set") {
         None => Map::new(),
         Some(Value::Object(set)) => set.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
         Some(other) => return Err(format!("'set' must map settings to values, not {other}")),
     };
-    let actions: Result<Vec<PhaseAction>, String> = match given("do") {
+    let actions: Result<Vec<ScenarioPhaseAction>, String> = match given("do") {
         None => Ok(Vec::new()),
         Some(Value::Array(actions)) => actions.iter().map(read_action).collect(),
         Some(one) => read_action(one).map(|action| vec![action]),
     };
-    Ok(ReplicaOverride { set, actions: actions? })
+    Ok(ScenarioReplicaOverride { set, actions: actions? })
 }
 
-fn read_action(value: &Value) -> Result<PhaseAction, String> {
+fn read_action(value: &Value) -> Result<ScenarioPhaseAction, String> {
     let wrong = || format!("'do' has the unknown action {value}; allowed are {ACTION_FORMS}");
     let (name, argument) = match value {
         Value::String(name) => (name.as_str(), None),
@@ -209,23 +210,25 @@ fn read_action(value: &Value) -> Result<PhaseAction, String> {
         _ => return Err(wrong()),
     };
     Ok(match (name, argument) {
-        ("reset-prefix-cache", None) => PhaseAction::ResetPrefixCache,
-        ("abort-requests", None) => PhaseAction::AbortRequests,
-        ("restart", None) => PhaseAction::Restart(Duration::ZERO),
+        ("reset-prefix-cache", None) => ScenarioPhaseAction::ResetPrefixCache,
+        ("abort-requests", None) => ScenarioPhaseAction::AbortRequests,
+        ("restart", None) => ScenarioPhaseAction::Restart(Duration::ZERO),
         ("restart", Some(time)) => {
-            PhaseAction::Restart(read_duration("restart", time, Duration::ZERO)?)
+            ScenarioPhaseAction::Restart(read_duration("restart", time, Duration::ZERO)?)
         }
-        ("unload-lora", Some(name)) => PhaseAction::UnloadLora(text_value(name).ok_or_else(wrong)?),
+        ("unload-lora", Some(name)) => {
+            ScenarioPhaseAction::UnloadLora(text_value(name).ok_or_else(wrong)?)
+        }
         ("load-lora", Some(Value::Object(adapter))) => {
             check_known_keys(adapter, &["name", "path"])
                 .map_err(|why| format!("load-lora: {why}"))?;
             let name = adapter.get("name").and_then(text_value).ok_or_else(wrong)?;
             let path = adapter.get("path").and_then(text_value);
-            PhaseAction::LoadLora { path: path.unwrap_or_else(|| name.clone()), name }
+            ScenarioPhaseAction::LoadLora { path: path.unwrap_or_else(|| name.clone()), name }
         }
         ("load-lora", Some(name)) => {
             let name = text_value(name).ok_or_else(wrong)?;
-            PhaseAction::LoadLora { path: name.clone(), name }
+            ScenarioPhaseAction::LoadLora { path: name.clone(), name }
         }
         _ => return Err(wrong()),
     })

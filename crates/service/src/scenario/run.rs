@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{FaultRandomKey, FaultScenario, PhaseLength};
+use super::{FaultRandomKey, FaultScenario, ScenarioPhaseLength};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix_u64_pair;
 
@@ -54,7 +54,7 @@ impl ScenarioPosition {
     /// Returns the time at which the current phase ends; `None` if it has no time limit.
     pub fn phase_end(&self) -> Option<SimTime> {
         match self.scenario.phases[self.phase].length {
-            PhaseLength::Time(time) if !self.over => Some(self.since + time),
+            ScenarioPhaseLength::Time(time) if !self.over => Some(self.since + time),
             _ => None,
         }
     }
@@ -66,8 +66,8 @@ impl ScenarioPosition {
     pub fn advance_phase(&mut self, now: SimTime) -> bool {
         let began = match self.scenario.phases[self.phase].length {
             _ if self.over => return false,
-            PhaseLength::Time(time) if self.since + time <= now => self.since + time,
-            PhaseLength::Requests(requests) if self.requests >= requests => now,
+            ScenarioPhaseLength::Time(time) if self.since + time <= now => self.since + time,
+            ScenarioPhaseLength::Requests(requests) if self.requests >= requests => now,
             _ => return false,
         };
         self.since = began;
@@ -83,7 +83,7 @@ impl ScenarioPosition {
 
     /// Counts a request in the current phase and returns its position; `None` if the scenario is
     /// over.
-    pub fn count_arrival(&mut self, id: Option<&str>) -> Option<ScenarioArrival> {
+    pub fn count_request_arrival(&mut self, id: Option<&str>) -> Option<ScenarioArrival> {
         let (round, phase) = self.round_and_phase()?;
         let ordinal = self.requests;
         self.requests += 1;
@@ -103,9 +103,9 @@ impl ScenarioPosition {
     }
 }
 
-/// The reason for a call of [`OnPhaseChange`].
+/// The reason for a call of [`ScenarioPhaseCallback`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PhaseChange {
+pub enum ScenarioPhaseChange {
     /// A phase of the scenario begins.
     Begin,
     /// The phase continues, but the settings from before the scenario have changed.
@@ -114,13 +114,13 @@ pub enum PhaseChange {
 
 /// Callback for each phase change of a scenario, in order; `None` in place of round and phase index
 /// ends the scenario.
-pub type OnPhaseChange =
-    Box<dyn Fn(&FaultScenario, Option<(u32, usize)>, PhaseChange) + Send + Sync>;
+pub type ScenarioPhaseCallback =
+    Box<dyn Fn(&FaultScenario, Option<(u32, usize)>, ScenarioPhaseChange) + Send + Sync>;
 
 /// A running fault scenario, shared by all requests.
 pub struct ScenarioRun {
     position: Mutex<ScenarioPosition>,
-    on_change: OnPhaseChange,
+    on_change: ScenarioPhaseCallback,
 }
 
 impl ScenarioRun {
@@ -128,9 +128,9 @@ impl ScenarioRun {
     pub fn start_scenario(
         scenario: Arc<FaultScenario>,
         now: SimTime,
-        on_change: OnPhaseChange,
+        on_change: ScenarioPhaseCallback,
     ) -> Self {
-        on_change(&scenario, Some((0, 0)), PhaseChange::Begin);
+        on_change(&scenario, Some((0, 0)), ScenarioPhaseChange::Begin);
         Self { position: Mutex::new(ScenarioPosition::new(scenario, now)), on_change }
     }
 
@@ -145,7 +145,7 @@ impl ScenarioRun {
     /// change.
     ///
     /// Returns `None` if the scenario is over.
-    pub fn count_arrival<T>(
+    pub fn count_request_arrival<T>(
         &self,
         now: SimTime,
         id: Option<&str>,
@@ -153,7 +153,7 @@ impl ScenarioRun {
     ) -> Option<T> {
         let mut position = self.position.lock();
         self.catch_up(&mut position, now);
-        let arrival = position.count_arrival(id)?;
+        let arrival = position.count_request_arrival(id)?;
         let scenario = position.scenario().clone();
         let decided = decide(&scenario, arrival);
         // A phase of n requests ends with the n-th request.
@@ -170,7 +170,11 @@ impl ScenarioRun {
     pub fn repeat_phase_callback(&self) {
         let position = self.position.lock();
         if position.round_and_phase().is_some() {
-            (self.on_change)(position.scenario(), position.round_and_phase(), PhaseChange::Again);
+            (self.on_change)(
+                position.scenario(),
+                position.round_and_phase(),
+                ScenarioPhaseChange::Again,
+            );
         }
     }
 
@@ -178,13 +182,17 @@ impl ScenarioRun {
     pub fn end_scenario(&self) {
         let mut position = self.position.lock();
         if !std::mem::replace(&mut position.over, true) {
-            (self.on_change)(position.scenario(), None, PhaseChange::Begin);
+            (self.on_change)(position.scenario(), None, ScenarioPhaseChange::Begin);
         }
     }
 
     fn catch_up(&self, position: &mut ScenarioPosition, now: SimTime) {
         while position.advance_phase(now) {
-            (self.on_change)(position.scenario(), position.round_and_phase(), PhaseChange::Begin);
+            (self.on_change)(
+                position.scenario(),
+                position.round_and_phase(),
+                ScenarioPhaseChange::Begin,
+            );
         }
     }
 }
@@ -215,10 +223,11 @@ phases:
         let scenario = Arc::new(FaultScenario::from_yaml(SCENARIO).unwrap());
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
-        let on_change: OnPhaseChange = Box::new(move |_, place, _| seen.lock().push(place));
+        let on_change: ScenarioPhaseCallback = Box::new(move |_, place, _| seen.lock().push(place));
         let run = ScenarioRun::start_scenario(scenario, at(0), on_change);
-        let arrival =
-            |ms| run.count_arrival(at(ms), None, |_, arrival| (arrival.phase, arrival.ordinal));
+        let arrival = |ms| {
+            run.count_request_arrival(at(ms), None, |_, arrival| (arrival.phase, arrival.ordinal))
+        };
         assert_eq!([arrival(1), arrival(2), arrival(3)], [0, 1, 2].map(|n| Some((0, n))));
         // A late call: the third phase began when the second was due to end.
         assert_eq!(run.enter_due_phases(at(4)), Some(at(10_003)));
@@ -242,7 +251,7 @@ phases:
             let text = SCENARIO.replace("repeat: 2", &format!("repeat: 0\nby: {by}"));
             let scenario = Arc::new(FaultScenario::from_yaml(&text).unwrap());
             let mut position = ScenarioPosition::new(scenario, at(0));
-            ids.map(|id| position.count_arrival(Some(id)).unwrap().key)
+            ids.map(|id| position.count_request_arrival(Some(id)).unwrap().key)
         };
         assert_eq!(keys("ordinal", ["a", "b", "c"]), keys("ordinal", ["c", "b", "a"]));
         let (mut there, mut back) =
@@ -273,8 +282,8 @@ phases:
         assert_eq!(played(0, "pod-a"), (8.into(), 1));
         assert_eq!(played(1, "pod-b"), (2.into(), 2));
         assert_eq!(played(2, "pod-c"), (2.into(), 1));
-        assert!(scenario.check_replicas(1).is_ok());
-        let error = scenario.check_replicas(0).unwrap_err().to_string();
+        assert!(scenario.check_replica_numbers(1).is_ok());
+        let error = scenario.check_replica_numbers(0).unwrap_err().to_string();
         assert!(error.contains("there is no replica 0"), "{error}");
     }
 

@@ -16,7 +16,7 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 
 /// Conditions of a scripted-reply rule, all of which a request must satisfy.
 #[derive(Debug, Default)]
-pub(super) struct RuleCondition {
+pub(super) struct ReplyRuleCondition {
     contains: Option<String>,
     matches: Option<Regex>,
     model: Option<String>,
@@ -55,7 +55,7 @@ pub struct ConversationFacts {
     tools: Arc<[String]>,
 }
 
-impl RuleCondition {
+impl ReplyRuleCondition {
     pub(super) fn from_json(value: &Value) -> Result<Self, String> {
         let fields = expect_mapping(value, KEYS)?;
         let matches = match text_field(fields, "matches")? {
@@ -114,7 +114,7 @@ impl RuleCondition {
 
     /// Returns whether a request satisfies the condition; `text` is the last message of its prompt
     /// `prompt`.
-    pub(super) fn is_satisfied(
+    pub(super) fn is_satisfied_by_request(
         &self,
         text: &str,
         prompt: usize,

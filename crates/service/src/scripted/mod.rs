@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::fault::InjectedFailure;
 use crate::generate::tools::ToolCall;
-use condition::RuleCondition;
+use condition::ReplyRuleCondition;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 pub use condition::{ConversationFacts, MatchedRequest};
@@ -41,7 +41,7 @@ pub struct ReplyRules {
 
 #[derive(Debug)]
 struct ReplyRule {
-    condition: RuleCondition,
+    condition: ReplyRuleCondition,
     /// Reply of the scripted-reply rule; `None` if the rule only injects errors.
     reply: Option<Arc<ScriptedReply>>,
     failure: Option<ScriptedFailure>,
@@ -63,9 +63,9 @@ pub struct ScriptedReply {
     /// Tool calls after the reply's text.
     pub calls: Vec<ToolCall>,
     /// Timing of the reply's tokens; `None` uses the engine's latency model.
-    pub pace: Option<TokenPacing>,
+    pub pace: Option<ScriptedTokenPacing>,
     /// Finish reason of the scripted reply; `None` derives it from the output limit.
-    pub finish: Option<ScriptedFinish>,
+    pub finish: Option<ScriptedFinishReason>,
     /// Number of prompt tokens that the response shows; `None` for the real number.
     pub prompt_tokens: Option<u32>,
     /// Number of output tokens, filled up by tokens without text; `None` for the number in the
@@ -75,7 +75,7 @@ pub struct ScriptedReply {
 
 /// The finish reason of a scripted reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScriptedFinish {
+pub enum ScriptedFinishReason {
     /// The model ended the reply.
     Stop,
     /// The limit of output tokens ended the reply.
@@ -84,7 +84,7 @@ pub enum ScriptedFinish {
 
 /// The timing of a scripted reply's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenPacing {
+pub struct ScriptedTokenPacing {
     /// Time from the start of the sequence to the first token.
     pub first_token: Duration,
     /// Time between consecutive tokens of the reply.
@@ -142,7 +142,7 @@ impl ScriptedReplies {
 
     /// Returns the headers of a request that rules of scripted replies name; `value` looks a header
     /// up.
-    pub fn headers_in_rules<'h>(
+    pub fn request_headers_in_rules<'h>(
         &self,
         value: impl Fn(&str) -> Option<&'h str>,
     ) -> Box<[(Box<str>, Box<str>)]> {
@@ -157,7 +157,7 @@ impl ScriptedReplies {
 
     /// Returns whether a rule of scripted replies looks at messages or tools, so that
     /// [`MatchedRequest::conversations`] is needed.
-    pub fn reads_conversations(&self) -> bool {
+    pub fn has_conversation_conditions(&self) -> bool {
         let rules = self.rules.load();
         rules.as_ref().is_some_and(|rules| rules.reads_conversations)
     }
@@ -248,7 +248,7 @@ impl ReplyRules {
         request: &MatchedRequest<'_>,
     ) -> Result<Option<ReservedReply>, ScriptedRefusal> {
         for (index, rule) in self.rules.iter().enumerate() {
-            if !rule.condition.is_satisfied(text, prompt, request) {
+            if !rule.condition.is_satisfied_by_request(text, prompt, request) {
                 continue;
             }
             if let Some(failure) = &rule.failure

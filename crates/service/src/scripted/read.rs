@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::condition::RuleCondition;
+use super::condition::ReplyRuleCondition;
 use super::{
-    ReplyRule, ReplyRules, ScriptedError, ScriptedFailure, ScriptedFinish, ScriptedReply,
-    TokenPacing,
+    ReplyRule, ReplyRules, ScriptedError, ScriptedFailure, ScriptedFinishReason, ScriptedReply,
+    ScriptedTokenPacing,
 };
 use crate::fault::InjectedFailure;
 use crate::generate::tools::ToolCall;
@@ -60,8 +60,10 @@ impl ReplyRules {
 fn read_rule(value: &Value) -> Result<ReplyRule, String> {
     let fields = expect_mapping(value, RULE_KEYS)?;
     let condition = match non_null_field(fields, "when") {
-        None => RuleCondition::default(),
-        Some(when) => RuleCondition::from_json(when).map_err(|why| format!("'when': {why}"))?,
+        None => ReplyRuleCondition::default(),
+        Some(when) => {
+            ReplyRuleCondition::from_json(when).map_err(|why| format!("'when': {why}"))?
+        }
     };
     let text = text_field(fields, "say")?;
     let calls = match non_null_field(fields, "call") {
@@ -78,8 +80,8 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
     let times = whole_number_field(fields, "times", 1)?;
     let finish = match text_field(fields, "finish")?.as_deref() {
         None => None,
-        Some("stop") => Some(ScriptedFinish::Stop),
-        Some("length") => Some(ScriptedFinish::Length),
+        Some("stop") => Some(ScriptedFinishReason::Stop),
+        Some("length") => Some(ScriptedFinishReason::Length),
         Some(other) => return Err(format!("'finish' must be stop or length, not {other:?}")),
     };
     let (prompt_tokens, completion_tokens) = match non_null_field(fields, "usage") {
@@ -149,7 +151,7 @@ fn read_tool_call(value: &Value) -> Result<ToolCall, String> {
     Ok(ToolCall { name: name.ok_or("'call' needs a 'name'")?, arguments })
 }
 
-fn read_pacing(value: &Value) -> Result<TokenPacing, String> {
+fn read_pacing(value: &Value) -> Result<ScriptedTokenPacing, String> {
     let fields = expect_mapping(value, "first_token, between_tokens")?;
     let time = |key: &str| match non_null_field(fields, key) {
         None => Ok(Duration::ZERO),
@@ -162,7 +164,10 @@ fn read_pacing(value: &Value) -> Result<TokenPacing, String> {
                 .map_err(|why| format!("'{key}': {value} is not a duration such as 20ms: {why}"))
         }
     };
-    Ok(TokenPacing { first_token: time("first_token")?, between_tokens: time("between_tokens")? })
+    Ok(ScriptedTokenPacing {
+        first_token: time("first_token")?,
+        between_tokens: time("between_tokens")?,
+    })
 }
 
 fn read_failure(value: &Value) -> Result<ScriptedFailure, String> {

@@ -4,12 +4,12 @@ use minijinja::value::{Kwargs, from_args};
 use minijinja::{Error, Value};
 
 #[derive(Debug)]
-pub(super) struct FilterArgs<'a> {
+pub(super) struct TemplateFilterArgs<'a> {
     positional: &'a [Value],
     named: Kwargs,
 }
 
-impl<'a> FilterArgs<'a> {
+impl<'a> TemplateFilterArgs<'a> {
     pub(super) fn new(args: &'a [Value]) -> Result<Self, Error> {
         let (positional, named) = from_args(args)?;
         Ok(Self { positional, named })

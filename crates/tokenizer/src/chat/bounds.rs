@@ -10,8 +10,8 @@ use minijinja::functions::Function;
 use minijinja::value::{FunctionArgs, FunctionResult, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use super::error::TemplateError;
-use super::lexer::{JinjaTag, JinjaTokenKind, lex_tags};
+use super::error::ChatTemplateError;
+use super::lexer::{JinjaTag, JinjaTokenKind, lex_jinja_tags};
 
 /// Maximum size of a chat template, in bytes.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
@@ -33,30 +33,30 @@ const MAX_FIELD_WIDTH: usize = 1 << 16;
 const ELEMENT_WORK_BYTES: u64 = 64;
 
 /// Name of the template filter that counts the work of a part of an expression.
-pub(super) const COUNT_PART_FILTER: &str = "__part__";
+pub(super) const COUNT_EXPRESSION_WORK_FILTER: &str = "__part__";
 /// Name of the template filter that counts the work of a value with all nested values, such as an
 /// assigned or compared one.
-pub(super) const COUNT_STORED_FILTER: &str = "__kept__";
+pub(super) const COUNT_NESTED_VALUE_WORK_FILTER: &str = "__kept__";
 /// Name of the template filter that counts the work of a loop: the size of its body, once per
 /// element.
-pub(super) const COUNT_LOOP_FILTER: &str = "__looped__";
+pub(super) const COUNT_LOOP_WORK_FILTER: &str = "__looped__";
 
 /// Rejects a chat template whose source is too large or too deeply nested.
 ///
 /// # Errors
-/// [`TemplateError::Rejected`] with the exceeded limit.
-pub(super) fn check_template_limits(source: &str) -> Result<(), TemplateError> {
+/// [`ChatTemplateError::Rejected`] with the exceeded limit.
+pub(super) fn check_template_limits(source: &str) -> Result<(), ChatTemplateError> {
     let refuse = |what: &str, most: usize| {
         let text = format!("the chat template is too large: {what}; at most {most} are allowed");
-        Err(TemplateError::Rejected(text))
+        Err(ChatTemplateError::Rejected(text))
     };
     if source.len() > MAX_SOURCE_BYTES {
         return refuse(&format!("{} bytes", source.len()), MAX_SOURCE_BYTES);
     }
-    let Some(tags) = lex_tags(source) else {
+    let Some(tags) = lex_jinja_tags(source) else {
         if source.len() > MAX_BROKEN_SOURCE_BYTES {
             let text = "the chat template is not well formed: a tag or a bracket is not closed";
-            return Err(TemplateError::Rejected(text.to_owned()));
+            return Err(ChatTemplateError::Rejected(text.to_owned()));
         }
         return Ok(());
     };
@@ -68,7 +68,7 @@ pub(super) fn check_template_limits(source: &str) -> Result<(), TemplateError> {
     let mut words = tags.iter().filter(|tag| tag.is_statement()).map(first);
     if let Some(word) = words.find(|word| TEMPLATE_LOADING_TAGS.contains(&word.as_str())) {
         let text = format!("no loader for this environment specified: `{word}` finds no template");
-        return Err(TemplateError::Rejected(text));
+        return Err(ChatTemplateError::Rejected(text));
     }
     let branches = max_nested_branches(&tags);
     if branches > MAX_TEMPLATE_BRANCHES {
@@ -136,7 +136,7 @@ thread_local! {
     static WORK_DONE_BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
-pub(super) fn reset_render_work() {
+pub(super) fn reset_render_work_count() {
     WORK_DONE_BYTES.set(0);
 }
 
@@ -144,7 +144,7 @@ pub(super) fn reset_render_work() {
 ///
 /// # Errors
 /// [`Error`] if the rendering exceeds its work limit.
-pub(super) fn spend_work(bytes: u64) -> Result<(), Error> {
+pub(super) fn count_render_work(bytes: u64) -> Result<(), Error> {
     let done = WORK_DONE_BYTES.get().saturating_add(bytes);
     WORK_DONE_BYTES.set(done);
     if done > MAX_RENDER_WORK_BYTES {
@@ -159,12 +159,12 @@ pub(super) fn spend_work(bytes: u64) -> Result<(), Error> {
 ///
 /// # Errors
 /// Those of [`spend_work`], and [`Error`] for a value that is nested too deeply.
-pub(super) fn spend_on_nested_value(value: &Value) -> Result<(), Error> {
+pub(super) fn count_nested_value_work(value: &Value) -> Result<(), Error> {
     spend_recursively(value, 0)
 }
 
 fn spend_recursively(value: &Value, level: usize) -> Result<(), Error> {
-    spend_work(value_size_bytes(value))?;
+    count_render_work(value_size_bytes(value))?;
     if value.as_str().is_some() || !is_container_value(value) {
         return Ok(());
     }
@@ -192,12 +192,12 @@ fn is_container_value(value: &Value) -> bool {
 }
 
 pub(super) fn spend_element_work() -> Result<(), Error> {
-    spend_work(ELEMENT_WORK_BYTES)
+    count_render_work(ELEMENT_WORK_BYTES)
 }
 
 /// Counts the work of reading a template value without its elements.
-pub(super) fn spend_on_value(value: &Value) -> Result<(), Error> {
-    spend_work(value_size_bytes(value))
+pub(super) fn count_value_work(value: &Value) -> Result<(), Error> {
+    count_render_work(value_size_bytes(value))
 }
 
 /// Returns the size of a template value without its elements, in bytes.
@@ -215,31 +215,33 @@ fn value_size_bytes(value: &Value) -> u64 {
 ///
 /// # Errors
 /// Those of [`spend_work`], and [`Error`] for a padding width that is too large.
-pub(super) fn spend_string_method_work(
+pub(super) fn count_string_method_work(
     text: &str,
     method: &str,
     args: &[Value],
 ) -> Result<(), Error> {
     let length = text.len() as u64;
     match method {
-        "split" | "rsplit" | "splitlines" => spend_work(length.saturating_mul(ELEMENT_WORK_BYTES)),
+        "split" | "rsplit" | "splitlines" => {
+            count_render_work(length.saturating_mul(ELEMENT_WORK_BYTES))
+        }
         "join" => {
             for item in args.first().and_then(|items| items.try_iter().ok()).into_iter().flatten() {
-                spend_work(length)?;
-                spend_on_nested_value(&item)?;
+                count_render_work(length)?;
+                count_nested_value_work(&item)?;
             }
             Ok(())
         }
         "replace" => {
             let part = |at: usize| args.get(at).and_then(Value::as_str).unwrap_or_default();
-            spend_replacement_work(text, part(0), part(1))
+            count_text_replacement_work(text, part(0), part(1))
         }
         "center" | "ljust" | "rjust" | "zfill" => {
             let width = args.first().and_then(Value::as_usize).unwrap_or(0);
-            spend_work(length.saturating_add(width as u64))
+            count_render_work(length.saturating_add(width as u64))
         }
         "format" => spend_formatting(text, args, '{'),
-        _ => spend_work(length.saturating_mul(3)),
+        _ => count_render_work(length.saturating_mul(3)),
     }
 }
 
@@ -247,10 +249,10 @@ pub(super) fn spend_string_method_work(
 ///
 /// # Errors
 /// Those of [`spend_work`].
-pub(super) fn spend_replacement_work(text: &str, old: &str, new: &str) -> Result<(), Error> {
+pub(super) fn count_text_replacement_work(text: &str, old: &str, new: &str) -> Result<(), Error> {
     let places = text.matches(old).count() as u64;
     let grown = places.saturating_mul(new.len() as u64);
-    spend_work(grown.saturating_add(text.len() as u64))
+    count_render_work(grown.saturating_add(text.len() as u64))
 }
 
 /// Counts the work of formatting by a format string whose fields begin with `open`.
@@ -278,26 +280,26 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
     }
     let largest = args.iter().map(value_size_bytes).max().unwrap_or(0);
     for arg in args.iter().filter(|arg| arg.as_str().is_none()) {
-        spend_on_nested_value(arg)?;
+        count_nested_value_work(arg)?;
     }
     let fields = specs().count() as u64;
     let each = largest.saturating_mul(3).saturating_add(widest as u64);
-    spend_work(fields.saturating_mul(each).saturating_add(text.len() as u64))
+    count_render_work(fields.saturating_mul(each).saturating_add(text.len() as u64))
 }
 
 pub(super) fn add_work_counting_filters(env: &mut Environment<'_>) {
     env.set_recursion_limit(MAX_TEMPLATE_CALL_DEPTH);
-    env.add_filter(COUNT_PART_FILTER, |value: Value| {
-        spend_work(value_size_bytes(&value)).map(|()| value)
+    env.add_filter(COUNT_EXPRESSION_WORK_FILTER, |value: Value| {
+        count_render_work(value_size_bytes(&value)).map(|()| value)
     });
-    env.add_filter(COUNT_STORED_FILTER, |value: Value| {
-        spend_on_nested_value(&value).map(|()| value)
+    env.add_filter(COUNT_NESTED_VALUE_WORK_FILTER, |value: Value| {
+        count_nested_value_work(&value).map(|()| value)
     });
-    env.add_filter(COUNT_LOOP_FILTER, |value: Value, body: u64| {
+    env.add_filter(COUNT_LOOP_WORK_FILTER, |value: Value, body: u64| {
         let rounds = value.len().unwrap_or(0) as u64;
         // `len` counts the characters of a text.
-        spend_work(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
-        spend_work(rounds.saturating_mul(body)).map(|()| value)
+        count_render_work(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
+        count_render_work(rounds.saturating_mul(body)).map(|()| value)
     });
     macro_rules! count {
         ($($name:ident $(as $alias:literal)? costs $factor:expr;)*) => {
@@ -334,10 +336,10 @@ pub(super) fn add_work_counting_filters(env: &mut Environment<'_>) {
         sum costs 1;
     }
     env.add_test("lower", |text: &str| {
-        spend_work(4 * text.len() as u64).map(|()| text.chars().all(char::is_lowercase))
+        count_render_work(4 * text.len() as u64).map(|()| text.chars().all(char::is_lowercase))
     });
     env.add_test("upper", |text: &str| {
-        spend_work(4 * text.len() as u64).map(|()| text.chars().all(char::is_uppercase))
+        count_render_work(4 * text.len() as u64).map(|()| text.chars().all(char::is_uppercase))
     });
     env.add_filter("minijinja_format", minijinja::filters::format);
     env.add_filter("format", |state: &State<'_, '_>, args: Rest<Value>| {
@@ -368,7 +370,7 @@ fn replace_by_counting_filter<F, Rv, Args>(
             let counts = counts.fold(0u64, u64::saturating_add);
             // Applying a filter costs at least as much as reading some text.
             let work = value_size_bytes(value).saturating_mul(factor).max(ELEMENT_WORK_BYTES);
-            spend_work(work.saturating_add(counts.saturating_mul(ELEMENT_WORK_BYTES)))?;
+            count_render_work(work.saturating_add(counts.saturating_mul(ELEMENT_WORK_BYTES)))?;
         }
         state.apply_filter(&hidden, &args)
     });

@@ -6,11 +6,11 @@
 //!
 //! **Source:** `vllm/renderers/hf.py`, `_detect_content_format`.
 
-use super::lexer::{JinjaTag, JinjaToken, JinjaTokenKind, lex_tags};
+use super::lexer::{JinjaTag, JinjaToken, JinjaTokenKind, lex_jinja_tags};
 
 /// Format of message content that a chat template expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ContentFormat {
+pub enum ChatTemplateContentFormat {
     /// The template expects message content as one string; the parts of a content list are joined
     /// by newlines.
     #[default]
@@ -19,11 +19,11 @@ pub enum ContentFormat {
     Openai,
 }
 
-impl ContentFormat {
+impl ChatTemplateContentFormat {
     /// Returns the content format that `template` expects; `String` if it cannot be determined.
     pub(super) fn detect_in_template(template: &str) -> Self {
-        let found =
-            lex_tags(template).and_then(|tags| TemplateStatements::parse(&tags).iterates_content());
+        let found = lex_jinja_tags(template)
+            .and_then(|tags| TemplateStatements::parse(&tags).iterates_content());
         if found == Some(true) { Self::Openai } else { Self::String }
     }
 }
@@ -108,7 +108,9 @@ impl<'t> AttributePath<'t> {
                     access.whole = false;
                     after_arguments(rest)?
                 }
-                [is, name, rest @ ..] if is.is_named("is") && !name.is_named("not") => {
+                [is, name, rest @ ..]
+                    if is.is_identifier_named("is") && !name.is_identifier_named("not") =>
+                {
                     access.whole = false;
                     after_arguments(rest)?
                 }
@@ -147,9 +149,13 @@ impl<'t> TemplateStatements<'t> {
             let mut tokens = tag.tokens.as_slice();
             if tag.is_statement() {
                 match tokens {
-                    [word, rest @ ..] if word.is_named("set") => template.add_assignment(rest),
-                    [word, rest @ ..] if word.is_named("for") => template.add_loop(rest, &within),
-                    [word, name, rest @ ..] if word.is_named("macro") => {
+                    [word, rest @ ..] if word.is_identifier_named("set") => {
+                        template.add_assignment(rest)
+                    }
+                    [word, rest @ ..] if word.is_identifier_named("for") => {
+                        template.add_loop(rest, &within)
+                    }
+                    [word, name, rest @ ..] if word.is_identifier_named("macro") => {
                         within.push(template.macros.len());
                         let parameters = parse_call_arguments(rest)
                             .iter()
@@ -161,7 +167,7 @@ impl<'t> TemplateStatements<'t> {
                         // A macro definition is not a call.
                         tokens = &[];
                     }
-                    [word, ..] if word.is_named("endmacro") => {
+                    [word, ..] if word.is_identifier_named("endmacro") => {
                         within.pop();
                     }
                     _ => {}
@@ -188,7 +194,9 @@ impl<'t> TemplateStatements<'t> {
             _ => return,
         };
         let namespace = match value {
-            [name, rest @ ..] if name.is_named("namespace") => parse_call_arguments(rest),
+            [name, rest @ ..] if name.is_identifier_named("namespace") => {
+                parse_call_arguments(rest)
+            }
             _ => Vec::new(),
         };
         self.assignments.push(SetStatement {
@@ -199,7 +207,7 @@ impl<'t> TemplateStatements<'t> {
     }
 
     fn add_loop(&mut self, tokens: &'t [JinjaToken<'t>], within: &[usize]) {
-        let Some(word) = tokens.iter().position(|token| token.is_named("in")) else {
+        let Some(word) = tokens.iter().position(|token| token.is_identifier_named("in")) else {
             return;
         };
         let iter = &tokens[word + 1..];
@@ -208,7 +216,8 @@ impl<'t> TemplateStatements<'t> {
             .iter()
             .position(|token| {
                 depth = bracket_depth_after(depth, token);
-                depth == 0 && (token.is_named("if") || token.is_named("recursive"))
+                depth == 0
+                    && (token.is_identifier_named("if") || token.is_identifier_named("recursive"))
             })
             .unwrap_or(iter.len());
         let item = match &tokens[..word] {
@@ -388,7 +397,7 @@ mod tests {
     use super::*;
 
     fn detect(template: &str) -> bool {
-        ContentFormat::detect_in_template(template) == ContentFormat::Openai
+        ChatTemplateContentFormat::detect_in_template(template) == ChatTemplateContentFormat::Openai
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 /// Error of rendering a conversation to a prompt, to be returned to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
+pub enum ChatTemplateError {
     /// The chat template raised an exception (`raise_exception`, message unchanged), failed, or
     /// does not compile.
     #[error("{0}")]
@@ -19,9 +19,9 @@ pub enum TemplateError {
     },
 }
 
-impl TemplateError {
+impl ChatTemplateError {
     /// Returns the name of the invalid request field, if there is one.
-    pub fn invalid_parameter_name(&self) -> Option<&'static str> {
+    pub fn invalid_request_field_name(&self) -> Option<&'static str> {
         match self {
             Self::Message { parameter, .. } => Some(parameter),
             Self::Rejected(_) => None,

@@ -6,25 +6,25 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use time::OffsetDateTime;
 use vllm_sim_python::is_python_whitespace;
 
-use super::args::FilterArgs;
+use super::args::TemplateFilterArgs;
 use super::bounds;
 use super::json::tojson_filter;
 use super::methods::{self, python_splitlines};
-use super::python::{python_list, python_pair, python_str_of};
+use super::python::{python_list, python_str_of, python_tuple_pair};
 use super::strftime::strftime;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct RaisedException(pub(super) String);
+pub(super) struct TemplateException(pub(super) String);
 
-pub(super) type LocalClock = fn() -> OffsetDateTime;
+pub(super) type LocalTimeFn = fn() -> OffsetDateTime;
 
 /// Returns the local time, or UTC if the time zone is unknown.
 pub(super) fn local_time() -> OffsetDateTime {
     OffsetDateTime::now_local().unwrap_or_else(|_| OffsetDateTime::now_utc())
 }
 
-pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalClock) {
+pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalTimeFn) {
     bounds::add_work_counting_filters(env);
     env.set_unknown_method_callback(methods::call_python_method);
     env.add_filter("tojson", tojson_filter);
@@ -43,7 +43,7 @@ pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalClock) {
     env.add_filter("indent", indent_filter);
     env.add_filter("wordcount", |value: &Value| -> Result<usize, Error> {
         let text = text_of(value)?;
-        bounds::spend_work(4 * text.len() as u64)?;
+        bounds::count_render_work(4 * text.len() as u64)?;
         let words =
             text.split(|c: char| c != '_' && !c.is_alphanumeric()).filter(|w| !w.is_empty());
         Ok(words.count())
@@ -55,7 +55,7 @@ pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalClock) {
     env.add_filter("filesizeformat", minijinja_contrib::filters::filesizeformat);
     env.add_filter("striptags", |value: &Value| -> Result<String, Error> {
         let text = text_of(value)?;
-        bounds::spend_work(16 * text.len() as u64)?;
+        bounds::count_render_work(16 * text.len() as u64)?;
         Ok(minijinja_contrib::filters::striptags(text))
     });
     env.add_filter("truncate", truncate_filter);
@@ -85,15 +85,15 @@ pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalClock) {
     env.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
         let message = python_str_of(message);
         Err(Error::new(ErrorKind::InvalidOperation, message.clone())
-            .with_source(RaisedException(message)))
+            .with_source(TemplateException(message)))
     });
     env.add_function("strftime_now", move |format: &str| {
-        bounds::spend_work(16 * format.len() as u64).map(|()| strftime(clock(), format))
+        bounds::count_render_work(16 * format.len() as u64).map(|()| strftime(clock(), format))
     });
 }
 
 fn text_of(value: &Value) -> Result<String, Error> {
-    bounds::spend_on_nested_value(value)?;
+    bounds::count_nested_value_work(value)?;
     Ok(python_str_of(value))
 }
 
@@ -101,14 +101,14 @@ fn trim_filter(value: &Value, chars: Option<&str>) -> Result<String, Error> {
     // Each character is searched for in `chars`.
     let each = chars.map_or(1, |chars| 1 + chars.len() as u64);
     let text = text_of(value)?;
-    bounds::spend_work(each.saturating_mul(text.len() as u64))?;
+    bounds::count_render_work(each.saturating_mul(text.len() as u64))?;
     let cut = text
         .trim_matches(|c| chars.map_or_else(|| is_python_whitespace(c), |chars| chars.contains(c)));
     Ok(cut.to_owned())
 }
 
 fn join_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let args = FilterArgs::new(&args)?;
+    let args = TemplateFilterArgs::new(&args)?;
     let separator =
         args.get(0, "d")?.map(|separator| python_str_of(&separator)).unwrap_or_default();
     let attribute = args.get(1, "attribute")?.map(|attribute| python_str_of(&attribute));
@@ -121,7 +121,7 @@ fn join_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
                 None => item,
             };
             bounds::spend_element_work()?;
-            bounds::spend_work(separator.len() as u64)?;
+            bounds::count_render_work(separator.len() as u64)?;
             parts.push(text_of(&item)?);
         }
     }
@@ -138,12 +138,12 @@ fn attribute_at_path(value: &Value, path: &str) -> Result<Value, Error> {
 
 fn length_filter(value: &Value) -> Result<usize, Error> {
     // Counting the characters of a text is cheap.
-    bounds::spend_work(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
+    bounds::count_render_work(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
     match value.len() {
         Some(length) => Ok(length),
         None if value.is_undefined() => Ok(0),
         None if value.kind() == ValueKind::Iterable => {
-            bounds::spend_on_nested_value(value)?;
+            bounds::count_nested_value_work(value)?;
             Ok(value.try_iter()?.count())
         }
         None => Err(invalid_operation(format!("object of type '{}' has no len()", value.kind()))),
@@ -151,19 +151,21 @@ fn length_filter(value: &Value) -> Result<usize, Error> {
 }
 
 fn items_filter(value: &Value) -> Result<Value, Error> {
-    bounds::spend_on_value(value)?;
+    bounds::count_value_work(value)?;
     if value.is_undefined() {
         return Ok(python_list(Vec::new()));
     }
     let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     match object.and_then(|object| object.try_iter_pairs()) {
-        Some(pairs) => Ok(python_list(pairs.map(|(key, value)| python_pair(key, value)).collect())),
+        Some(pairs) => {
+            Ok(python_list(pairs.map(|(key, value)| python_tuple_pair(key, value)).collect()))
+        }
         None => Err(invalid_operation("Can only get item pairs from a mapping.")),
     }
 }
 
 fn replace_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let args = FilterArgs::new(&args)?;
+    let args = TemplateFilterArgs::new(&args)?;
     let missing = || invalid_operation("replace needs an old and a new text");
     let (old, new) = (args.get(0, "old")?, args.get(1, "new")?);
     let (old, new) =
@@ -171,7 +173,7 @@ fn replace_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let count = args.int_arg(2, "count")?.and_then(|count| usize::try_from(count).ok());
     args.reject_unknown_args()?;
     let text = text_of(value)?;
-    bounds::spend_replacement_work(&text, &old, &new)?;
+    bounds::count_text_replacement_work(&text, &old, &new)?;
     Ok(match count {
         Some(count) => text.replacen(&old, &new, count),
         None => text.replace(&old, &new),
@@ -182,7 +184,7 @@ fn replace_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
 ///
 /// **Source:** `jinja2/filters.py`, `do_truncate`.
 fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let args = FilterArgs::new(&args)?;
+    let args = TemplateFilterArgs::new(&args)?;
     let size = |n: Option<i64>, default| n.map_or(default, |n| usize::try_from(n).unwrap_or(0));
     let length = size(args.int_arg(0, "length")?, 255);
     let kill_words = args.flag_arg(1, "killwords")?;
@@ -190,7 +192,7 @@ fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let leeway = size(args.int_arg(3, "leeway")?, 5);
     args.reject_unknown_args()?;
     let text = text_of(value)?;
-    bounds::spend_work(text.len() as u64)?;
+    bounds::count_render_work(text.len() as u64)?;
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text);
     }
@@ -203,12 +205,12 @@ fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
 }
 
 fn dictsort_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let args = FilterArgs::new(&args)?;
+    let args = TemplateFilterArgs::new(&args)?;
     let case_sensitive = args.flag_arg(0, "case_sensitive")?;
     let by_value = args.get(1, "by")?.is_some_and(|by| by.as_str() == Some("value"));
     let reverse = args.flag_arg(2, "reverse")?;
     args.reject_unknown_args()?;
-    bounds::spend_on_nested_value(value)?;
+    bounds::count_nested_value_work(value)?;
     let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     let Some(pairs) = object.and_then(|object| object.try_iter_pairs()) else {
         return Err(invalid_operation("Can only sort a mapping."));
@@ -224,7 +226,7 @@ fn dictsort_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     if reverse {
         pairs.reverse();
     }
-    Ok(python_list(pairs.into_iter().map(|(key, value)| python_pair(key, value)).collect()))
+    Ok(python_list(pairs.into_iter().map(|(key, value)| python_tuple_pair(key, value)).collect()))
 }
 
 fn first_filter(value: &Value) -> Result<Value, Error> {
@@ -261,8 +263,8 @@ fn parse_python_number(value: &Value) -> Option<f64> {
 
 #[expect(clippy::cast_possible_truncation, reason = "as Python's int(), within i64")]
 fn int_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    bounds::spend_on_value(value)?;
-    let args = FilterArgs::new(&args)?;
+    bounds::count_value_work(value)?;
+    let args = TemplateFilterArgs::new(&args)?;
     let default = args.get(0, "default")?.unwrap_or(Value::from(0));
     let base = args.int_arg(1, "base")?.and_then(|base| u32::try_from(base).ok());
     args.reject_unknown_args()?;
@@ -289,13 +291,13 @@ fn int_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
 }
 
 fn float_filter(value: &Value, default: Option<Value>) -> Result<Value, Error> {
-    bounds::spend_on_value(value)?;
+    bounds::count_value_work(value)?;
     let number = parse_python_number(value).map(Value::from).or(default);
     Ok(number.unwrap_or(Value::from(0.0)))
 }
 
 fn round_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let args = FilterArgs::new(&args)?;
+    let args = TemplateFilterArgs::new(&args)?;
     let precision = args.int_arg(0, "precision")?.unwrap_or(0).clamp(-300, 300);
     let precision = i32::try_from(precision).unwrap_or(0);
     let method =
@@ -323,7 +325,7 @@ fn round_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
 ///
 /// **Source:** `jinja2/filters.py`, `do_indent`.
 fn indent_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let args = FilterArgs::new(&args)?;
+    let args = TemplateFilterArgs::new(&args)?;
     let width = args.get(0, "width")?.unwrap_or(Value::from(4));
     let (first, blank) = (args.flag_arg(1, "first")?, args.flag_arg(2, "blank")?);
     args.reject_unknown_args()?;
@@ -332,7 +334,7 @@ fn indent_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
         None => " ".repeat(usize::try_from(i64::try_from(width)?).unwrap_or(0).min(1 << 16)),
     };
     let text = text_of(value)? + "\n";
-    bounds::spend_work((python_splitlines(&text).count() * margin.len()) as u64)?;
+    bounds::count_render_work((python_splitlines(&text).count() * margin.len()) as u64)?;
     let mut out = if first { margin.clone() } else { String::new() };
     for (index, (line, _)) in python_splitlines(&text).enumerate() {
         if index > 0 {

@@ -8,7 +8,9 @@ use serde_json::{Map, Value as Json};
 use time::macros::datetime;
 
 use super::templates::CompiledTemplate;
-use super::{ChatInput, ChatMessage, ChatTemplates, ContentFormat, TemplateError};
+use super::{
+    ChatMessage, ChatTemplateContentFormat, ChatTemplateError, ChatTemplateInput, ChatTemplates,
+};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/templates");
 
@@ -26,17 +28,17 @@ impl GoldenCase {
         }
     }
 
-    pub(crate) fn input(&self) -> ChatInput<'_> {
+    pub(crate) fn input(&self) -> ChatTemplateInput<'_> {
         let list = |name: &str| self.case.get(name).and_then(Json::as_array).map(Vec::as_slice);
         let flag = |name: &str| self.case.get(name).is_some_and(|flag| *flag == true);
-        ChatInput {
+        ChatTemplateInput {
             messages: &self.messages,
             tools: list("tools"),
             documents: self.case.get("documents"),
             add_generation_prompt: flag("add_generation_prompt"),
             continue_final_message: flag("continue_final_message"),
             kwargs: self.case.get("kwargs").and_then(Json::as_object),
-            ..ChatInput::default()
+            ..ChatTemplateInput::default()
         }
     }
 }
@@ -49,7 +51,7 @@ fn fixed_clock() -> time::OffsetDateTime {
     datetime!(2024-07-06 09:05:03 UTC)
 }
 
-fn result_difference(found: &Result<String, TemplateError>, expected: &Json) -> String {
+fn result_difference(found: &Result<String, ChatTemplateError>, expected: &Json) -> String {
     let (Ok(found), Some(text)) = (found, expected["text"].as_str()) else {
         return format!("{found:?}, expected {expected}").chars().take(400).collect();
     };
@@ -75,9 +77,9 @@ fn chat_templates_render_as_in_python() {
             }
         };
         let format = if expected["format"] == "openai" {
-            ContentFormat::Openai
+            ChatTemplateContentFormat::Openai
         } else {
-            ContentFormat::String
+            ChatTemplateContentFormat::String
         };
         assert_eq!(compiled.format, format, "{name}");
         for (case, expected) in expected["expected"].as_object().unwrap() {

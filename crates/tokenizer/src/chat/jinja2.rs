@@ -2,22 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use super::bounds::{COUNT_PART_FILTER, COUNT_STORED_FILTER};
-use super::lexer::{JinjaTag, JinjaToken, JinjaTokenKind, lex_tags};
+use super::bounds::{COUNT_EXPRESSION_WORK_FILTER, COUNT_NESTED_VALUE_WORK_FILTER};
+use super::lexer::{JinjaTag, JinjaToken, JinjaTokenKind, lex_jinja_tags};
 use super::work_filters;
 
-pub(super) const SLICE_METHOD: &str = "__slice__";
+pub(super) const TEMPLATE_SLICE_METHOD: &str = "__slice__";
 
 /// Name of the method that replaces template subscripts with an expensive lookup.
-pub(super) const ITEM_METHOD: &str = "__item__";
+pub(super) const TEMPLATE_SUBSCRIPT_METHOD: &str = "__item__";
 
 /// Converts a Jinja2 template to minijinja's syntax.
 ///
 /// * line ends become `\n`, as in Jinja2's lexer;
 /// * `{% generation %}` blocks, with which transformers marks generated text, become `{% with %}`
 ///   blocks, which also only open a scope;
-/// * slices become calls of [`SLICE_METHOD`], because minijinja's differ from Python's for negative steps;
-/// * subscripts other than plain strings and small numbers become calls of [`ITEM_METHOD`];
+/// * slices become calls of [`TEMPLATE_SLICE_METHOD`], because minijinja's differ from Python's for negative steps;
+/// * subscripts other than plain strings and small numbers become calls of [`TEMPLATE_SUBSCRIPT_METHOD`];
 /// * operands of `~` go through the `string` filter, because minijinja prints `none` and `true`;
 /// * escapes in string literals are converted to those that minijinja supports;
 /// * values that may grow go through filters that count them ([`super::bounds`]).
@@ -25,12 +25,12 @@ pub(super) const ITEM_METHOD: &str = "__item__";
 /// A malformed template is returned unchanged: minijinja reports the error.
 pub(super) fn rewrite_for_minijinja(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    let Some(tags) = lex_tags(&source) else {
+    let Some(tags) = lex_jinja_tags(&source) else {
         return source;
     };
     let mut out = String::with_capacity(source.len() + source.len() / 16);
     let mut copied = 0;
-    let mut counted = work_filters::work_filter_edits(&tags);
+    let mut counted = work_filters::work_counting_filter_edits(&tags);
     for (tag, counted) in tags.iter().zip(&mut counted) {
         for (span, text) in tag_edits(tag, std::mem::take(counted)) {
             out.push_str(&source[copied..span.start]);
@@ -52,13 +52,15 @@ fn tag_edits(tag: &JinjaTag<'_>, counted: Vec<TextEdit>) -> Vec<TextEdit> {
         match slices[index] {
             SliceToken::Open { empty } => {
                 let first = if empty { "none" } else { "" };
-                edits.push((token.span.clone(), format!(".{SLICE_METHOD}({first}")));
+                edits.push((token.span.clone(), format!(".{TEMPLATE_SLICE_METHOD}({first}")));
             }
             SliceToken::Colon { empty } => {
                 let next = if empty { ", none" } else { ", " };
                 edits.push((token.span.clone(), next.to_owned()));
             }
-            SliceToken::Subscript => edits.push((token.span.clone(), format!(".{ITEM_METHOD}("))),
+            SliceToken::Subscript => {
+                edits.push((token.span.clone(), format!(".{TEMPLATE_SUBSCRIPT_METHOD}(")))
+            }
             SliceToken::Close => edits.push((token.span.clone(), ")".to_owned())),
             SliceToken::None if token.kind == JinjaTokenKind::Str && token.text.contains('\\') => {
                 edits.push((token.span.clone(), minijinja_string_literal(token.text)));
@@ -76,11 +78,11 @@ fn tag_edits(tag: &JinjaTag<'_>, counted: Vec<TextEdit>) -> Vec<TextEdit> {
     }
     // Operators that bind tighter get the inner brackets.
     for (operands, filter) in [
-        (multiplication_operands(tag), COUNT_PART_FILTER),
+        (multiplication_operands(tag), COUNT_EXPRESSION_WORK_FILTER),
         (tilde_operands(tag), "string"),
-        (plus_operands(tag), COUNT_PART_FILTER),
-        (comparison_operands(tag), COUNT_STORED_FILTER),
-        (hashed_key_operands(tag), COUNT_STORED_FILTER),
+        (plus_operands(tag), COUNT_EXPRESSION_WORK_FILTER),
+        (comparison_operands(tag), COUNT_NESTED_VALUE_WORK_FILTER),
+        (hashed_key_operands(tag), COUNT_NESTED_VALUE_WORK_FILTER),
     ] {
         for operand in operands {
             edits.extend(enclose_with_filter(&tag.tokens[operand.start..operand.end], filter));
@@ -126,7 +128,7 @@ fn plus_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
 fn comparison_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
     const COMPARISON_SIGNS: [&str; 6] = ["==", "!=", "<", ">", "<=", ">="];
     let tokens = &tag.tokens;
-    let named = |index: usize, name: &str| tokens[index].is_named(name);
+    let named = |index: usize, name: &str| tokens[index].is_identifier_named(name);
     let ends = |index: usize| {
         let signs = ["~", "-", "+"];
         ends_operand(tokens, index) && !signs.contains(&tokens[index].text)
@@ -139,7 +141,8 @@ fn comparison_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
             token.kind == JinjaTokenKind::Str || ["[", "]", "(", ")", ","].contains(&token.text)
         })
     };
-    let mut loops = tag.is_statement() && tokens.first().is_some_and(|word| word.is_named("for"));
+    let mut loops =
+        tag.is_statement() && tokens.first().is_some_and(|word| word.is_identifier_named("for"));
     let mut operands = BTreeSet::new();
     for (at, token) in tokens.iter().enumerate().skip(1) {
         if named(at, "in") && std::mem::take(&mut loops) {
@@ -281,8 +284,8 @@ fn ends_operand(tokens: &[JinjaToken<'_>], index: usize) -> bool {
         // Except for the words of a test, `x is not in y`.
         JinjaTokenKind::Name => {
             let tested = match &tokens[..index] {
-                [.., is, not] if not.is_named("not") => is.is_named("is"),
-                [.., is] => is.is_named("is"),
+                [.., is, not] if not.is_identifier_named("not") => is.is_identifier_named("is"),
+                [.., is] => is.is_identifier_named("is"),
                 [] => false,
             };
             OPERATOR_KEYWORDS.contains(&token.text) && !tested

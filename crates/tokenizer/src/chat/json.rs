@@ -6,7 +6,7 @@ use minijinja::value::{Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 use vllm_sim_python::json;
 
-use super::args::FilterArgs;
+use super::args::TemplateFilterArgs;
 use super::bounds;
 
 /// Maximum nesting depth of a value for `tojson`; JSON from requests is limited to less.
@@ -26,8 +26,8 @@ struct JsonStyle {
 /// Implements the template filter `tojson(ensure_ascii=False, indent=None, separators=None,
 /// sort_keys=False)`.
 pub(super) fn tojson_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    bounds::spend_on_nested_value(value)?;
-    let args = FilterArgs::new(&args)?;
+    bounds::count_nested_value_work(value)?;
+    let args = TemplateFilterArgs::new(&args)?;
     let style = JsonStyle::from_args(&args)?;
     args.reject_unknown_args()?;
     let mut out = String::new();
@@ -36,7 +36,7 @@ pub(super) fn tojson_filter(value: &Value, args: Rest<Value>) -> Result<String, 
 }
 
 impl JsonStyle {
-    fn from_args(args: &FilterArgs<'_>) -> Result<Self, Error> {
+    fn from_args(args: &TemplateFilterArgs<'_>) -> Result<Self, Error> {
         let ascii = args.flag_arg(0, "ensure_ascii")?;
         let (indent, separators) = (args.get(1, "indent")?, args.get(2, "separators")?);
         let sort_keys = args.flag_arg(3, "sort_keys")?;
@@ -160,9 +160,9 @@ impl JsonStyle {
     fn write_string(&self, out: &mut String, text: &str) {
         out.push('"');
         if self.ascii {
-            json::push_escaped_ascii(out, text);
+            json::push_json_escaped_ascii(out, text);
         } else {
-            json::push_escaped_unicode(out, text);
+            json::push_json_escaped_unicode(out, text);
         }
         out.push('"');
     }

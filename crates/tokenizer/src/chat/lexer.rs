@@ -18,7 +18,7 @@ pub(super) struct JinjaToken<'s> {
 }
 
 impl JinjaToken<'_> {
-    pub(super) fn is_named(&self, name: &str) -> bool {
+    pub(super) fn is_identifier_named(&self, name: &str) -> bool {
         self.kind == JinjaTokenKind::Name && self.text == name
     }
 
@@ -47,7 +47,7 @@ impl JinjaTag<'_> {
 }
 
 /// Returns the tags of a Jinja template in order; `None` if the template is malformed.
-pub(super) fn lex_tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
+pub(super) fn lex_jinja_tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
     let mut tags = Vec::new();
     let mut at = 0;
     while let Some(open) = source[at..].find('{') {
@@ -186,7 +186,7 @@ mod tests {
     fn lexer_skips_text_comments_and_raw_blocks() {
         let source = "a { {# {{ x }} #}{%- if a['}}'] == {'b': {}} -%}{% raw %}{{ y }}{%- endraw %}\
                       {{+ 1.5e3 ~ z[0][1:] }}";
-        let tags = lex_tags(source).unwrap();
+        let tags = lex_jinja_tags(source).unwrap();
         let texts: Vec<Vec<&str>> =
             tags.iter().map(|tag| tag.tokens.iter().map(|token| token.text).collect()).collect();
         assert_eq!(
@@ -202,9 +202,9 @@ mod tests {
     #[test]
     fn broken_templates_have_no_tags() {
         for source in ["{{ 'a", "{% if", "{# x", "{% raw %}{{", "{{ ) }}", "{{ ", "{{ a\u{0}"] {
-            assert!(lex_tags(source).is_none(), "{source:?}");
+            assert!(lex_jinja_tags(source).is_none(), "{source:?}");
         }
-        assert!(lex_tags("").unwrap().is_empty());
-        assert!(lex_tags("{").unwrap().is_empty());
+        assert!(lex_jinja_tags("").unwrap().is_empty());
+        assert!(lex_jinja_tags("{").unwrap().is_empty());
     }
 }

@@ -11,10 +11,10 @@ use std::borrow::Cow;
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
 
-use super::content_format::ContentFormat;
-use super::error::TemplateError;
-use super::part::{MessagePart, invalid_message_error};
-use super::python::{PythonFields, python_dict, python_list, value_from_json};
+use super::content_format::ChatTemplateContentFormat;
+use super::error::ChatTemplateError;
+use super::part::{MessageContentPart, invalid_message_error};
+use super::python::{PythonDictFields, python_dict, python_list, value_from_json};
 use vllm_sim_python::{PythonValue, loads};
 
 /// Message of a conversation: JSON as sent by the client, or already parsed.
@@ -39,7 +39,7 @@ enum MessageContent {
     /// Message content as one text, whatever format the template expects.
     Text(String),
     /// Message content as parts, joined to one text for a template that expects text.
-    Parts(Vec<MessagePart>),
+    Parts(Vec<MessageContentPart>),
 }
 
 impl From<Json> for ChatMessage {
@@ -49,7 +49,9 @@ impl From<Json> for ChatMessage {
 }
 
 impl ChatMessage {
-    pub(super) fn to_template_message(&self) -> Result<Cow<'_, TemplateMessage>, TemplateError> {
+    pub(super) fn to_template_message(
+        &self,
+    ) -> Result<Cow<'_, TemplateMessage>, ChatTemplateError> {
         match self {
             Self::Sent(message) => TemplateMessage::parse_message(message).map(Cow::Owned),
             Self::Read(message) => Ok(Cow::Borrowed(message)),
@@ -59,8 +61,8 @@ impl ChatMessage {
 
 impl TemplateMessage {
     /// Creates a message whose content parts are these texts.
-    pub fn from_texts(role: &'static str, texts: &[String]) -> Self {
-        let parts = texts.iter().filter_map(|text| MessagePart::from_text(role, text));
+    pub fn from_text_parts(role: &'static str, texts: &[String]) -> Self {
+        let parts = texts.iter().filter_map(|text| MessageContentPart::from_text(role, text));
         Self {
             role: Cow::Borrowed(role),
             content: MessageContent::Parts(parts.collect()),
@@ -70,7 +72,7 @@ impl TemplateMessage {
 
     /// Creates a message with these content parts; the arguments of its tool calls are not parsed
     /// yet.
-    pub fn new(message: &Map<String, Json>, parts: Vec<MessagePart>) -> Self {
+    pub fn new(message: &Map<String, Json>, parts: Vec<MessageContentPart>) -> Self {
         let given = |name: &str| message.get(name).filter(|value| !value.is_null());
         let role = message.get("role").and_then(Json::as_str);
         let role = role.unwrap_or_default().to_owned();
@@ -110,14 +112,14 @@ impl TemplateMessage {
     /// **Source:** `_postprocess_messages`.
     ///
     /// # Errors
-    /// [`TemplateError::Message`] if a tool call is not of type `function`.
-    pub fn parse_tool_call_arguments(&mut self) -> Result<(), TemplateError> {
+    /// [`ChatTemplateError::Message`] if a tool call is not of type `function`.
+    pub fn parse_tool_call_arguments(&mut self) -> Result<(), ChatTemplateError> {
         let calls = self.rest.iter_mut().find(|(name, _)| *name == "tool_calls");
         let calls = calls.and_then(|(_, calls)| calls.as_array_mut());
         calls.into_iter().flatten().try_for_each(parse_tool_call_arguments)
     }
 
-    fn parse_message(message: &Json) -> Result<Self, TemplateError> {
+    fn parse_message(message: &Json) -> Result<Self, ChatTemplateError> {
         let Some(message) = message.as_object() else {
             return Err(invalid_message_error("messages", "each message must be an object."));
         };
@@ -130,8 +132,8 @@ impl TemplateMessage {
         };
         let mut read = Vec::with_capacity(parts.len());
         for part in parts {
-            let part = MessagePart::parse_part(role, part)?;
-            if part.as_ref().and_then(MessagePart::modality_name) == Some("prompt_embeds") {
+            let part = MessageContentPart::parse_content_part(role, part)?;
+            if part.as_ref().and_then(MessageContentPart::modality_name) == Some("prompt_embeds") {
                 let message = "prompt_embeds content parts are not supported.";
                 return Err(invalid_message_error("messages", message));
             }
@@ -142,19 +144,19 @@ impl TemplateMessage {
         Ok(read)
     }
 
-    pub(super) fn extra_field(&self, name: &str) -> Option<&Json> {
+    pub(super) fn extra_message_field(&self, name: &str) -> Option<&Json> {
         let found = self.rest.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| value)
     }
 
     /// Returns whether the message's content is one text in this format; a tool message of text
     /// parts always is.
-    fn is_single_text(&self, format: ContentFormat) -> bool {
+    fn is_single_text(&self, format: ChatTemplateContentFormat) -> bool {
         match &self.content {
             MessageContent::Text(_) => true,
             MessageContent::Parts(parts) => match format {
-                ContentFormat::String => true,
-                ContentFormat::Openai => {
+                ChatTemplateContentFormat::String => true,
+                ChatTemplateContentFormat::Openai => {
                     self.role == "tool" && parts.iter().all(|part| part.text_content().is_some())
                 }
             },
@@ -162,15 +164,17 @@ impl TemplateMessage {
     }
 
     /// Returns the texts of the message's content, joined by newlines.
-    pub(super) fn content_text(&self, format: ContentFormat) -> Cow<'_, str> {
+    pub(super) fn content_as_text(&self, format: ChatTemplateContentFormat) -> Cow<'_, str> {
         let parts = match &self.content {
             MessageContent::Text(text) => return Cow::Borrowed(text),
             MessageContent::Parts(parts) => parts.iter(),
         };
         let mut lines: Vec<Cow<'_, str>> = match format {
-            ContentFormat::String => parts.filter_map(MessagePart::to_plain_text).collect(),
-            ContentFormat::Openai => {
-                let texts = parts.filter_map(MessagePart::text_content);
+            ChatTemplateContentFormat::String => {
+                parts.filter_map(MessageContentPart::to_plain_text).collect()
+            }
+            ChatTemplateContentFormat::Openai => {
+                let texts = parts.filter_map(MessageContentPart::text_content);
                 texts.map(Cow::Borrowed).collect()
             }
         };
@@ -181,36 +185,36 @@ impl TemplateMessage {
     }
 
     /// Appends `tail` to the last text of the message; returns that text before the change.
-    pub(super) fn append_to_last_text(
+    pub(super) fn append_to_last_text_part(
         &mut self,
         tail: &str,
-        format: ContentFormat,
+        format: ChatTemplateContentFormat,
     ) -> Option<String> {
         if self.is_single_text(format) {
-            let text = self.content_text(format).into_owned();
+            let text = self.content_as_text(format).into_owned();
             self.content = MessageContent::Text(format!("{text}{tail}"));
             return Some(text);
         }
         let MessageContent::Parts(parts) = &mut self.content else {
             return None;
         };
-        let text = parts.iter_mut().rev().find_map(MessagePart::text_content_mut)?;
+        let text = parts.iter_mut().rev().find_map(MessageContentPart::text_content_mut)?;
         let before = text.clone();
         text.push_str(tail);
         Some(before)
     }
 
-    pub(super) fn to_template_value(&self, format: ContentFormat) -> Value {
-        let mut members = PythonFields::default();
-        if let Some(reasoning) = self.extra_field("reasoning_content") {
+    pub(super) fn to_template_value(&self, format: ChatTemplateContentFormat) -> Value {
+        let mut members = PythonDictFields::default();
+        if let Some(reasoning) = self.extra_message_field("reasoning_content") {
             members.insert(Cow::Borrowed("thinking"), value_from_json(reasoning));
         }
         members.insert(Cow::Borrowed("role"), Value::from(&*self.role));
         let content = match &self.content {
             MessageContent::Parts(parts) if !self.is_single_text(format) => {
-                python_list(parts.iter().map(MessagePart::to_template_value).collect())
+                python_list(parts.iter().map(MessageContentPart::to_template_value).collect())
             }
-            _ => Value::from(&*self.content_text(format)),
+            _ => Value::from(&*self.content_as_text(format)),
         };
         members.insert(Cow::Borrowed("content"), content);
         let rest = self.rest.iter();
@@ -219,7 +223,7 @@ impl TemplateMessage {
     }
 }
 
-fn parse_tool_call_arguments(call: &mut Json) -> Result<(), TemplateError> {
+fn parse_tool_call_arguments(call: &mut Json) -> Result<(), ChatTemplateError> {
     let Some(call) = call.as_object_mut() else {
         return Err(invalid_message_error(
             "tool_calls",
@@ -247,7 +251,7 @@ fn parse_tool_call_arguments(call: &mut Json) -> Result<(), TemplateError> {
 /// for templates without the developer role.
 pub(super) fn developer_messages_to_system(
     mut messages: Vec<Cow<'_, TemplateMessage>>,
-    format: ContentFormat,
+    format: ChatTemplateContentFormat,
 ) -> Vec<Cow<'_, TemplateMessage>> {
     for message in &mut messages {
         if message.role == "developer" {
@@ -261,7 +265,7 @@ pub(super) fn developer_messages_to_system(
         return messages;
     }
     let (system, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
-    let texts = system.iter().map(|message| message.content_text(format));
+    let texts = system.iter().map(|message| message.content_as_text(format));
     let texts: Vec<Cow<'_, str>> = texts.filter(|text| !text.is_empty()).collect();
     let merged = TemplateMessage {
         role: Cow::Borrowed("system"),
@@ -275,7 +279,10 @@ pub(super) fn developer_messages_to_system(
 const TYPICAL_MESSAGE_BYTES: usize = 128;
 
 /// Formats each message of a conversation as `### ROLE: TEXT` and a newline.
-pub(super) fn flatten_messages(messages: &[ChatMessage], format: ContentFormat) -> String {
+pub(super) fn messages_to_plain_text(
+    messages: &[ChatMessage],
+    format: ChatTemplateContentFormat,
+) -> String {
     let mut out = String::with_capacity(messages.len() * TYPICAL_MESSAGE_BYTES);
     for message in messages {
         out.push_str("### ");
@@ -289,11 +296,15 @@ pub(super) fn flatten_messages(messages: &[ChatMessage], format: ContentFormat) 
     out
 }
 
-fn write_parsed_message(out: &mut String, message: &TemplateMessage, format: ContentFormat) {
-    let call = message.extra_field("tool_call_id").and_then(Json::as_str);
+fn write_parsed_message(
+    out: &mut String,
+    message: &TemplateMessage,
+    format: ChatTemplateContentFormat,
+) {
+    let call = message.extra_message_field("tool_call_id").and_then(Json::as_str);
     write_message_head(out, &message.role, call);
-    out.push_str(&message.content_text(format));
-    write_tool_calls(out, message.extra_field("tool_calls"));
+    out.push_str(&message.content_as_text(format));
+    write_tool_calls(out, message.extra_message_field("tool_calls"));
 }
 
 fn write_raw_message(out: &mut String, message: &Map<String, Json>) {
@@ -373,7 +384,7 @@ fn content_part_text(part: &Json) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ChatInput, ChatTemplates};
+    use super::super::{ChatTemplateInput, ChatTemplates};
     use super::*;
     use serde_json::json;
 
@@ -392,12 +403,12 @@ mod tests {
         .map(ChatMessage::from);
         let text = "### user: q1\n### assistant: [f({\"a\":1})][g({\"b\":2})]\n\
                     ### tool(c1): r\nimage: u\n### \n";
-        assert_eq!(flatten_messages(&messages, ContentFormat::String), text);
-        assert_eq!(flatten_messages(&[], ContentFormat::String), "");
-        let continued = ChatInput {
+        assert_eq!(messages_to_plain_text(&messages, ChatTemplateContentFormat::String), text);
+        assert_eq!(messages_to_plain_text(&[], ChatTemplateContentFormat::String), "");
+        let continued = ChatTemplateInput {
             messages: &messages[..1],
             continue_final_message: true,
-            ..ChatInput::default()
+            ..ChatTemplateInput::default()
         };
         let text = ChatTemplates::default().render_chat(&continued);
         assert_eq!(text.unwrap(), "### user: q1");

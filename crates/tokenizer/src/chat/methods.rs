@@ -4,10 +4,10 @@ use minijinja::value::{Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use vllm_sim_python::is_python_whitespace;
 
-use super::args::FilterArgs;
+use super::args::TemplateFilterArgs;
 use super::bounds;
-use super::jinja2::{ITEM_METHOD, SLICE_METHOD};
-use super::python::{python_list, python_pair, python_str_of};
+use super::jinja2::{TEMPLATE_SLICE_METHOD, TEMPLATE_SUBSCRIPT_METHOD};
+use super::python::{python_list, python_str_of, python_tuple_pair};
 
 /// Calls a Python method of a template value, `value.method(args)`.
 ///
@@ -19,18 +19,18 @@ pub(super) fn call_python_method(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
-    if method == SLICE_METHOD {
+    if method == TEMPLATE_SLICE_METHOD {
         return slice_method(value, args);
     }
-    if method == ITEM_METHOD {
+    if method == TEMPLATE_SUBSCRIPT_METHOD {
         return get_item_method(value, args);
     }
     // Search text and range.
-    args.iter().try_for_each(bounds::spend_on_value)?;
+    args.iter().try_for_each(bounds::count_value_work)?;
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
-            bounds::spend_string_method_work(text, method, args)?;
+            bounds::count_string_method_work(text, method, args)?;
             match call_str_method(text, method, args)? {
                 Some(answer) => Ok(answer),
                 None => {
@@ -40,12 +40,12 @@ pub(super) fn call_python_method(
         }
         ValueKind::Map => {
             if method != "get" {
-                bounds::spend_on_value(value)?;
+                bounds::count_value_work(value)?;
             }
             call_dict_method(value, method, args)
         }
         ValueKind::Seq | ValueKind::Iterable => {
-            bounds::spend_on_nested_value(value)?;
+            bounds::count_nested_value_work(value)?;
             call_list_method(value, method, args)
         }
         _ => Err(Error::from(ErrorKind::UnknownMethod)),
@@ -56,9 +56,9 @@ pub(super) fn call_python_method(
 /// one, and hashing of the whole key.
 fn get_item_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (key,): (&Value,) = from_args(args)?;
-    bounds::spend_on_value(key)?;
+    bounds::count_value_work(key)?;
     if let Some(text) = value.as_str() {
-        bounds::spend_work(text.len() as u64)?;
+        bounds::count_render_work(text.len() as u64)?;
     }
     value.get_item(key)
 }
@@ -70,7 +70,7 @@ fn call_str_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Va
         "rstrip" => strip_right(text, args)?.into(),
         "split" | "rsplit" => split_method(text, method, args)?,
         "splitlines" => {
-            let keep_ends = FilterArgs::new(args)?.flag_arg(0, "keepends")?;
+            let keep_ends = TemplateFilterArgs::new(args)?.flag_arg(0, "keepends")?;
             let shown = |(line, with_end)| Value::from(if keep_ends { with_end } else { line });
             python_list(python_splitlines(text).map(shown).collect())
         }
@@ -155,7 +155,7 @@ fn strip_predicate(args: &[Value]) -> Result<impl Fn(char) -> bool, Error> {
 
 fn split_method(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let from_right = method == "rsplit";
-    let args = FilterArgs::new(args)?;
+    let args = TemplateFilterArgs::new(args)?;
     let separator = args.get(0, "sep")?;
     let separator = separator.as_ref().map(|separator| match separator.as_str() {
         Some(separator) => Ok(separator),
@@ -300,7 +300,7 @@ fn call_dict_method(value: &Value, method: &str, args: &[Value]) -> Result<Value
         }
         "items" => {
             let () = from_args(args)?;
-            python_list(pairs().map(|(key, value)| python_pair(key, value)).collect())
+            python_list(pairs().map(|(key, value)| python_tuple_pair(key, value)).collect())
         }
         "get" => {
             let (key, default): (&Value, Option<Value>) = from_args(args)?;
@@ -343,7 +343,7 @@ fn slice_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
     if step == 0 {
         return Err(invalid_operation("slice step cannot be zero"));
     }
-    bounds::spend_on_value(value)?;
+    bounds::count_value_work(value)?;
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
@@ -352,7 +352,7 @@ fn slice_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
                 let stop = clamp_slice_bound(stop.unwrap_or(i64::MAX), text.len());
                 return Ok(text[start..stop.max(start)].into());
             }
-            bounds::spend_work(16 * text.len() as u64)?;
+            bounds::count_render_work(16 * text.len() as u64)?;
             let chars: Vec<char> = text.chars().collect();
             Ok(slice_indices(start, stop, step, chars.len())
                 .map(|at| chars[at])

@@ -19,8 +19,8 @@ mod work_filters;
 #[cfg(test)]
 pub(crate) mod golden;
 
-pub use content_format::ContentFormat;
-pub use error::TemplateError;
+pub use content_format::ChatTemplateContentFormat;
+pub use error::ChatTemplateError;
 pub use message::{ChatMessage, TemplateMessage, message_plain_text};
-pub use part::MessagePart;
-pub use templates::{ChatInput, ChatTemplates};
+pub use part::MessageContentPart;
+pub use templates::{ChatTemplateInput, ChatTemplates};

@@ -6,14 +6,14 @@ use std::borrow::Cow;
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
-use vllm_sim_python::{PythonValue, python_str, repr_str};
+use vllm_sim_python::{PythonValue, python_repr_of_str, python_str};
 
-use super::error::TemplateError;
-use super::python::{PythonFields, python_dict, value_from_json};
+use super::error::ChatTemplateError;
+use super::python::{PythonDictFields, python_dict, value_from_json};
 
 /// Part of a chat message's content: text, media or a tool reference.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MessagePart {
+pub struct MessageContentPart {
     content: MessagePartContent,
     extra: Vec<(String, Json)>,
 }
@@ -75,12 +75,12 @@ const PART_TYPES: [&str; 16] = [
 /// The line differs per request, so vLLM drops it to keep the prefix cache effective.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
-impl MessagePart {
+impl MessageContentPart {
     /// Parses a content part of a message by `role`; returns `None` for an empty part.
     ///
     /// # Errors
-    /// [`TemplateError::Message`] if vLLM does not know the type of the content part.
-    pub fn parse_part(role: &str, part: &Json) -> Result<Option<Self>, TemplateError> {
+    /// [`ChatTemplateError::Message`] if vLLM does not know the type of the content part.
+    pub fn parse_content_part(role: &str, part: &Json) -> Result<Option<Self>, ChatTemplateError> {
         let text = match part {
             Json::String(text) => Some(text.as_str()),
             Json::Object(part) if part.get("type").is_some_and(|kind| kind == "text") => {
@@ -119,7 +119,7 @@ impl MessagePart {
         Some(Self::from(MessagePartContent::Text(text.to_owned())))
     }
 
-    fn parse_typed_part(part: &Map<String, Json>) -> Result<Option<Self>, TemplateError> {
+    fn parse_typed_part(part: &Map<String, Json>) -> Result<Option<Self>, ChatTemplateError> {
         let string = |name: &str| part.get(name).and_then(Json::as_str).map(str::to_owned);
         let kind = part_type(part)?;
         let content = match kind {
@@ -181,7 +181,7 @@ impl MessagePart {
             }
             MessagePartContent::Media(kind) => (modality_of_type(kind), None),
         };
-        let mut members = PythonFields::default();
+        let mut members = PythonDictFields::default();
         members.insert(Cow::Borrowed("type"), Value::from(kind));
         if let Some((name, text)) = said {
             members.insert(Cow::Borrowed(name), Value::from(text));
@@ -193,7 +193,7 @@ impl MessagePart {
     }
 }
 
-impl From<MessagePartContent> for MessagePart {
+impl From<MessagePartContent> for MessageContentPart {
     fn from(content: MessagePartContent) -> Self {
         Self { content, extra: Vec::new() }
     }
@@ -215,7 +215,7 @@ fn modality_of_type(kind: &str) -> &'static str {
 
 /// Returns the type of a content part; without a type, or with a `uuid`, the media field determines
 /// it.
-fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
+fn part_type(part: &Map<String, Json>) -> Result<&'static str, ChatTemplateError> {
     const MEDIA: [&str; 10] = [
         "image_url",
         "image_pil",
@@ -232,10 +232,10 @@ fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
     match part.get("type").filter(|kind| !kind.is_null() && !uuid) {
         Some(Json::String(name)) => {
             let known = PART_TYPES.into_iter().find(|known| known == name);
-            known.ok_or_else(|| TemplateError::Message {
+            known.ok_or_else(|| ChatTemplateError::Message {
                 message: format!(
                     "Unsupported chat content part type: {}. Supported types: {}.",
-                    repr_str(name),
+                    python_repr_of_str(name),
                     PART_TYPES.join(", ")
                 ),
                 parameter: "type",
@@ -249,6 +249,6 @@ fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
     }
 }
 
-pub(super) fn invalid_message_error(parameter: &'static str, message: &str) -> TemplateError {
-    TemplateError::Message { message: message.to_owned(), parameter, value: None }
+pub(super) fn invalid_message_error(parameter: &'static str, message: &str) -> ChatTemplateError {
+    ChatTemplateError::Message { message: message.to_owned(), parameter, value: None }
 }

@@ -11,12 +11,12 @@ use indexmap::IndexMap;
 use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, ValueKind};
 use serde_json::Value as Json;
-use vllm_sim_python::{PythonValue, repr_float, write_repr_str};
+use vllm_sim_python::{PythonValue, python_repr_of_float, write_python_repr_of_str};
 
-pub(super) type PythonFields = IndexMap<Cow<'static, str>, Value, foldhash::fast::RandomState>;
+pub(super) type PythonDictFields = IndexMap<Cow<'static, str>, Value, foldhash::fast::RandomState>;
 
 #[derive(Debug, Default)]
-pub(super) struct PythonDict(pub(super) PythonFields);
+pub(super) struct PythonDict(pub(super) PythonDictFields);
 
 #[derive(Debug)]
 pub(super) struct PythonList(pub(super) Vec<Value>);
@@ -99,15 +99,15 @@ pub(super) fn python_list(items: Vec<Value>) -> Value {
 }
 
 /// Returns a Python tuple of two template values, as in `dict.items()`.
-pub(super) fn python_pair(first: Value, second: Value) -> Value {
+pub(super) fn python_tuple_pair(first: Value, second: Value) -> Value {
     Value::from_object(PythonTuple(vec![first, second]))
 }
 
-pub(super) fn python_dict(fields: PythonFields) -> Value {
+pub(super) fn python_dict(fields: PythonDictFields) -> Value {
     Value::from_object(PythonDict(fields))
 }
 
-pub(super) fn python_fields(object: &serde_json::Map<String, Json>) -> PythonFields {
+pub(super) fn python_dict_fields(object: &serde_json::Map<String, Json>) -> PythonDictFields {
     object.iter().map(|(key, value)| (Cow::Owned(key.clone()), value_from_json(value))).collect()
 }
 
@@ -126,7 +126,7 @@ pub(super) fn value_from_json(json: &Json) -> Value {
         PythonValue::Float(number) => Value::from(number),
         PythonValue::Str(text) => Value::from(text),
         PythonValue::List(items) => python_list(items.iter().map(value_from_json).collect()),
-        PythonValue::Dict(object) => python_dict(python_fields(object)),
+        PythonValue::Dict(object) => python_dict(python_dict_fields(object)),
     }
 }
 
@@ -151,10 +151,10 @@ pub(super) fn write_python_repr(out: &mut impl fmt::Write, value: &Value) -> fmt
         ValueKind::None => out.write_str("None"),
         ValueKind::Bool => out.write_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
-            Ok(number) => out.write_str(&repr_float(number)),
+            Ok(number) => out.write_str(&python_repr_of_float(number)),
             Err(_) => write!(out, "{value}"),
         },
-        ValueKind::String => write_repr_str(out, value.as_str().unwrap_or_default()),
+        ValueKind::String => write_python_repr_of_str(out, value.as_str().unwrap_or_default()),
         ValueKind::Seq if value.downcast_object_ref::<PythonTuple>().is_some() => {
             write!(out, "{value}")
         }

@@ -10,19 +10,19 @@ use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, escape_format
 use parking_lot::RwLock;
 use serde_json::{Map, Value as Json};
 
-use super::content_format::ContentFormat;
-use super::error::TemplateError;
-use super::filters::{self, LocalClock, RaisedException, local_time};
+use super::content_format::ChatTemplateContentFormat;
+use super::error::ChatTemplateError;
+use super::filters::{self, LocalTimeFn, TemplateException, local_time};
 use super::message::{self, ChatMessage, TemplateMessage};
 use super::python::{
-    self, PythonFields, python_dict, python_list, value_from_json, write_python_str,
+    self, PythonDictFields, python_dict, python_list, value_from_json, write_python_str,
 };
 use super::{bounds, jinja2};
 use vllm_sim_python::is_python_whitespace;
 
 /// Conversation to render with a chat template, and options of the rendering.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ChatInput<'a> {
+pub struct ChatTemplateInput<'a> {
     /// Messages of the conversation.
     pub messages: &'a [ChatMessage],
     /// Tool definitions; `None` differs from an empty list.
@@ -39,7 +39,7 @@ pub struct ChatInput<'a> {
     /// Further variables for the template (`chat_template_kwargs`).
     pub kwargs: Option<&'a Map<String, Json>>,
     /// Format of message content; `None` detects it from the template.
-    pub content_format: Option<ContentFormat>,
+    pub content_format: Option<ChatTemplateContentFormat>,
 }
 
 /// Chat templates of a model, with its special tokens.
@@ -47,8 +47,8 @@ pub struct ChatInput<'a> {
 pub struct ChatTemplates {
     /// Templates by name; a model with one template has only the name `default`.
     named: Vec<(String, LazyTemplate)>,
-    special_tokens: PythonFields,
-    others: TemplateCache,
+    special_tokens: PythonDictFields,
+    others: CompiledTemplateCache,
 }
 
 const DEFAULT_TEMPLATE_NAME: &str = "default";
@@ -61,8 +61,8 @@ impl ChatTemplates {
                 .into_iter()
                 .map(|(name, source)| (name, LazyTemplate::new(source)))
                 .collect(),
-            special_tokens: python::python_fields(special_tokens),
-            others: TemplateCache::default(),
+            special_tokens: python::python_dict_fields(special_tokens),
+            others: CompiledTemplateCache::default(),
         }
     }
 
@@ -81,12 +81,12 @@ impl ChatTemplates {
         &self,
         given: Option<&str>,
         tools: bool,
-    ) -> Result<Option<Arc<CompiledTemplate>>, TemplateError> {
+    ) -> Result<Option<Arc<CompiledTemplate>>, ChatTemplateError> {
         let lazy = match given {
             Some(name) if self.named.len() > 1 && self.template_named(name).is_some() => {
                 self.template_named(name)
             }
-            Some(source) => return self.others.get_or_compile(source).map(Some),
+            Some(source) => return self.others.get_or_compile_template(source).map(Some),
             None => tools
                 .then(|| self.template_named("tool_use"))
                 .flatten()
@@ -99,11 +99,11 @@ impl ChatTemplates {
     /// llm-d-inference-sim.
     ///
     /// # Errors
-    /// [`TemplateError`] if vLLM rejects a message, or the chat template fails.
-    pub fn render_chat(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
+    /// [`ChatTemplateError`] if vLLM rejects a message, or the chat template fails.
+    pub fn render_chat(&self, chat: &ChatTemplateInput<'_>) -> Result<String, ChatTemplateError> {
         let Some(template) = self.choose_template(chat.chat_template, chat.tools.is_some())? else {
             let format = chat.content_format.unwrap_or_default();
-            let mut text = message::flatten_messages(chat.messages, format);
+            let mut text = message::messages_to_plain_text(chat.messages, format);
             if chat.continue_final_message {
                 // The message to be continued has no end marker.
                 text.pop();
@@ -116,8 +116,8 @@ impl ChatTemplates {
     pub(super) fn render_chat_with(
         &self,
         template: &CompiledTemplate,
-        chat: &ChatInput<'_>,
-    ) -> Result<String, TemplateError> {
+        chat: &ChatTemplateInput<'_>,
+    ) -> Result<String, ChatTemplateError> {
         let format = chat.content_format.unwrap_or(template.format);
         let mut messages = chat
             .messages
@@ -125,11 +125,11 @@ impl ChatTemplates {
             .map(ChatMessage::to_template_message)
             .collect::<Result<Vec<_>, _>>()?;
         let quoted = |role| {
-            template.source_contains(&format!("\"{role}\""))
-                || template.source_contains(&format!("'{role}'"))
+            template.template_source_contains(&format!("\"{role}\""))
+                || template.template_source_contains(&format!("'{role}'"))
         };
         if chat.continue_final_message && chat.add_generation_prompt {
-            return Err(TemplateError::Rejected(CONTINUE_AND_PROMPT_TEXT.to_owned()));
+            return Err(ChatTemplateError::Rejected(CONTINUE_AND_PROMPT_TEXT.to_owned()));
         }
         if messages.iter().any(|message| message.role == "developer") && !quoted("developer") {
             messages = message::developer_messages_to_system(messages, format);
@@ -150,8 +150,8 @@ impl ChatTemplates {
     fn template_variables(
         &self,
         messages: Value,
-        chat: &ChatInput<'_>,
-    ) -> Result<PythonFields, TemplateError> {
+        chat: &ChatTemplateInput<'_>,
+    ) -> Result<PythonDictFields, ChatTemplateError> {
         let mut variables = self.special_tokens.clone();
         // Arguments of vLLM's `safe_apply_chat_template`; the template does not see them.
         let own = |name: &str| matches!(name, "chat_template" | "tokenize");
@@ -194,18 +194,18 @@ const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 fn append_continue_tag(
     messages: &mut [Cow<'_, TemplateMessage>],
     template: &CompiledTemplate,
-    format: ContentFormat,
-) -> Result<String, TemplateError> {
-    let refuse = |message: &str| Err(TemplateError::Rejected(message.to_owned()));
+    format: ChatTemplateContentFormat,
+) -> Result<String, ChatTemplateError> {
+    let refuse = |message: &str| Err(ChatTemplateError::Rejected(message.to_owned()));
     let Some(last) = messages.last_mut() else {
         return refuse("continue_final_message is set but the conversation is empty!");
     };
-    if !template.source_contains("content") {
+    if !template.template_source_contains("content") {
         return refuse(
             "continue_final_message is set to \"content\" but this is not an accepted field in the chat_template",
         );
     }
-    match last.to_mut().append_to_last_text(CONTINUE_TAG, format) {
+    match last.to_mut().append_to_last_text_part(CONTINUE_TAG, format) {
         Some(text) => Ok(text),
         None => refuse(
             "continue_final_message is set but we could not find any text to continue in the final message!",
@@ -217,10 +217,10 @@ fn append_continue_tag(
 ///
 /// A template that trims messages removes the trailing space of the tag; then the text before the
 /// tag is trimmed, too.
-fn cut_at_continue_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
+fn cut_at_continue_tag(mut text: String, last: &str) -> Result<String, ChatTemplateError> {
     let (last, tag) = (last.trim_matches(is_python_whitespace), CONTINUE_TAG.trim_end());
     let Some(at) = text.rfind(tag).filter(|_| text.contains(last)) else {
-        return Err(TemplateError::Rejected(format!(
+        return Err(ChatTemplateError::Rejected(format!(
             "continue_final_message is set but the final message does not appear in the chat \
              after applying the chat template! This can happen if the chat template deletes \
              portions of the final message. Please verify the chat template and final message in \
@@ -250,12 +250,12 @@ const TEMPLATE_NAME: &str = "chat_template";
 pub(super) struct CompiledTemplate {
     env: Environment<'static>,
     source: String,
-    pub(super) format: ContentFormat,
+    pub(super) format: ChatTemplateContentFormat,
 }
 
 impl CompiledTemplate {
     /// Compiles the chat template `source`; its function `strftime_now` uses `clock`.
-    pub(super) fn new(source: &str, clock: LocalClock) -> Result<Self, TemplateError> {
+    pub(super) fn new(source: &str, clock: LocalTimeFn) -> Result<Self, ChatTemplateError> {
         bounds::check_template_limits(source)?;
         let mut env = Environment::new();
         env.set_trim_blocks(true);
@@ -266,7 +266,7 @@ impl CompiledTemplate {
         env.set_formatter(|out, state, value| match value.kind() {
             ValueKind::Invalid => escape_formatter(out, state, value),
             _ => {
-                bounds::spend_on_nested_value(value)?;
+                bounds::count_nested_value_work(value)?;
                 Ok(write_python_str(out, value)?)
             }
         });
@@ -276,43 +276,46 @@ impl CompiledTemplate {
         Ok(Self {
             env,
             source: source.to_owned(),
-            format: ContentFormat::detect_in_template(source),
+            format: ChatTemplateContentFormat::detect_in_template(source),
         })
     }
 
-    pub(super) fn source_contains(&self, text: &str) -> bool {
+    pub(super) fn template_source_contains(&self, text: &str) -> bool {
         self.source.contains(text)
     }
 
-    pub(super) fn render_template(&self, variables: PythonFields) -> Result<String, TemplateError> {
+    pub(super) fn render_template(
+        &self,
+        variables: PythonDictFields,
+    ) -> Result<String, ChatTemplateError> {
         let template =
             self.env.get_template(TEMPLATE_NAME).map_err(|error| render_error(&error))?;
-        bounds::reset_render_work();
+        bounds::reset_render_work_count();
         // minijinja panics on a few absurd expressions, such as a list repeated 2^63 times. No
         // state outlives the rendering, so unwinding is safe.
         catch_unwind(AssertUnwindSafe(|| template.render(python_dict(variables))))
-            .map_err(|_| TemplateError::Rejected("the chat template failed".to_owned()))?
+            .map_err(|_| ChatTemplateError::Rejected("the chat template failed".to_owned()))?
             .map_err(|error| render_error(&error))
     }
 }
 
 /// Returns the error of a failed rendering for the client: the argument of `raise_exception` if
 /// there is one.
-fn render_error(error: &minijinja::Error) -> TemplateError {
+fn render_error(error: &minijinja::Error) -> ChatTemplateError {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(next) = source {
-        if let Some(RaisedException(message)) = next.downcast_ref() {
-            return TemplateError::Rejected(message.clone());
+        if let Some(TemplateException(message)) = next.downcast_ref() {
+            return ChatTemplateError::Rejected(message.clone());
         }
         source = next.source();
     }
-    TemplateError::Rejected(error.to_string())
+    ChatTemplateError::Rejected(error.to_string())
 }
 
 #[derive(Debug)]
 pub(super) struct LazyTemplate {
     source: String,
-    compiled: OnceLock<Result<Arc<CompiledTemplate>, TemplateError>>,
+    compiled: OnceLock<Result<Arc<CompiledTemplate>, ChatTemplateError>>,
 }
 
 impl LazyTemplate {
@@ -324,7 +327,7 @@ impl LazyTemplate {
         &self.source
     }
 
-    pub(super) fn compiled_template(&self) -> Result<Arc<CompiledTemplate>, TemplateError> {
+    pub(super) fn compiled_template(&self) -> Result<Arc<CompiledTemplate>, ChatTemplateError> {
         self.compiled
             .get_or_init(|| CompiledTemplate::new(&self.source, local_time).map(Arc::new))
             .clone()
@@ -333,13 +336,13 @@ impl LazyTemplate {
 
 /// Cache of compiled chat templates from requests and flags, by source text.
 #[derive(Debug, Default)]
-pub(super) struct TemplateCache(RwLock<HashMap<String, Arc<CompiledTemplate>>>);
+pub(super) struct CompiledTemplateCache(RwLock<HashMap<String, Arc<CompiledTemplate>>>);
 
-impl TemplateCache {
-    pub(super) fn get_or_compile(
+impl CompiledTemplateCache {
+    pub(super) fn get_or_compile_template(
         &self,
         source: &str,
-    ) -> Result<Arc<CompiledTemplate>, TemplateError> {
+    ) -> Result<Arc<CompiledTemplate>, ChatTemplateError> {
         if let Some(compiled) = self.0.read().get(source) {
             return Ok(compiled.clone());
         }

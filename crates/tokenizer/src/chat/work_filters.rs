@@ -1,24 +1,26 @@
 //! Inserts filters into a chat template that count work: for assigned values and for the text of
 //! loops.
 
-use super::bounds::{COUNT_LOOP_FILTER, COUNT_STORED_FILTER};
+use super::bounds::{COUNT_LOOP_WORK_FILTER, COUNT_NESTED_VALUE_WORK_FILTER};
 use super::jinja2::{TextEdit, enclose_with_filter};
 use super::lexer::{JinjaTag, JinjaToken};
 
-pub(super) fn work_filter_edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<TextEdit>> {
+pub(super) fn work_counting_filter_edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<TextEdit>> {
     let bodies = loop_body_sizes(tags);
-    let recursive = tags
-        .iter()
-        .zip(&bodies)
-        .filter(|(tag, _)| tag.tokens.last().is_some_and(|last| last.is_named("recursive")));
+    let recursive = tags.iter().zip(&bodies).filter(|(tag, _)| {
+        tag.tokens.last().is_some_and(|last| last.is_identifier_named("recursive"))
+    });
     let again = recursive.map(|(_, body)| *body).max().unwrap_or(0);
     let of = |(tag, body): (&JinjaTag<'_>, &usize)| {
         let mut edits = match tag.tokens.as_slice() {
-            [word, rest @ ..] if tag.is_statement() && word.is_named("set") => {
+            [word, rest @ ..] if tag.is_statement() && word.is_identifier_named("set") => {
                 count_stored_value_edits(rest)
             }
-            [word, rest @ ..] if tag.is_statement() && word.is_named("for") => {
-                enclose_with_filter(loop_iterable(rest), &format!("{COUNT_LOOP_FILTER}({body})"))
+            [word, rest @ ..] if tag.is_statement() && word.is_identifier_named("for") => {
+                enclose_with_filter(
+                    loop_iterable(rest),
+                    &format!("{COUNT_LOOP_WORK_FILTER}({body})"),
+                )
             }
             _ => Vec::new(),
         };
@@ -32,12 +34,14 @@ pub(super) fn work_filter_edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<TextEdit>> {
 
 fn count_stored_value_edits(tokens: &[JinjaToken<'_>]) -> Vec<TextEdit> {
     let equals = tokens.iter().position(|token| token.is_operator("="));
-    equals.map_or_else(Vec::new, |at| enclose_with_filter(&tokens[at + 1..], COUNT_STORED_FILTER))
+    equals.map_or_else(Vec::new, |at| {
+        enclose_with_filter(&tokens[at + 1..], COUNT_NESTED_VALUE_WORK_FILTER)
+    })
 }
 
 /// Returns the tokens of a loop's iterable; `tokens` follow the keyword `for`.
 fn loop_iterable<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
-    let Some(at) = tokens.iter().position(|token| token.is_named("in")) else {
+    let Some(at) = tokens.iter().position(|token| token.is_identifier_named("in")) else {
         return &[];
     };
     let tokens = &tokens[at + 1..];
@@ -48,7 +52,7 @@ fn loop_iterable<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
             ")" | "]" | "}" => depth = depth.saturating_sub(1),
             _ => {}
         }
-        depth == 0 && (token.is_named("if") || token.is_named("recursive"))
+        depth == 0 && (token.is_identifier_named("if") || token.is_identifier_named("recursive"))
     });
     &tokens[..end.unwrap_or(tokens.len())]
 }
@@ -56,7 +60,7 @@ fn loop_iterable<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
 fn count_recursion_edits(tokens: &[JinjaToken<'_>], body: usize) -> Vec<TextEdit> {
     let mut edits = Vec::new();
     for (at, pair) in tokens.windows(2).enumerate() {
-        if !(pair[0].is_named("loop") && pair[1].is_operator("(")) {
+        if !(pair[0].is_identifier_named("loop") && pair[1].is_operator("(")) {
             continue;
         }
         let mut depth = 0usize;
@@ -70,7 +74,10 @@ fn count_recursion_edits(tokens: &[JinjaToken<'_>], body: usize) -> Vec<TextEdit
         });
         if let Some(close) = close {
             let argument = &tokens[at + 2..at + 1 + close];
-            edits.extend(enclose_with_filter(argument, &format!("{COUNT_LOOP_FILTER}({body})")));
+            edits.extend(enclose_with_filter(
+                argument,
+                &format!("{COUNT_LOOP_WORK_FILTER}({body})"),
+            ));
         }
     }
     edits

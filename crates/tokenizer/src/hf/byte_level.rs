@@ -1,5 +1,5 @@
 //! Fast encoder for the tokenizers of most current models: byte-level BPE with a split pattern that
-//! [`SplitPattern`] supports.
+//! [`PreTokenizerSplitPattern`] supports.
 //!
 //! The general encoder of the tokenizers crate tracks the origin of each byte through every step,
 //! which is not needed here. Known words are looked up, others go to the model. Results are equal.
@@ -13,13 +13,13 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::{Model, ModelWrapper, NormalizerWrapper, Tokenizer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::split_pattern::SplitPattern;
+use super::split_pattern::PreTokenizerSplitPattern;
 use super::vocabulary::char_of_byte;
 
 /// Fast encoder for byte-level BPE tokenizers, without the general encoder of the tokenizers crate.
 #[derive(Debug)]
 pub(super) struct ByteLevelEncoder {
-    pattern: SplitPattern,
+    pattern: PreTokenizerSplitPattern,
     /// Whether text must already be in Unicode NFC because the tokenizer's normalizer converts to
     /// NFC.
     composed: bool,
@@ -130,7 +130,7 @@ fn bpe_model(tokenizer: &Tokenizer) -> Option<&BPE> {
 }
 
 /// Returns the split pattern of a pre-tokenizer that splits by a pattern and then maps bytes.
-fn split_pattern_of(steps: &Json) -> Option<SplitPattern> {
+fn split_pattern_of(steps: &Json) -> Option<PreTokenizerSplitPattern> {
     let [split, bytes] = steps.get("pretokenizers")?.as_array()?.as_slice() else {
         return None;
     };
@@ -144,7 +144,7 @@ fn split_pattern_of(steps: &Json) -> Option<SplitPattern> {
     if !splits || !spells {
         return None;
     }
-    SplitPattern::from_regex(split.get("pattern")?.get("Regex")?.as_str()?)
+    PreTokenizerSplitPattern::from_regex(split.get("pattern")?.get("Regex")?.as_str()?)
 }
 
 #[derive(Debug)]

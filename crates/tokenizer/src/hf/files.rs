@@ -7,19 +7,19 @@ use serde_json::{Map, Value as Json};
 use crate::error::TokenizerError;
 
 #[derive(Debug, Default)]
-pub(super) struct ModelFiles {
+pub(super) struct HfModelFiles {
     pub(super) tokenizer_config: Map<String, Json>,
     pub(super) generation_config: Map<String, Json>,
     pub(super) config: Map<String, Json>,
     pub(super) templates: Vec<(String, String)>,
 }
 
-impl ModelFiles {
+impl HfModelFiles {
     /// Reads the configuration files and chat templates that exist in `folder`.
     ///
     /// # Errors
     /// [`TokenizerError::Broken`] for a configuration file that is not valid.
-    pub(super) fn read_folder(folder: &Path) -> Result<Self, TokenizerError> {
+    pub(super) fn read_model_folder(folder: &Path) -> Result<Self, TokenizerError> {
         let mut files = Self {
             tokenizer_config: read_json_object(folder, "tokenizer_config.json")?,
             generation_config: read_json_object(folder, "generation_config.json")?,
@@ -32,34 +32,34 @@ impl ModelFiles {
 
     /// Returns the text of a special token in `tokenizer_config.json`, given as text or as an
     /// object.
-    pub(super) fn special_token(&self, name: &str) -> Option<&str> {
-        token_content(self.tokenizer_config.get(name)?)
+    pub(super) fn special_token_text(&self, name: &str) -> Option<&str> {
+        special_token_content(self.tokenizer_config.get(name)?)
     }
 
     /// Returns the special tokens that chat templates may use: all names that end in `_token`.
-    pub(super) fn special_tokens(&self) -> Map<String, Json> {
+    pub(super) fn template_special_tokens(&self) -> Map<String, Json> {
         let extra = self.tokenizer_config.get("extra_special_tokens").and_then(Json::as_object);
         self.tokenizer_config
             .iter()
             .chain(extra.into_iter().flatten())
             .filter(|(name, _)| name.ends_with("_token"))
-            .filter_map(|(name, token)| Some((name.clone(), token_content(token)?.into())))
+            .filter_map(|(name, token)| Some((name.clone(), special_token_content(token)?.into())))
             .collect()
     }
 
-    pub(super) fn all_special_tokens(&self) -> Vec<String> {
+    pub(super) fn all_special_token_texts(&self) -> Vec<String> {
         let lists = ["additional_special_tokens", "extra_special_tokens"];
         let listed = lists.iter().filter_map(|name| self.tokenizer_config.get(*name)?.as_array());
-        self.special_tokens()
+        self.template_special_tokens()
             .values()
             .chain(listed.flatten())
-            .filter_map(token_content)
+            .filter_map(special_token_content)
             .map(str::to_owned)
             .collect()
     }
 
     /// Returns the end-of-sequence token ids of `generation_config.json`, else of `config.json`.
-    pub(super) fn eos_ids(&self) -> Vec<u32> {
+    pub(super) fn eos_token_ids(&self) -> Vec<u32> {
         let ids = [&self.generation_config, &self.config]
             .into_iter()
             .find_map(|file| file.get("eos_token_id").filter(|ids| !ids.is_null()));
@@ -80,7 +80,7 @@ impl ModelFiles {
 }
 
 /// Returns the text of a special token, given as text or as `{"content": text, …}`.
-pub(super) fn token_content(token: &Json) -> Option<&str> {
+pub(super) fn special_token_content(token: &Json) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
 

@@ -11,7 +11,7 @@ const MAX_TEXT_GROWTH_FACTOR: f64 = 256.0;
 ///
 /// # Errors
 /// A message if the part may lengthen a text by more than [`MAX_TEXT_GROWTH_FACTOR`].
-pub(super) fn check_text_growth(what: &str, part: &Json) -> Result<(), String> {
+pub(super) fn check_text_growth_limit(what: &str, part: &Json) -> Result<(), String> {
     let mut unicode = 1.0_f64;
     let growth = text_growth_factor(part, &mut unicode) * unicode;
     if growth <= MAX_TEXT_GROWTH_FACTOR {
@@ -73,12 +73,12 @@ mod tests {
         ]);
         let llama = sequence(&[json!({"type": "Prepend", "prepend": "▁"}), space]);
         for fine in [Json::Null, albert, llama] {
-            assert_eq!(check_text_growth("normalizer", &fine), Ok(()), "{fine}");
+            assert_eq!(check_text_growth_limit("normalizer", &fine), Ok(()), "{fine}");
         }
         let long = replace(json!({"String": "a"}), 30);
         let bombs = sequence(&[long.clone(), long.clone(), long]);
-        let told = check_text_growth("normalizer", &bombs).unwrap_err();
+        let told = check_text_growth_limit("normalizer", &bombs).unwrap_err();
         assert!(told.contains("times as long"), "{told}");
-        assert!(check_text_growth("decoder", &replace(json!({"Regex": ""}), 100)).is_err());
+        assert!(check_text_growth_limit("decoder", &replace(json!({"Regex": ""}), 100)).is_err());
     }
 }

@@ -7,12 +7,12 @@
 use serde_json::{Map, Value as Json};
 use tokenizers::Tokenizer;
 
-use super::files::{ModelFiles, token_content};
+use super::files::{HfModelFiles, special_token_content};
 
 /// Returns the fields of `GET /tokenizer_info` in vLLM's order: the class, `tokenizer_config.json`,
 /// additions of vLLM and transformers.
 pub(super) fn tokenizer_info_json(
-    files: &ModelFiles,
+    files: &HfModelFiles,
     tokenizer: &Tokenizer,
     template: Option<&str>,
     name: &str,
@@ -57,7 +57,7 @@ pub(super) fn tokenizer_info_json(
 }
 
 /// Returns the name of vLLM's class that wraps the tokenizer of transformers.
-fn vllm_tokenizer_class(files: &ModelFiles) -> String {
+fn vllm_tokenizer_class(files: &HfModelFiles) -> String {
     let named = files.tokenizer_config.get("tokenizer_class").and_then(Json::as_str);
     let class = match named.map(|name| name.strip_suffix("Fast").unwrap_or(name)) {
         None | Some("PreTrainedTokenizer") => "TokenizersBackend",
@@ -68,7 +68,7 @@ fn vllm_tokenizer_class(files: &ModelFiles) -> String {
 
 fn plain_token_contents(value: &Json) -> Json {
     match value {
-        Json::Object(members) => match token_content(value) {
+        Json::Object(members) => match special_token_content(value) {
             Some(text) => text.into(),
             None => members
                 .iter()

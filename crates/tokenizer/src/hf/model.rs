@@ -9,20 +9,20 @@ use serde_json::{Map, Value as Json};
 use tokenizers::{AddedToken, Encoding, ModelWrapper, PreTokenizerWrapper, Tokenizer};
 
 use super::byte_level::ByteLevelEncoder;
-use super::files::{ModelFiles, token_content};
+use super::files::{HfModelFiles, special_token_content};
 use super::growth;
 use super::info;
 use super::vocabulary::TokenVocabulary;
-use crate::SpecialTokens;
+use crate::SpecialTokenHandling;
 use crate::chat::ChatTemplates;
-use crate::error::{EncodingTooExpensive, TokenizerError};
+use crate::error::{TextEncodingTooExpensive, TokenizerError};
 use crate::source::{ModelFolder, TOKENIZER_JSON};
 
 /// Hugging Face tokenizer of a `tokenizer.json` and the configuration files next to it.
 #[derive(Debug)]
 pub struct HfTokenizer {
     tokenizer: Tokenizer,
-    files: ModelFiles,
+    files: HfModelFiles,
     templates: ChatTemplates,
     special: HashSet<u32>,
     eos: Option<u32>,
@@ -40,13 +40,15 @@ pub struct HfTokenizer {
 
 impl HfTokenizer {
     pub(crate) fn open(model: &ModelFolder) -> Result<Self, TokenizerError> {
-        let files = ModelFiles::read_folder(&model.folder)?;
+        let files = HfModelFiles::read_model_folder(&model.folder)?;
         let tokenizer = load_tokenizer_json(&model.folder.join(TOKENIZER_JSON), &files)?;
         let special = special_ids(&tokenizer);
-        let configured = files.special_token("eos_token").and_then(|t| tokenizer.token_to_id(t));
-        let eos_ids = files.eos_ids();
+        let configured =
+            files.special_token_text("eos_token").and_then(|t| tokenizer.token_to_id(t));
+        let eos_ids = files.eos_token_ids();
         let eos = configured.or_else(|| eos_ids.first().copied());
-        let templates = ChatTemplates::new(files.templates.clone(), &files.special_tokens());
+        let templates =
+            ChatTemplates::new(files.templates.clone(), &files.template_special_tokens());
         let clean_up = files.tokenizer_config.get("clean_up_tokenization_spaces")
             == Some(&Json::Bool(true))
             && !matches!(tokenizer.get_model(), ModelWrapper::BPE(_));
@@ -91,7 +93,7 @@ impl HfTokenizer {
         self.vocabulary.get_or_init(|| TokenVocabulary::new(&self.tokenizer))
     }
 
-    pub(crate) fn encode(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
+    pub(crate) fn encode(&self, text: &str, special: SpecialTokenHandling) -> Vec<u32> {
         if text.len() <= MAX_ENCODED_PART_BYTES {
             return self.encode_text_part(text, special);
         }
@@ -99,17 +101,21 @@ impl HfTokenizer {
         let mut rest = text;
         while !rest.is_empty() {
             let (part, after) = rest.split_at(first_part_end(rest));
-            ids.extend(self.encode_text_part(part, SpecialTokens::Without));
+            ids.extend(self.encode_text_part(part, SpecialTokenHandling::Without));
             rest = after;
         }
-        if special == SpecialTokens::With { self.add_special_tokens_around(ids) } else { ids }
+        if special == SpecialTokenHandling::With {
+            self.add_special_tokens_around(ids)
+        } else {
+            ids
+        }
     }
 
-    fn encode_text_part(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
+    fn encode_text_part(&self, text: &str, special: SpecialTokenHandling) -> Vec<u32> {
         if let Some(fast) = &self.fast
             && let Some(ids) = fast.encode(&self.tokenizer, text)
         {
-            return if special == SpecialTokens::With {
+            return if special == SpecialTokenHandling::With {
                 self.add_special_tokens_around(ids)
             } else {
                 ids
@@ -120,8 +126,8 @@ impl HfTokenizer {
 
     fn add_special_tokens_around(&self, mut ids: Vec<u32>) -> Vec<u32> {
         let (before, after) = self.around.get_or_init(|| {
-            let plain = self.encode_with_library("a", SpecialTokens::Without);
-            let around = self.encode_with_library("a", SpecialTokens::With);
+            let plain = self.encode_with_library("a", SpecialTokenHandling::Without);
+            let around = self.encode_with_library("a", SpecialTokenHandling::With);
             let at = around.windows(plain.len().max(1)).position(|ids| *ids == plain);
             let before = at.unwrap_or(around.len());
             let after = around.iter().skip(before + plain.len()).copied().collect();
@@ -133,8 +139,12 @@ impl HfTokenizer {
     }
 
     /// Encodes text to token ids with the general encoder of the tokenizers crate.
-    pub(crate) fn encode_with_library(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
-        let encode = || self.tokenizer.encode_fast(text, special == SpecialTokens::With);
+    pub(crate) fn encode_with_library(
+        &self,
+        text: &str,
+        special: SpecialTokenHandling,
+    ) -> Vec<u32> {
+        let encode = || self.tokenizer.encode_fast(text, special == SpecialTokenHandling::With);
         library_encoding(encode).map(|encoding| encoding.get_ids().to_vec()).unwrap_or_default()
     }
 
@@ -159,21 +169,22 @@ impl HfTokenizer {
         kept
     }
 
-    pub(crate) fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
+    pub(crate) fn decode(&self, ids: &[u32], special: SpecialTokenHandling) -> String {
         let text = match self.decode_bytes(ids, special) {
             Some(text) => text,
-            None => {
-                self.tokenizer.decode(ids, special == SpecialTokens::Without).unwrap_or_default()
-            }
+            None => self
+                .tokenizer
+                .decode(ids, special == SpecialTokenHandling::Without)
+                .unwrap_or_default(),
         };
         if self.clean_up { clean_up_tokenization_spaces(&text) } else { text }
     }
 
-    fn decode_bytes(&self, ids: &[u32], special: SpecialTokens) -> Option<String> {
+    fn decode_bytes(&self, ids: &[u32], special: SpecialTokenHandling) -> Option<String> {
         let vocabulary = self.vocabulary();
         let mut bytes = Vec::with_capacity(ids.len() * 4);
         for id in ids {
-            if !(special == SpecialTokens::Without && self.special.contains(id)) {
+            if !(special == SpecialTokenHandling::Without && self.special.contains(id)) {
                 bytes.extend_from_slice(vocabulary.token_bytes(*id)?);
             }
         }
@@ -187,7 +198,7 @@ impl HfTokenizer {
     ///
     /// **Source:** `vllm/tokenizers/detokenizer_utils.py`, `convert_ids_list_to_tokens`.
     pub(crate) fn token_text(&self, id: u32) -> String {
-        let text = self.decode(&[id], SpecialTokens::With);
+        let text = self.decode(&[id], SpecialTokenHandling::With);
         let Some(blank) = self.blank else { return text };
         let piece = self.tokenizer.id_to_token(id).unwrap_or_default();
         let wanted = piece.chars().take_while(|c| *c == blank).count();
@@ -208,7 +219,7 @@ impl HfTokenizer {
     }
 
     pub(crate) fn pad_token_id(&self) -> Option<u32> {
-        self.tokenizer.token_to_id(self.files.special_token("pad_token")?)
+        self.tokenizer.token_to_id(self.files.special_token_text("pad_token")?)
     }
 
     pub(crate) fn stop_token_ids(&self) -> &[u32] {
@@ -221,7 +232,7 @@ impl HfTokenizer {
     }
 
     /// Returns the JSON object in `config.json`; empty without the file.
-    pub fn config(&self) -> &Map<String, Json> {
+    pub fn model_config(&self) -> &Map<String, Json> {
         &self.files.config
     }
 
@@ -243,7 +254,7 @@ fn library_encoding(
     match catch_unwind(AssertUnwindSafe(encode)) {
         Ok(Ok(encoding)) => Some(encoding),
         // The split pattern backtracks beyond the limit of the regex library.
-        Err(_) => resume_unwind(Box::new(EncodingTooExpensive)),
+        Err(_) => resume_unwind(Box::new(TextEncodingTooExpensive)),
         Ok(Err(error)) => {
             tracing::warn!(%error, "text cannot be encoded");
             None
@@ -272,13 +283,13 @@ fn first_part_end(text: &str) -> usize {
 }
 
 /// Parses `tokenizer.json` and adds the special tokens that transformers adds.
-fn load_tokenizer_json(path: &Path, files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
+fn load_tokenizer_json(path: &Path, files: &HfModelFiles) -> Result<Tokenizer, TokenizerError> {
     let broken = |reason: String| TokenizerError::Broken { file: path.to_owned(), reason };
     let mut tokenizer = Tokenizer::from_file(path).map_err(|error| broken(error.to_string()))?;
     let normalizer = serde_json::to_value(tokenizer.get_normalizer()).unwrap_or_default();
-    growth::check_text_growth("normalizer", &normalizer).map_err(broken)?;
+    growth::check_text_growth_limit("normalizer", &normalizer).map_err(broken)?;
     let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or_default();
-    growth::check_text_growth("decoder", &decoder).map_err(broken)?;
+    growth::check_text_growth_limit("decoder", &decoder).map_err(broken)?;
     // Prompts are never truncated or padded, whatever the file says.
     tokenizer.with_truncation(None).map_err(|error| broken(error.to_string()))?;
     tokenizer.with_padding(None);
@@ -292,7 +303,7 @@ fn load_tokenizer_json(path: &Path, files: &ModelFiles) -> Result<Tokenizer, Tok
     added.sort_by_key(|(id, _)| *id);
     let failed = |error: tokenizers::Error| broken(error.to_string());
     tokenizer.add_tokens(added.into_iter().map(|(_, token)| token)).map_err(failed)?;
-    let special = files.all_special_tokens();
+    let special = files.all_special_token_texts();
     let known = special_contents(&tokenizer);
     let missing = special.into_iter().filter(|token| !token.is_empty() && !known.contains(token));
     let missing: Vec<AddedToken> = missing.map(|token| AddedToken::from(token, true)).collect();
@@ -302,7 +313,8 @@ fn load_tokenizer_json(path: &Path, files: &ModelFiles) -> Result<Tokenizer, Tok
 
 fn parse_added_token(token: &Json) -> Option<AddedToken> {
     let flag = |name: &str| token.get(name).and_then(Json::as_bool);
-    let mut added = AddedToken::from(token_content(token)?, flag("special").unwrap_or(false));
+    let mut added =
+        AddedToken::from(special_token_content(token)?, flag("special").unwrap_or(false));
     added.single_word = flag("single_word").unwrap_or(false);
     added.lstrip = flag("lstrip").unwrap_or(false);
     added.rstrip = flag("rstrip").unwrap_or(false);

@@ -12,11 +12,11 @@ use regex_syntax::hir::{Class, HirKind};
 /// |\s*[\r\n]+|\s+(?!\S)|\s+
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SplitPattern {
+pub(super) struct PreTokenizerSplitPattern {
     digits: usize,
 }
 
-impl SplitPattern {
+impl PreTokenizerSplitPattern {
     pub(super) fn from_regex(regex: &str) -> Option<Self> {
         const HEAD: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|";
         const TAIL: &str = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -158,7 +158,7 @@ fn blanks_len(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn words(pattern: SplitPattern, mut text: &str) -> Vec<&str> {
+    fn words(pattern: PreTokenizerSplitPattern, mut text: &str) -> Vec<&str> {
         let mut words = Vec::new();
         while !text.is_empty() {
             let (word, rest) = text.split_at(pattern.first_word_len(text));
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn split_words_equal_the_regex() {
-        let llama = SplitPattern { digits: 3 };
+        let llama = PreTokenizerSplitPattern { digits: 3 };
         for (text, expected) in [
             ("Hello, it's 12345", vec!["Hello", ",", " it", "'s", " ", "123", "45"]),
             ("don'T 'RE'sx x'lL", vec!["don", "'T", " '", "RE", "'s", "x", " x", "'lL"]),
@@ -183,14 +183,17 @@ mod tests {
         ] {
             assert_eq!(words(llama, text), expected, "{text:?}");
         }
-        assert_eq!(words(SplitPattern { digits: 1 }, "x123"), ["x", "1", "2", "3"]);
+        assert_eq!(words(PreTokenizerSplitPattern { digits: 1 }, "x123"), ["x", "1", "2", "3"]);
         assert_eq!(words(llama, ""), Vec::<&str>::new());
     }
 
     #[test]
     fn only_known_split_patterns_are_accepted() {
-        assert_eq!(SplitPattern::from_regex(r"\s+"), None);
+        assert_eq!(PreTokenizerSplitPattern::from_regex(r"\s+"), None);
         let qwen = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-        assert_eq!(SplitPattern::from_regex(qwen), Some(SplitPattern { digits: 1 }));
+        assert_eq!(
+            PreTokenizerSplitPattern::from_regex(qwen),
+            Some(PreTokenizerSplitPattern { digits: 1 })
+        );
     }
 }

@@ -5,7 +5,7 @@ use tokenizers::tokenizer::step_decode_stream;
 
 use super::model::HfTokenizer;
 use super::vocabulary::TokenVocabulary;
-use crate::SpecialTokens;
+use crate::SpecialTokenHandling;
 
 /// Incremental decoder of one sequence of token ids.
 ///
@@ -37,7 +37,7 @@ enum StreamState<'t> {
 const CONTEXT_TOKENS: usize = 8;
 
 impl<'t> DecodeStream<'t> {
-    pub(crate) fn new(hf: &'t HfTokenizer, prompt: &[u32], special: SpecialTokens) -> Self {
+    pub(crate) fn new(hf: &'t HfTokenizer, prompt: &[u32], special: SpecialTokenHandling) -> Self {
         let vocabulary = hf.vocabulary();
         let state = if vocabulary.token_bytes(0).is_some() {
             StreamState::Bytes { vocabulary, held: Vec::new() }
@@ -49,7 +49,7 @@ impl<'t> DecodeStream<'t> {
                 prefix_index: 0,
             }
         };
-        Self { hf, skip_special: special == SpecialTokens::Without, state }
+        Self { hf, skip_special: special == SpecialTokenHandling::Without, state }
     }
 
     /// Decodes one more token id and appends the text that is complete to `out`.
@@ -85,7 +85,7 @@ impl<'t> DecodeStream<'t> {
 
     /// Appends the text still held back for incomplete characters, including replacement
     /// characters.
-    pub(crate) fn flush_into(self, out: &mut String) {
+    pub(crate) fn flush_text_into(self, out: &mut String) {
         match self.state {
             StreamState::Bytes { held, .. } => out.push_str(&String::from_utf8_lossy(&held)),
             StreamState::General { tokenizer, ids, prefix, .. } => {

@@ -32,7 +32,7 @@ pub struct UploadedFile(pub usize);
 
 impl UploadedFile {
     /// Returns the JSON value that represents the upload among the form fields.
-    pub fn to_field(self) -> Value {
+    pub fn to_form_field(self) -> Value {
         Value::Object(Map::from_iter([(UPLOAD_KEY.to_owned(), self.0.into())]))
     }
 }

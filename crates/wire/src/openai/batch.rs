@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, PythonValue};
 
 use super::message::RequestMessage;
-use super::shared::{LogitBias, StopStrings, StructuredOutputs, TOP_LOGPROBS};
+use super::shared::{LogitBias, StopStrings, StructuredOutputs, TOP_LOGPROBS_SCHEMA};
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
 use crate::body;
 use crate::bounds::RequestBounds;
@@ -32,7 +32,7 @@ wire_model! {
         /// Whether to return log probabilities of the output tokens.
         logprobs: Option<bool> = Some(false),
         /// Number of log probabilities to return per output token.
-        top_logprobs: i128 [TOP_LOGPROBS] = 0,
+        top_logprobs: i128 [TOP_LOGPROBS_SCHEMA] = 0,
         /// The token ids whose log probabilities are returned at every output position.
         logprob_token_ids: Option<Vec<i128>> = None,
         /// Maximum number of tokens to generate; deprecated name.
@@ -158,7 +158,7 @@ impl BatchChatRequest {
     /// removes null members and adds some defaults.
     ///
     /// Source: vLLM's `BatchChatCompletionRequest.to_chat_completion_request`.
-    pub fn complete_members(body: &mut Map<String, Value>) {
+    pub fn complete_conversation_body(body: &mut Map<String, Value>) {
         body.retain(|_, value| !value.is_null());
         body.entry("tool_choice").or_insert("none".into());
         body.entry("add_generation_prompt").or_insert(true.into());
@@ -169,6 +169,6 @@ impl BatchChatRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        body::read_body_within(value, bounds)
+        body::read_body_within_bounds(value, bounds)
     }
 }

@@ -10,9 +10,10 @@ use vllm_sim_python::{self as python, PythonValue};
 use super::message::RequestMessage;
 use super::message_schema;
 use super::shared::{
-    CACHE_SALT, ChatTool, ChatToolChoice, ExtraArgs, LogitBias, MM_PAYLOAD, NULLABLE_POSITIVE_INT,
-    RepetitionDetection, ResponseFormat, StopStrings, StreamOptions, StructuredOutputs,
-    THINKING_TOKEN_BUDGET, TOP_LOGPROBS, TRUNCATE_PROMPT_TOKENS, TRUNCATION_SIDE,
+    CACHE_SALT_SCHEMA, ChatTool, ChatToolChoice, ExtraArgs, LogitBias, MM_PAYLOAD_SCHEMA,
+    NULLABLE_POSITIVE_INT_SCHEMA, RepetitionDetection, ResponseFormat, StopStrings, StreamOptions,
+    StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA, TOP_LOGPROBS_SCHEMA,
+    TRUNCATE_PROMPT_TOKENS_SCHEMA, TRUNCATION_SIDE_SCHEMA,
 };
 use super::validators::{
     self, JsonBody, ValidatorResult, body_member, is_truthy_member, non_null_member,
@@ -24,7 +25,7 @@ use crate::fault::Fault;
 use crate::schema::{Schema, ValidatorError, wire_model};
 
 /// Schema of the request field `reasoning_effort`.
-pub(crate) const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Literal(&[
+pub(crate) const REASONING_EFFORT_SCHEMA: Schema = Schema::Nullable(&Schema::Literal(&[
     "none", "minimal", "low", "medium", "high", "xhigh", "max",
 ]));
 
@@ -54,7 +55,7 @@ wire_model! {
         /// Whether to return log probabilities of the output tokens.
         logprobs: Option<bool> = Some(false),
         /// Number of log probabilities to return per output token; -1 for the whole vocabulary.
-        top_logprobs: i128 [TOP_LOGPROBS] = 0,
+        top_logprobs: i128 [TOP_LOGPROBS_SCHEMA] = 0,
         /// Maximum number of tokens to generate; deprecated name.
         max_tokens: Option<i128> = None,
         /// Maximum number of tokens to generate; overrides `max_tokens`.
@@ -82,9 +83,9 @@ wire_model! {
         /// Rule for tool calls; `auto` if there are tools and the key is absent.
         tool_choice: Option<ChatToolChoice> = Some(ChatToolChoice::None),
         /// Reasoning effort of the model, such as `low` or `high`.
-        reasoning_effort: Option<String> [REASONING_EFFORT] = None,
+        reasoning_effort: Option<String> [REASONING_EFFORT_SCHEMA] = None,
         /// Maximum number of reasoning tokens to generate.
-        thinking_token_budget: Option<i128> [THINKING_TOKEN_BUDGET] = None,
+        thinking_token_budget: Option<i128> [THINKING_TOKEN_BUDGET_SCHEMA] = None,
         /// Whether the response includes the model's reasoning.
         include_reasoning: bool = true,
         /// Whether a reply may contain several tool calls.
@@ -116,9 +117,9 @@ wire_model! {
         /// Whether the output text has spaces between special tokens.
         spaces_between_special_tokens: bool = true,
         /// Number of prompt tokens to keep when truncating; -1 for all that fit the context.
-        truncate_prompt_tokens: Option<i64> [TRUNCATE_PROMPT_TOKENS] = None,
+        truncate_prompt_tokens: Option<i64> [TRUNCATE_PROMPT_TOKENS_SCHEMA] = None,
         /// Side of the prompt to truncate: `left` or `right`.
-        truncation_side: Option<String> [TRUNCATION_SIDE] = None,
+        truncation_side: Option<String> [TRUNCATION_SIDE_SCHEMA] = None,
         /// Number of log probabilities to return per prompt token; -1 for the whole vocabulary.
         prompt_logprobs: Option<i128> = None,
         /// The token ids whose log probabilities are returned at every output position.
@@ -166,12 +167,12 @@ wire_model! {
         /// Whether the response includes the prompt text rendered by the chat template.
         return_prompt_text: Option<bool> = None,
         /// Form of images, audio and video in a render response: `tensors` or `none`.
-        mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
+        mm_payload: String [MM_PAYLOAD_SCHEMA] = "tensors".to_owned(),
         /// Deprecated form of `mm_payload`: false means `none`.
         return_mm_kwargs: Option<bool> = None,
         /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
         /// blocks.
-        cache_salt: Option<String> [CACHE_SALT] = None,
+        cache_salt: Option<String> [CACHE_SALT_SCHEMA] = None,
         /// Parameters for the KV connector, such as the blocks of a remote prefill server.
         kv_transfer_params: Option<Map<String, Value>> = None,
         /// Parameters for the encoder-cache connector.
@@ -181,7 +182,7 @@ wire_model! {
         /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
         /// Number of output tokens per chunk of a streamed response.
-        stream_interval: Option<i128> [NULLABLE_POSITIVE_INT] = None,
+        stream_interval: Option<i128> [NULLABLE_POSITIVE_INT_SCHEMA] = None,
     }
 }
 
@@ -191,7 +192,7 @@ impl ChatRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        body::read_body_within(value, bounds)
+        body::read_body_within_bounds(value, bounds)
     }
 }
 
@@ -358,15 +359,16 @@ fn check_named_tool(choice: &JsonBody, tools: &Value) -> ValidatorResult {
 fn python_subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
     match PythonValue::from_json_value(value) {
         PythonValue::Dict(map) => {
-            map.get(key).ok_or_else(|| Fault::bad_request(python::repr_str(key)))
+            map.get(key).ok_or_else(|| Fault::bad_request(python::python_repr_of_str(key)))
         }
         PythonValue::Str(_) => Err(string_index_fault()),
         PythonValue::List(_) => {
             Err(Fault::bad_request("list indices must be integers or slices, not str"))
         }
-        other => {
-            Err(Fault::bad_request(format!("'{}' object is not subscriptable", other.type_name())))
-        }
+        other => Err(Fault::bad_request(format!(
+            "'{}' object is not subscriptable",
+            other.python_type_name()
+        ))),
     }
 }
 

@@ -29,7 +29,7 @@ impl ValidatedChatMessage {
     /// A 400 for a message of `openai_harmony`, which is not a dict.
     pub fn new(message: &RequestMessage) -> Result<Self, Fault> {
         let json = message.to_json();
-        if message.is_trusted() {
+        if message.is_from_trusted_json() {
             return Ok(Self::with_parts(json.into_owned(), None));
         }
         let Some((branch, mut shaped)) =
@@ -42,7 +42,7 @@ impl ValidatedChatMessage {
         if shaped.get("role").is_none() {
             return Err(Fault::bad_request("'Message' object is not subscriptable"));
         }
-        if branch == message_schema::ASSISTANT_BRANCH
+        if branch == message_schema::ASSISTANT_BRANCH_INDEX
             && let Some(Value::Array(calls)) = shaped.get_mut("tool_calls")
         {
             for call in calls {
@@ -77,7 +77,7 @@ impl ValidatedChatMessage {
     }
 
     /// Returns the members of the chat message except its content.
-    pub fn members(&self) -> &Map<String, Value> {
+    pub fn non_content_members(&self) -> &Map<String, Value> {
         &self.members
     }
 

@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
 use super::shared::{
-    CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, NULLABLE_POSITIVE_INT, RepetitionDetection,
-    ResponseFormat, StopStrings, StreamOptions, StructuredOutputs, THINKING_TOKEN_BUDGET,
-    TRUNCATE_PROMPT_TOKENS, TRUNCATION_SIDE,
+    CACHE_SALT_SCHEMA, ExtraArgs, LogitBias, MM_PAYLOAD_SCHEMA, NULLABLE_POSITIVE_INT_SCHEMA,
+    RepetitionDetection, ResponseFormat, StopStrings, StreamOptions, StructuredOutputs,
+    THINKING_TOKEN_BUDGET_SCHEMA, TRUNCATE_PROMPT_TOKENS_SCHEMA, TRUNCATION_SIDE_SCHEMA,
 };
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
 use crate::body;
@@ -150,9 +150,9 @@ wire_model! {
         /// Whether the output text has spaces between special tokens.
         spaces_between_special_tokens: bool = true,
         /// Number of prompt tokens to keep when truncating; -1 for all that fit the context.
-        truncate_prompt_tokens: Option<i64> [TRUNCATE_PROMPT_TOKENS] = None,
+        truncate_prompt_tokens: Option<i64> [TRUNCATE_PROMPT_TOKENS_SCHEMA] = None,
         /// Side of the prompt to truncate: `left` or `right`.
-        truncation_side: Option<String> [TRUNCATION_SIDE] = None,
+        truncation_side: Option<String> [TRUNCATION_SIDE_SCHEMA] = None,
         /// Allowed token ids: sampling considers only these.
         allowed_token_ids: Option<Vec<i128>> = None,
         /// Number of log probabilities to return per prompt token; -1 for the whole vocabulary.
@@ -189,12 +189,12 @@ wire_model! {
         /// Whether a render response includes the text offset of each prompt token.
         return_token_offsets: Option<bool> = Some(false),
         /// Form of images, audio and video in a render response: `tensors` or `none`.
-        mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
+        mm_payload: String [MM_PAYLOAD_SCHEMA] = "tensors".to_owned(),
         /// Deprecated form of `mm_payload`: false means `none`.
         return_mm_kwargs: Option<bool> = None,
         /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
         /// blocks.
-        cache_salt: Option<String> [CACHE_SALT] = None,
+        cache_salt: Option<String> [CACHE_SALT_SCHEMA] = None,
         /// Parameters for the KV connector, such as the blocks of a remote prefill server.
         kv_transfer_params: Option<Map<String, Value>> = None,
         /// Parameters for the encoder-cache connector.
@@ -204,9 +204,9 @@ wire_model! {
         /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
         /// Maximum number of reasoning tokens to generate.
-        thinking_token_budget: Option<i128> [THINKING_TOKEN_BUDGET] = None,
+        thinking_token_budget: Option<i128> [THINKING_TOKEN_BUDGET_SCHEMA] = None,
         /// Number of output tokens per chunk of a streamed response.
-        stream_interval: Option<i128> [NULLABLE_POSITIVE_INT] = None,
+        stream_interval: Option<i128> [NULLABLE_POSITIVE_INT_SCHEMA] = None,
     }
 }
 
@@ -216,7 +216,7 @@ impl CompletionRequest {
     /// The request body is returned too, as JSON with a placeholder prompt. `None` means that
     /// [`Self::parse`] must read the body.
     pub fn parse_long_prompt(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
-        let (value, ids) = long_ids::split_long_ids(text, "prompt")?;
+        let (value, ids) = long_ids::split_long_token_ids(text, "prompt")?;
         let mut request = Self::parse(&value, bounds).ok()?;
         request.prompt = Some(CompletionPrompts(vec![CompletionPrompt::Tokens(ids)]));
         Some((request, value))
@@ -228,7 +228,7 @@ impl CompletionRequest {
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         validate_prompt_list_length(value, bounds)?;
-        body::read_body_within(value, bounds)
+        body::read_body_within_bounds(value, bounds)
     }
 }
 

@@ -148,7 +148,7 @@ impl RequestMessage {
     }
 
     /// Returns role and texts of a chat message that has nothing else; else `None`.
-    pub fn as_texts(&self) -> Option<(&'static str, &[String])> {
+    pub fn as_role_and_texts(&self) -> Option<(&'static str, &[String])> {
         let MessageForm::Plain(message) = &self.0 else {
             return None;
         };
@@ -168,7 +168,7 @@ impl RequestMessage {
         }
     }
 
-    pub(super) fn is_trusted(&self) -> bool {
+    pub(super) fn is_from_trusted_json(&self) -> bool {
         matches!(&self.0, MessageForm::Json(message) if message.trust == MessageOrigin::Ours)
     }
 
@@ -255,7 +255,7 @@ impl RequestMessage {
     }
 
     /// Returns the length of all text in the message's content, in bytes.
-    pub fn text_len(&self) -> usize {
+    pub fn content_text_len(&self) -> usize {
         self.content_texts().map(str::len).sum()
     }
 

@@ -50,7 +50,7 @@ pub(super) static MESSAGE_SCHEMAS: &[Schema] = &[
 ];
 
 /// Index of the class of assistant messages in [`MESSAGE_SCHEMAS`].
-pub(super) const ASSISTANT_BRANCH: usize = 3;
+pub(super) const ASSISTANT_BRANCH_INDEX: usize = 3;
 
 /// Returns the schema of the content parts for this branch of [`MESSAGE_SCHEMAS`]; `None` if the parts are
 /// already checked.
@@ -61,7 +61,7 @@ pub(super) fn unchecked_part_schema(branch: usize) -> Option<&'static Schema> {
     match branch {
         0 | 1 | 4 => Some(&TEXT),
         2 => Some(&USER),
-        ASSISTANT_BRANCH => Some(&ASSISTANT),
+        ASSISTANT_BRANCH_INDEX => Some(&ASSISTANT),
         _ => None,
     }
 }

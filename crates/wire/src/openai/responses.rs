@@ -10,7 +10,8 @@ use vllm_sim_python::PythonValue;
 
 use super::responses_schema;
 use super::shared::{
-    CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, StopStrings, StructuredOutputs, TOP_LOGPROBS,
+    CACHE_SALT_SCHEMA, ExtraArgs, LogitBias, MM_PAYLOAD_SCHEMA, StopStrings, StructuredOutputs,
+    TOP_LOGPROBS_SCHEMA,
 };
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member};
 use crate::body;
@@ -141,7 +142,7 @@ wire_model! {
         /// The tools that the model may call, as sent.
         tools: Vec<Value> [responses_schema::TOOLS] = Vec::new(),
         /// Number of log probabilities per output token, if `include` requests them.
-        top_logprobs: i128 [TOP_LOGPROBS] = 0,
+        top_logprobs: i128 [TOP_LOGPROBS_SCHEMA] = 0,
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
@@ -184,12 +185,12 @@ wire_model! {
         /// Scheduling priority of the request; lower values are scheduled first.
         priority: i64 = 0,
         /// Form of images, audio and video in a render response: `tensors` or `none`.
-        mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
+        mm_payload: String [MM_PAYLOAD_SCHEMA] = "tensors".to_owned(),
         /// Deprecated form of `mm_payload`: false means `none`.
         return_mm_kwargs: Option<bool> = None,
         /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
         /// blocks.
-        cache_salt: Option<String> [CACHE_SALT] = None,
+        cache_salt: Option<String> [CACHE_SALT_SCHEMA] = None,
         /// Whether the response includes the rendered input and output messages.
         enable_response_messages: bool = false,
         /// Messages of earlier turns of the conversation, as sent.
@@ -224,7 +225,7 @@ impl ResponsesRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        body::read_body_within(value, bounds)
+        body::read_body_within_bounds(value, bounds)
     }
 }
 
@@ -244,7 +245,7 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         Some(PythonValue::Dict(tools)) => tools.len(),
         Some(PythonValue::Str(tools)) => tools.len(),
         Some(other) => {
-            let name = other.type_name();
+            let name = other.python_type_name();
             return Err(Fault::bad_request(format!("object of type '{name}' has no len()")).into());
         }
     };
@@ -385,7 +386,7 @@ fn parse_input_items(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         } else {
             &responses_schema::OUTPUT_MESSAGE
         };
-        let fits = body::fits_schema(class, &completed);
+        let fits = body::matches_schema(class, &completed);
         // Upstream keeps the id that it assigned to invalid reasoning.
         if fits || kind == "reasoning" {
             *item = completed;

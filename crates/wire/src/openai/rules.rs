@@ -17,8 +17,8 @@ use super::shared::{ChatToolChoice, ExtraArgs, LogitBias, ResponseFormat, Struct
 use crate::fault::Fault;
 use crate::limits::ServerLimits;
 use crate::sampling::{
-    self, OutputLimit, SamplingChecks, SamplingDefaults, SamplingParams, SamplingRequest,
-    StringOrList, TokenBias,
+    self, OutputLimit, SamplingDefaults, SamplingParamChecks, SamplingParams, SamplingRequest,
+    StringOrList, TokenLogitBias,
 };
 use crate::sampling_checks;
 use crate::version::VllmVersion;
@@ -293,7 +293,7 @@ fn beam_search_request(
         temperature: temperature.or(defaults.temperature).unwrap_or(1.0),
         ..SamplingParams::default()
     };
-    Ok(SamplingRequest { checks: SamplingChecks::None, ..SamplingRequest::from(params) })
+    Ok(SamplingRequest { checks: SamplingParamChecks::None, ..SamplingRequest::from(params) })
 }
 
 fn or(asked: Option<f64>, server: Option<f64>, plain: f64) -> f64 {
@@ -310,7 +310,7 @@ fn stop_ids(asked: Option<&[i128]>, defaults: &SamplingDefaults) -> Option<Vec<i
     Some(ids)
 }
 
-fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenBias>, Fault> {
+fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenLogitBias>, Fault> {
     asked.map(sampling::to_token_bias).transpose()
 }
 
@@ -351,7 +351,7 @@ fn constraint(
             new.structural_tag = Some(python::json::dumps(tag));
         }
     }
-    new.check_one_kind()?;
+    new.check_one_constraint_kind()?;
     Ok(Some(new))
 }
 

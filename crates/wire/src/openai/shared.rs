@@ -205,7 +205,7 @@ pub struct StopStrings(pub Vec<String>);
 impl RequestField for StopStrings {
     const SCHEMA: Schema = Schema::Union(&[
         STR,
-        Schema::List(&STR, LengthLimits { min: 0, max: bounds::STOP_STRINGS_PLACEHOLDER }),
+        Schema::List(&STR, LengthLimits { min: 0, max: bounds::MAX_STOP_STRINGS_PLACEHOLDER }),
     ]);
 
     fn read(value: &Value) -> Option<Self> {
@@ -241,30 +241,31 @@ impl RequestField for ExtraArgs {
 pub(crate) type LogitBias = IndexMap<String, f64>;
 
 /// Schema of `truncate_prompt_tokens`; -1 keeps all tokens that fit the context.
-pub(crate) const TRUNCATE_PROMPT_TOKENS: Schema =
+pub(crate) const TRUNCATE_PROMPT_TOKENS_SCHEMA: Schema =
     Schema::Nullable(&int_between_schema(-1, i64::MAX as i128));
 
 /// Schema of a request field with an optional integer of at least 1.
-pub(crate) const NULLABLE_POSITIVE_INT: Schema = Schema::Nullable(&int_at_least_schema(1));
+pub(crate) const NULLABLE_POSITIVE_INT_SCHEMA: Schema = Schema::Nullable(&int_at_least_schema(1));
 
 /// Schema of the request field `cache_salt`; stricter limits are checked before.
-pub(crate) const CACHE_SALT: Schema =
+pub(crate) const CACHE_SALT_SCHEMA: Schema =
     Schema::Nullable(&Schema::Str(LengthLimits { min: 1, max: 1024 }));
 
 /// Schema of the request field `mm_payload`.
-pub(crate) const MM_PAYLOAD: Schema = Schema::Literal(&["tensors", "none"]);
+pub(crate) const MM_PAYLOAD_SCHEMA: Schema = Schema::Literal(&["tensors", "none"]);
 
 /// Schema of the request field `truncation_side`.
-pub(crate) const TRUNCATION_SIDE: Schema = Schema::Nullable(&Schema::Literal(&["left", "right"]));
+pub(crate) const TRUNCATION_SIDE_SCHEMA: Schema =
+    Schema::Nullable(&Schema::Literal(&["left", "right"]));
 
 /// Schema of the request field `top_logprobs`; null means 0.
-pub(crate) const TOP_LOGPROBS: Schema =
+pub(crate) const TOP_LOGPROBS_SCHEMA: Schema =
     Schema::Before(|value| Ok(value.is_null().then(|| Value::from(0))), &INT);
 
 /// Schema of `thinking_token_budget`: null, -1 for no limit, or a number of tokens.
 ///
 /// Other values of the field are rejected before schema validation.
-pub(crate) const THINKING_TOKEN_BUDGET: Schema =
+pub(crate) const THINKING_TOKEN_BUDGET_SCHEMA: Schema =
     Schema::Before(check_thinking_token_budget, &Schema::Nullable(&INT));
 
 fn check_thinking_token_budget(value: &Value) -> Result<Option<Value>, Fault> {
@@ -313,7 +314,7 @@ wire_model! {
 /// Checks that `structured_outputs` has exactly one kind of constraint.
 fn validate_one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     StructuredOutputs::read(&Value::Object(map.clone())).map_or(Ok(()), |outputs| {
-        outputs.check_one_kind()?;
+        outputs.check_one_constraint_kind()?;
         Ok(())
     })
 }
@@ -322,8 +323,8 @@ impl StructuredOutputs {
     /// Checks that exactly one kind of constraint is set.
     ///
     /// Source: vLLM's `StructuredOutputsParams.__post_init__`.
-    pub(crate) fn check_one_kind(&self) -> Result<(), Fault> {
-        let members = self.members();
+    pub(crate) fn check_one_constraint_kind(&self) -> Result<(), Fault> {
+        let members = self.constraint_members();
         let kinds = ["json", "regex", "choice", "grammar", "json_object", "structural_tag"];
         let text = match kinds.iter().filter(|kind| !members[**kind].is_null()).count() {
             0 => "You must use one kind of structured outputs constraint but none are specified",
@@ -338,7 +339,7 @@ impl StructuredOutputs {
     }
 
     /// Returns all members of vLLM's `StructuredOutputsParams`, in its order.
-    pub fn members(&self) -> Map<String, Value> {
+    pub fn constraint_members(&self) -> Map<String, Value> {
         let members = [
             ("json", self.json.clone().into()),
             ("regex", self.regex.clone().into()),

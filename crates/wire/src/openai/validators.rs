@@ -42,13 +42,13 @@ pub(crate) fn non_null_member<'b>(body: &'b JsonBody, key: &str) -> Option<&'b V
 pub(crate) fn not_iterable_fault(value: &Value) -> Fault {
     Fault::bad_request(format!(
         "'{}' object is not iterable",
-        PythonValue::from_json_value(value).type_name()
+        PythonValue::from_json_value(value).python_type_name()
     ))
 }
 
 /// Returns the 400 with Python's `AttributeError` of `value.get`.
 pub(crate) fn no_get_attribute_fault(value: &Value) -> Fault {
-    let name = PythonValue::from_json_value(value).type_name();
+    let name = PythonValue::from_json_value(value).python_type_name();
     Fault::bad_request(format!("'{name}' object has no attribute 'get'"))
 }
 

@@ -12,7 +12,10 @@ use vllm_sim_python::{self as python, PythonValue, orjson_loads};
 
 use super::chat_schema;
 use super::completion::DEFAULT_MODEL_NAME;
-use super::generate::{BOOTSTRAP_PORTS, HIDDEN_STATES, HIDDEN_STATES_DISABLED, NULLABLE_STRINGS};
+use super::generate::{
+    BOOTSTRAP_PORTS_SCHEMA, HIDDEN_STATES_DISABLED_MESSAGE, HIDDEN_STATES_SCHEMA,
+    NULLABLE_STRINGS_SCHEMA,
+};
 use super::sampling::native_sampling_params;
 use crate::ServerLimits;
 use crate::bounds::RequestBounds;
@@ -24,7 +27,7 @@ use crate::schema::{Schema, ValidatorError, wire_model};
 /// Form of the tool calls in a reply: members of the response, or text if the server has no tool
 /// parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToolCallForm {
+pub enum ToolCallRendering {
     /// A tool parser turns the calls into members of the response.
     Parsed,
     /// The calls are text of the reply, because no tool parser runs.
@@ -43,7 +46,7 @@ wire_model! {
         /// Frequency penalty.
         frequency_penalty: f64 = 0.0,
         /// Values added to the logits of token ids.
-        logit_bias: Option<Map<String, Value>> [chat_schema::LOGIT_BIAS] = None,
+        logit_bias: Option<Map<String, Value>> [chat_schema::LOGIT_BIAS_SCHEMA] = None,
         /// Whether to return log probabilities of the output tokens.
         logprobs: bool = false,
         /// Number of most likely tokens to list with log probabilities at each output position.
@@ -57,7 +60,7 @@ wire_model! {
         /// Presence penalty.
         presence_penalty: f64 = 0.0,
         /// Required format of the output.
-        response_format: Option<Map<String, Value>> [chat_schema::RESPONSE_FORMAT] = None,
+        response_format: Option<Map<String, Value>> [chat_schema::RESPONSE_FORMAT_SCHEMA] = None,
         /// Seed of the sampler.
         seed: Option<i64> = None,
         /// Stop strings: the output ends before the first of them.
@@ -75,11 +78,11 @@ wire_model! {
         /// The functions (tools) that the model may call.
         tools: Option<Vec<Value>> [chat_schema::TOOLS_SCHEMA] = None,
         /// Rule for tool calls.
-        tool_choice: Option<Value> [chat_schema::TOOL_CHOICE] = None,
+        tool_choice: Option<Value> [chat_schema::TOOL_CHOICE_SCHEMA] = None,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: bool = true,
         /// Request for hidden states, which the server rejects.
-        return_hidden_states: Option<Value> [HIDDEN_STATES] = None,
+        return_hidden_states: Option<Value> [HIDDEN_STATES_SCHEMA] = None,
         /// Whether choices contain the token ids of the prompt.
         return_prompt_token_ids: bool = false,
         /// Whether choices contain the token ids of prompt and output.
@@ -87,7 +90,7 @@ wire_model! {
         /// Whether choices contain the `meta_info` of the native route.
         return_meta_info: bool = false,
         /// Effort of the model's reasoning: a name or a number.
-        reasoning_effort: Option<Value> [chat_schema::REASONING_EFFORT] = None,
+        reasoning_effort: Option<Value> [chat_schema::REASONING_EFFORT_SCHEMA] = None,
         /// Number of most likely tokens to sample from.
         top_k: Option<i64> = None,
         /// Minimum probability of a sampled token relative to the most likely one.
@@ -113,7 +116,7 @@ wire_model! {
         /// Whether to omit special tokens from the text.
         skip_special_tokens: bool = true,
         /// Name of the LoRA adapter.
-        lora_path: Option<Value> [NULLABLE_STRINGS] = None,
+        lora_path: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,
         /// Whether reasoning is returned apart from the content.
         separate_reasoning: bool = true,
         /// Arguments of the chat template.
@@ -121,9 +124,9 @@ wire_model! {
         /// Host of the bootstrap server of the prefill server.
         bootstrap_host: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Port of the bootstrap server of the prefill server.
-        bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS_SCHEMA)] = None,
         /// Number of the request, which identifies it on both servers of a prefill/decode pair.
-        bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS_SCHEMA)] = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
         /// The data-parallel rank that runs the request.
@@ -156,7 +159,7 @@ fn set_json_schema(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), Validat
     let format = match body.get("response_format") {
         Some(Value::Object(format)) => format,
         Some(other) if PythonValue::from_json_value(other).is_truthy() => {
-            return Err(ValidatorError::Fault(super::unhandled_exception()));
+            return Err(ValidatorError::Fault(super::unhandled_exception_fault()));
         }
         _ => return Ok(()),
     };
@@ -205,7 +208,7 @@ impl SglangChatRequest {
         }
         self.validate_tool_choice()?;
         self.validate_tools()?;
-        let limit = self.output_limit().unwrap_or(0);
+        let limit = self.output_token_limit().unwrap_or(0);
         if let Some(context_length) = context_length.filter(|most| limit > i64::from(*most)) {
             return fail(format!(
                 "max_completion_tokens is too large: {limit}.This model supports at most \
@@ -213,9 +216,9 @@ impl SglangChatRequest {
             ));
         }
         if !matches!(&self.return_hidden_states, None | Some(Value::Null | Value::Bool(false))) {
-            return fail(HIDDEN_STATES_DISABLED.to_owned());
+            return fail(HIDDEN_STATES_DISABLED_MESSAGE.to_owned());
         }
-        if let Err(missing) = schema_constraint(self.response_format.as_ref()) {
+        if let Err(missing) = response_format_constraint(self.response_format.as_ref()) {
             return Err(Fault { error_type: ErrorType::BadRequest, ..missing });
         }
         self.validate_stream()
@@ -284,7 +287,7 @@ impl SglangChatRequest {
 
     /// Returns the maximum number of output tokens; a `max_completion_tokens` of zero counts as
     /// none.
-    pub fn output_limit(&self) -> Option<i64> {
+    pub fn output_token_limit(&self) -> Option<i64> {
         self.max_completion_tokens.filter(|limit| *limit != 0).or(self.max_tokens)
     }
 
@@ -292,15 +295,15 @@ impl SglangChatRequest {
     ///
     /// # Errors
     /// SGLang's 500 for a list of ids, which only requests with several outputs may have.
-    pub fn single_rid(&self) -> Result<Option<&Value>, Fault> {
+    pub fn single_request_id(&self) -> Result<Option<&Value>, Fault> {
         match &self.rid {
-            Some(Value::Array(_)) if self.n == 1 => Err(unhashable_rid()),
+            Some(Value::Array(_)) if self.n == 1 => Err(unhashable_rid_fault()),
             rid => Ok(rid.as_ref()),
         }
     }
 
     /// Returns the type of the first image, video or audio part in the messages.
-    pub fn media_part(&self) -> Option<&str> {
+    pub fn first_media_part_type(&self) -> Option<&str> {
         let parts = self.messages.iter().filter_map(|message| message.get("content")?.as_array());
         let types = parts.flatten().filter_map(|part| part.get("type")?.as_str());
         let mut media =
@@ -352,9 +355,9 @@ impl SglangChatRequest {
     ///
     /// # Errors
     /// A 400 for a message or tool that does not match the schema.
-    pub fn conversation(
+    pub fn read_conversation(
         &self,
-        calls: ToolCallForm,
+        calls: ToolCallRendering,
         bounds: &RequestBounds,
     ) -> Result<ChatRequest, Fault> {
         self.check_call_arguments()?;
@@ -379,7 +382,7 @@ impl SglangChatRequest {
             body["tools"] = tools.iter().map(plain_tool).collect();
             // Without a parser the text of the reply contains no calls.
             body["tool_choice"] = match &self.tool_choice {
-                _ if calls == ToolCallForm::Text => "none".into(),
+                _ if calls == ToolCallRendering::Text => "none".into(),
                 None | Some(Value::Null) => "auto".into(),
                 Some(choice) => choice.clone(),
             };
@@ -426,12 +429,13 @@ impl SglangChatRequest {
     ///
     /// # Errors
     /// A 400 for a response format without schema.
-    pub fn sampling_params(&self, calls: ToolCallForm) -> Result<Value, Fault> {
-        let mut params = native_sampling_params!(self, self.output_limit(), Value::Null);
-        if let Some((name, constraint)) = schema_constraint(self.response_format.as_ref())? {
+    pub fn sampling_params(&self, calls: ToolCallRendering) -> Result<Value, Fault> {
+        let mut params = native_sampling_params!(self, self.output_token_limit(), Value::Null);
+        if let Some((name, constraint)) = response_format_constraint(self.response_format.as_ref())?
+        {
             params[name] = constraint.into();
         }
-        let forced = self.forced_calls_schema().filter(|_| calls == ToolCallForm::Text);
+        let forced = self.forced_calls_schema().filter(|_| calls == ToolCallRendering::Text);
         if let Some(schema) = forced {
             params["json_schema"] = schema.to_string().into();
         }
@@ -440,7 +444,7 @@ impl SglangChatRequest {
 }
 
 /// Returns the error for a list of request ids (`rid`) in a request with only one output.
-pub(super) fn unhashable_rid() -> Fault {
+pub(super) fn unhashable_rid_fault() -> Fault {
     let text = "Internal server error: unhashable type: 'list'";
     Fault::new(500, ErrorType::InternalServer, text)
 }
@@ -456,7 +460,7 @@ fn plain_tool(tool: &Value) -> Value {
     let mut tool = tool.clone();
     tool["type"] = "function".into();
     if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
-        function.shift_remove(chat_schema::KEY_ORDER);
+        function.shift_remove(chat_schema::KEY_ORDER_MEMBER);
     }
     tool
 }
@@ -478,7 +482,7 @@ fn lowercase_role(mut message: Value) -> Value {
 }
 
 /// Returns name and value of the sampling parameter for a response format; `None` for plain text.
-pub(super) fn schema_constraint(
+pub(super) fn response_format_constraint(
     format: Option<&Map<String, Value>>,
 ) -> Result<Option<(&'static str, String)>, Fault> {
     let Some(format) = format else {

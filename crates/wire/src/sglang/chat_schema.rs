@@ -172,18 +172,18 @@ pub(super) const MESSAGES_SCHEMA: Schema =
     Schema::List(&Schema::Union(&[GENERIC_MESSAGE, USER_MESSAGE]), ANY_LENGTH);
 
 /// Name of the member that SGLang adds to functions, which errors show.
-pub(super) const KEY_ORDER: &str = "key_order";
+pub(super) const KEY_ORDER_MEMBER: &str = "key_order";
 
 /// Adds the names of a function's members as `key_order`, as SGLang's `Function._capture_key_order`
 /// does.
 fn capture_key_order(function: &mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError> {
     let names = function.keys().cloned().collect::<Vec<_>>();
-    function.to_mut().insert(KEY_ORDER.to_owned(), names.into());
+    function.to_mut().insert(KEY_ORDER_MEMBER.to_owned(), names.into());
     Ok(())
 }
 
 /// Schema of a list of tools.
-pub(super) const TOOL_LIST: Schema = Schema::List(
+pub(super) const TOOL_LIST_SCHEMA: Schema = Schema::List(
     &Schema::Model(&Model::plain(
         "Tool",
         &[
@@ -209,10 +209,10 @@ pub(super) const TOOL_LIST: Schema = Schema::List(
 );
 
 /// Schema of the tools of a chat request.
-pub(super) const TOOLS_SCHEMA: Schema = Schema::Nullable(&TOOL_LIST);
+pub(super) const TOOLS_SCHEMA: Schema = Schema::Nullable(&TOOL_LIST_SCHEMA);
 
 /// Schema of the rule for tool calls of a chat request.
-pub(super) const TOOL_CHOICE: Schema = Schema::Nullable(&Schema::Union(&[
+pub(super) const TOOL_CHOICE_SCHEMA: Schema = Schema::Nullable(&Schema::Union(&[
     Schema::Model(&Model::plain(
         "ToolChoice",
         &[
@@ -230,13 +230,13 @@ pub(super) const TOOL_CHOICE: Schema = Schema::Nullable(&Schema::Union(&[
 ]));
 
 /// Schema of the effort of the reasoning: a name or a number.
-pub(super) const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Union(&[
+pub(super) const REASONING_EFFORT_SCHEMA: Schema = Schema::Nullable(&Schema::Union(&[
     Schema::Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]),
     float_between_schema(0.0, 0.99),
 ]));
 
 /// Schema of the required format of an output.
-pub(super) const RESPONSE_FORMAT: Schema = Schema::Nullable(&Schema::Union(&[
+pub(super) const RESPONSE_FORMAT_SCHEMA: Schema = Schema::Nullable(&Schema::Union(&[
     Schema::Model(&Model::plain(
         "ResponseFormat",
         &[
@@ -283,4 +283,4 @@ pub(super) const STOP_STRINGS_SCHEMA: Schema =
     Schema::Nullable(&Schema::Union(&[Schema::List(&STR, ANY_LENGTH), STR]));
 
 /// Schema of values added to the logits of tokens.
-pub(super) const LOGIT_BIAS: Schema = Schema::Nullable(&Schema::Dict(&STR, &FLOAT));
+pub(super) const LOGIT_BIAS_SCHEMA: Schema = Schema::Nullable(&Schema::Dict(&STR, &FLOAT));

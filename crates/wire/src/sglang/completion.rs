@@ -6,9 +6,12 @@
 use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
-use super::chat::{schema_constraint, unhashable_rid};
+use super::chat::{response_format_constraint, unhashable_rid_fault};
 use super::chat_schema;
-use super::generate::{BOOTSTRAP_PORTS, HIDDEN_STATES, HIDDEN_STATES_DISABLED, NULLABLE_STRINGS};
+use super::generate::{
+    BOOTSTRAP_PORTS_SCHEMA, HIDDEN_STATES_DISABLED_MESSAGE, HIDDEN_STATES_SCHEMA,
+    NULLABLE_STRINGS_SCHEMA,
+};
 use super::sampling::native_sampling_params;
 use crate::fault::Fault;
 use crate::openai::completion::{CompletionPrompt, CompletionPrompts};
@@ -30,7 +33,7 @@ wire_model! {
         /// Frequency penalty.
         frequency_penalty: f64 = 0.0,
         /// Values added to the logits of token ids.
-        logit_bias: Option<Map<String, Value>> [chat_schema::LOGIT_BIAS] = None,
+        logit_bias: Option<Map<String, Value>> [chat_schema::LOGIT_BIAS_SCHEMA] = None,
         /// Number of log probabilities per output token.
         logprobs: Option<i64> = None,
         /// Maximum number of tokens to generate.
@@ -54,7 +57,7 @@ wire_model! {
         /// Id of the end user; has no effect here.
         user: Option<String> = None,
         /// Request for hidden states, which the server rejects.
-        return_hidden_states: Option<Value> [HIDDEN_STATES] = None,
+        return_hidden_states: Option<Value> [HIDDEN_STATES_SCHEMA] = None,
         /// Whether choices contain the token ids of the output.
         return_token_ids: bool = false,
         /// Number of most likely tokens to sample from.
@@ -82,15 +85,15 @@ wire_model! {
         /// Whether to omit special tokens from the text.
         skip_special_tokens: bool = true,
         /// Name of the LoRA adapter.
-        lora_path: Option<Value> [NULLABLE_STRINGS] = None,
+        lora_path: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,
         /// Required format of the output.
-        response_format: Option<Map<String, Value>> [chat_schema::RESPONSE_FORMAT] = None,
+        response_format: Option<Map<String, Value>> [chat_schema::RESPONSE_FORMAT_SCHEMA] = None,
         /// Host of the bootstrap server of the prefill server.
         bootstrap_host: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Port of the bootstrap server of the prefill server.
-        bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS_SCHEMA)] = None,
         /// Number of the request, which identifies it on both servers of a prefill/decode pair.
-        bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS_SCHEMA)] = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
         /// The data-parallel rank that runs the request.
@@ -132,7 +135,7 @@ impl SglangCompletionRequest {
         }
         match &self.return_hidden_states {
             None | Some(Value::Null | Value::Bool(false)) => Ok(()),
-            Some(_) => Err(Fault::bad_request(HIDDEN_STATES_DISABLED)),
+            Some(_) => Err(Fault::bad_request(HIDDEN_STATES_DISABLED_MESSAGE)),
         }
     }
 
@@ -140,10 +143,10 @@ impl SglangCompletionRequest {
     ///
     /// # Errors
     /// SGLang's 500 for a list of ids for one prompt, and its 400 for an id that occurs twice.
-    pub fn check_rids(&self) -> Result<(), Fault> {
+    pub fn check_request_ids(&self) -> Result<(), Fault> {
         let Some(Value::Array(ids)) = &self.rid else { return Ok(()) };
         if self.n == 1 && self.prompt.0.len() == 1 {
-            return Err(unhashable_rid());
+            return Err(unhashable_rid_fault());
         }
         let repeated = |at: usize| ids[..at].contains(&ids[at]);
         match (0..ids.len()).find(|at| repeated(*at)) {
@@ -161,7 +164,8 @@ impl SglangCompletionRequest {
     /// A 400 for a response format without schema.
     pub fn sampling_params(&self) -> Result<Value, Fault> {
         let mut params = native_sampling_params!(self, self.max_tokens, self.json_schema);
-        if let Some((name, constraint)) = schema_constraint(self.response_format.as_ref())? {
+        if let Some((name, constraint)) = response_format_constraint(self.response_format.as_ref())?
+        {
             params[name] = constraint.into();
         }
         Ok(params)

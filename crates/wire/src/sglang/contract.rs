@@ -127,7 +127,7 @@ const GENERATE: &[(&str, Shape)] = &[
 ///
 /// # Errors
 /// The message for the first member of another type.
-pub fn check_generate(body: &Map<String, Value>) -> Result<(), String> {
+pub fn check_generate_body_types(body: &Map<String, Value>) -> Result<(), String> {
     for (name, value) in body {
         if let Some((_, shape)) = GENERATE.iter().find(|(known, _)| known == name) {
             check(shape, value)?;
@@ -140,7 +140,7 @@ pub fn check_generate(body: &Map<String, Value>) -> Result<(), String> {
 ///
 /// # Errors
 /// The message for the first unknown member, or the first of another type.
-pub(super) fn check_sampling(params: &Map<String, Value>) -> Result<(), String> {
+pub(super) fn check_sampling_param_types(params: &Map<String, Value>) -> Result<(), String> {
     check_struct(SAMPLING, params)
 }
 
@@ -198,9 +198,9 @@ fn check_item(shape: &Shape, value: &Value) -> Result<(), String> {
             map.values().try_for_each(|value| check_item(item, value))
         }
         (Shape::Struct(_, members), Value::Object(map)) => check_struct(members, map),
-        (Shape::Sampling, Value::Object(map)) => check_sampling(map),
+        (Shape::Sampling, Value::Object(map)) => check_sampling_param_types(map),
         (Shape::Sampling, Value::Array(items)) => items.iter().try_for_each(|item| match item {
-            Value::Object(map) => check_sampling(map),
+            Value::Object(map) => check_sampling_param_types(map),
             _ => Err(invalid_type(item, "struct SamplingParams")),
         }),
         (Shape::Media, Value::Array(_) | Value::String(_) | Value::Object(_)) => Ok(()),
@@ -264,11 +264,11 @@ mod tests {
                 "unknown field `x`, expected one of `enabled`, `key`, `context_window`",
             ),
         ] {
-            let found = check_generate(body.as_object().unwrap());
+            let found = check_generate_body_types(body.as_object().unwrap());
             assert_eq!(found, Err(message.to_owned()), "{body}");
         }
         let body = json!({"input_ids": [[5], [6]], "lora_path": [null], "stream": null,
             "text": ["a"], "unknown": 1, "sampling_params": {"stop": "x", "temperature": 1}});
-        assert_eq!(check_generate(body.as_object().unwrap()), Ok(()));
+        assert_eq!(check_generate_body_types(body.as_object().unwrap()), Ok(()));
     }
 }

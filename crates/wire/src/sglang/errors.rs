@@ -9,7 +9,7 @@ use crate::bounds::RequestBounds;
 use crate::checker::{CheckError, SchemaChecker};
 use crate::fastapi::{BodyReadError, BodySchemaErrors, RouteFunction};
 use crate::fault::{ErrorType, Fault};
-use crate::report::{ErrorStyle, pydantic_error_text};
+use crate::report::{SchemaErrorStyle, pydantic_error_text};
 use crate::schema::RequestField;
 
 /// Maximum length of the text with all errors of a request body for Anthropic's API, in characters.
@@ -50,13 +50,13 @@ impl BodyReadError {
 ///
 /// # Errors
 /// A 400 with the text of pydantic's exception, and of its absent cause.
-pub fn construct<T: RequestField>(
+pub fn construct_python_object<T: RequestField>(
     value: &Value,
     class: &str,
     bounds: &RequestBounds,
 ) -> Result<T, Fault> {
     let mut checker =
-        SchemaChecker::default().with_bounds(*bounds).with_errors(ErrorStyle::Labelled);
+        SchemaChecker::default().with_bounds(*bounds).with_error_style(SchemaErrorStyle::Labelled);
     let changed = checker.check_value(&T::SCHEMA, value).map_err(|error| match error {
         CheckError::Schema(errors) => {
             Fault::bad_request(format!("{} None", pydantic_error_text(class, &errors)))

@@ -6,14 +6,14 @@ use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
 use crate::fault::Fault;
-use crate::sampling::STRING_OR_LIST;
+use crate::sampling::STRING_OR_LIST_SCHEMA;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, ValidatorError, wire_model};
 
 const BOOL_OR_LIST: Schema =
     Schema::Union(&[Schema::List(&Schema::Bool, ANY_LENGTH), Schema::Bool]);
 const INT_OR_LIST: Schema = Schema::Union(&[Schema::List(&INT, ANY_LENGTH), INT]);
 /// Schema of bootstrap ports and rooms (for prefill/decode pairs): a number, or one per prompt.
-pub(super) const BOOTSTRAP_PORTS: Schema =
+pub(super) const BOOTSTRAP_PORTS_SCHEMA: Schema =
     Schema::Union(&[Schema::List(&Schema::Nullable(&INT), ANY_LENGTH), INT]);
 /// Schema of a request for hidden states: one value for all prompts, or one for each prompt.
 const HIDDEN_STATES_OR_LIST: Schema = Schema::Union(&[
@@ -23,9 +23,10 @@ const HIDDEN_STATES_OR_LIST: Schema = Schema::Union(&[
 ]);
 const LAST: Schema = Schema::Literal(&["last"]);
 /// Schema of a request for hidden states of one prompt.
-pub(super) const HIDDEN_STATES: Schema = Schema::Nullable(&Schema::Union(&[Schema::Bool, LAST]));
+pub(super) const HIDDEN_STATES_SCHEMA: Schema =
+    Schema::Nullable(&Schema::Union(&[Schema::Bool, LAST]));
 /// Schema of a text, or of a list with a text or null for each prompt.
-pub(super) const NULLABLE_STRINGS: Schema =
+pub(super) const NULLABLE_STRINGS_SCHEMA: Schema =
     Schema::Nullable(&Schema::Union(&[Schema::List(&Schema::Nullable(&STR), ANY_LENGTH), STR]));
 
 wire_model! {
@@ -33,9 +34,9 @@ wire_model! {
     /// ignored.
     pub struct GenerateRequest: Dataclass "GenerateReqInput" {
         /// Ids of the requests; a string is the prefix of the ids of a batch.
-        rid: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
+        rid: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Prompt texts.
-        text: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
+        text: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Prompts as token ids.
         input_ids: Option<Value> [Schema::After(check_input_ids, &Schema::Any)] = None,
         /// Prompts as embeddings.
@@ -68,15 +69,15 @@ wire_model! {
         /// The session whose history the prompt continues.
         session_params: Option<Map<String, Value>> = None,
         /// Name of the LoRA adapter, for all prompts or for each.
-        lora_path: Option<Value> [NULLABLE_STRINGS] = None,
+        lora_path: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,
         /// The serialized class that changes the logits.
-        custom_logit_processor: Option<Value> [NULLABLE_STRINGS] = None,
+        custom_logit_processor: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,
         /// Host of the bootstrap server of the prefill server.
-        bootstrap_host: Option<Value> [NULLABLE_STRINGS] = None,
+        bootstrap_host: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,
         /// Port of the bootstrap server of the prefill server.
-        bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS_SCHEMA)] = None,
         /// Number of the request, which identifies it on both servers of a prefill/decode pair.
-        bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS_SCHEMA)] = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
         /// The data-parallel rank that runs the request.
@@ -94,7 +95,7 @@ wire_model! {
         /// Id of a conversation; has no effect here.
         session_id: Option<String> = None,
         /// Salt of the prefix cache; only requests with equal salts share cached prefixes.
-        cache_salt: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
+        cache_salt: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Whether the response contains the token ids of the prompt.
         return_prompt_token_ids: bool = false,
     }
@@ -103,7 +104,7 @@ wire_model! {
 /// Checks that `input_ids` is a list of token ids, or of such lists; mirrors SGLang's
 /// `validate_optional_list_i64_1d_2d`.
 fn check_input_ids(value: &Value) -> Result<Option<Value>, ValidatorError> {
-    let type_of = |value: &Value| PythonValue::from_json_value(value).type_name();
+    let type_of = |value: &Value| PythonValue::from_json_value(value).python_type_name();
     let text = match value {
         Value::Null => return Ok(None),
         Value::Array(items) => match items.first() {
@@ -125,7 +126,7 @@ fn check_input_ids(value: &Value) -> Result<Option<Value>, ValidatorError> {
 
 /// Returns the error of a list that contains other values than 64-bit integers.
 fn check_row(value: &Value) -> Option<String> {
-    let type_of = |value: &Value| PythonValue::from_json_value(value).type_name();
+    let type_of = |value: &Value| PythonValue::from_json_value(value).python_type_name();
     let is_int = |value: &Value| value.is_boolean() || value.is_i64() || value.is_u64();
     let items = match value {
         Value::Array(items) => items,
@@ -151,7 +152,7 @@ impl GenerateRequest {
     ///
     /// # Errors
     /// A 400 that names the member.
-    pub fn check_simulated(&self) -> Result<(), Fault> {
+    pub fn reject_unsimulated_members(&self) -> Result<(), Fault> {
         let truthy = |value: &Option<Value>| {
             value.as_ref().is_some_and(|value| {
                 !matches!(value, Value::Null | Value::Bool(false))
@@ -161,7 +162,7 @@ impl GenerateRequest {
             })
         };
         if truthy(&self.return_hidden_states) {
-            return Err(Fault::bad_request(HIDDEN_STATES_DISABLED));
+            return Err(Fault::bad_request(HIDDEN_STATES_DISABLED_MESSAGE));
         }
         if truthy(&self.custom_logit_processor) {
             return Err(Fault::bad_request(
@@ -221,6 +222,6 @@ impl VertexRequest {
 }
 
 /// Message for a request for hidden states, which a server returns only with a flag.
-pub const HIDDEN_STATES_DISABLED: &str = "The server is not configured to return hidden states. \
+pub const HIDDEN_STATES_DISABLED_MESSAGE: &str = "The server is not configured to return hidden states. \
      Please set `--return-hidden-states-mode last`, `--return-hidden-states-mode full`, or the \
      legacy `--enable-return-hidden-states` flag.";

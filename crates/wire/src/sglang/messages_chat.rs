@@ -145,7 +145,7 @@ fn named_tool(name: Option<&str>, tools: &[Value]) -> Result<Value, Fault> {
     match name.filter(|_| known) {
         Some(name) => Ok(json!({"type": "function", "function": {"name": name}})),
         None => {
-            let shown = name.map_or_else(|| "None".to_owned(), python::repr_str);
+            let shown = name.map_or_else(|| "None".to_owned(), python::python_repr_of_str);
             Err(Fault::bad_request(format!(
                 "tool_choice references tool {shown} but it is not in the forwarded tools list \
                  (server-side Anthropic tools cannot be selected)"

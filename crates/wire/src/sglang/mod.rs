@@ -26,6 +26,6 @@ use crate::fault::{ErrorType, Fault};
 pub const SGLANG_VERSION: &str = "0.5.23";
 
 /// Returns the error of a request that SGLang's code does not expect: a 500 without reason.
-pub fn unhandled_exception() -> Fault {
+pub fn unhandled_exception_fault() -> Fault {
     Fault::new(500, ErrorType::Detail, "Internal Server Error")
 }

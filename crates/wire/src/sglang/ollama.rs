@@ -75,7 +75,7 @@ const OPTIONS: [(&str, &str); 8] = [
 const DEFAULT_OUTPUT_TOKENS: u32 = 2048;
 
 /// Returns SGLang's sampling parameters for the Ollama options of a request.
-pub fn sampling_params(options: Option<&Map<String, Value>>) -> Value {
+pub fn ollama_sampling_params(options: Option<&Map<String, Value>>) -> Value {
     let mut params = json!({"max_new_tokens": DEFAULT_OUTPUT_TOKENS});
     for (option, param) in OPTIONS {
         if let Some(value) = options.and_then(|options| options.get(option)) {

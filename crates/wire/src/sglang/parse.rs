@@ -31,7 +31,7 @@ wire_model! {
         /// The text in which to find tool calls.
         text: String,
         /// The tools that a call may name.
-        tools: Vec<Value> [chat_schema::TOOL_LIST] = Vec::new(),
+        tools: Vec<Value> [chat_schema::TOOL_LIST_SCHEMA] = Vec::new(),
         /// Name of the tool-call parser.
         tool_call_parser: Option<String> = None,
     }

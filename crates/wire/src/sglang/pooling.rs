@@ -10,7 +10,7 @@ use vllm_sim_python as python;
 
 use super::completion::DEFAULT_MODEL_NAME;
 use crate::fault::Fault;
-use crate::sampling::STRING_OR_LIST;
+use crate::sampling::STRING_OR_LIST_SCHEMA;
 use crate::schema::{
     ANY_LENGTH, INT, Model, NumberBounds, STR, Schema, ValidatorError, optional_field,
     required_field, wire_model,
@@ -62,7 +62,7 @@ impl SglangEmbeddingRequest {
         if !matches!(self.encoding_format.as_str(), "float" | "base64") {
             return Err(Fault::bad_request(format!(
                 "encoding_format must be either 'float' or 'base64', got {}",
-                python::repr_str(&self.encoding_format)
+                python::python_repr_of_str(&self.encoding_format)
             )));
         }
         check_pooling_input(&self.input)
@@ -121,7 +121,7 @@ wire_model! {
     /// A request of `POST /encode` and `POST /classify`.
     pub struct EncodeRequest: Dataclass "EmbeddingReqInput" {
         /// Ids of the requests; a string is the prefix of the ids of a batch.
-        rid: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
+        rid: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Texts, or pairs of texts.
         text: Option<Value> [Schema::Nullable(&Schema::Union(&[
             Schema::List(&TEXTS, ANY_LENGTH),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use vllm_sim_python as python;
 
 use crate::fault::{ErrorType, Fault};
-use crate::sampling::STRING_OR_LIST;
+use crate::sampling::STRING_OR_LIST_SCHEMA;
 use crate::schema::{
     ANY_LENGTH, Model, STR, Schema, ValidatorError, optional_field, required_field, wire_model,
 };
@@ -139,7 +139,7 @@ wire_model! {
         /// Presence penalty.
         presence_penalty: f64 = 0.0,
         /// Stop strings: the output ends before the first of them.
-        stop: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
+        stop: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Number of most likely tokens to sample from.
         top_k: Option<i64> = None,
         /// Minimum probability of a sampled token relative to the most likely one.
@@ -195,7 +195,7 @@ impl ResponseTool {
 }
 
 /// Error message for a request that needs stored responses.
-pub const STORE_DISABLED: &str = "Response store is disabled. Stateful Responses require \
+pub const STORE_DISABLED_MESSAGE: &str = "Response store is disabled. Stateful Responses require \
      --enable-response-store on a standalone server; response storage is unavailable in PD mode.";
 
 /// Error message for a request without model: pydantic's text for the chat request that SGLang
@@ -215,10 +215,10 @@ impl SglangResponsesRequest {
     /// A 400 or 404 in SGLang's words; ours for what is not simulated.
     pub fn validate(&self, knows_model: impl Fn(&str) -> bool) -> Result<(), Fault> {
         if self.previous_response_id.is_some() {
-            return Err(refused("previous_response_id", STORE_DISABLED));
+            return Err(refused("previous_response_id", STORE_DISABLED_MESSAGE));
         }
         if self.background == Some(true) {
-            return Err(refused("background", STORE_DISABLED));
+            return Err(refused("background", STORE_DISABLED_MESSAGE));
         }
         if let Some(model) = self.model.as_deref().filter(|model| !knows_model(model)) {
             let message = format!("The model '{model}' does not exist");
@@ -249,7 +249,7 @@ impl SglangResponsesRequest {
         }
         match self.named_tool() {
             Some(name) if !self.tools.iter().any(|tool| tool.name.as_deref() == Some(name)) => {
-                let shown = python::repr_str(name);
+                let shown = python::python_repr_of_str(name);
                 Err(refused("tool_choice", format!("Tool {shown} is not declared in tools")))
             }
             _ => Ok(()),
@@ -265,7 +265,7 @@ impl SglangResponsesRequest {
     }
 
     /// Returns whether the model must call a tool.
-    pub fn forces_calls(&self) -> bool {
+    pub fn forces_tool_calls(&self) -> bool {
         self.tool_choice == "required" || self.named_tool().is_some()
     }
 
@@ -341,7 +341,7 @@ impl SglangResponsesRequest {
 
     /// Returns the text format as the response repeats it, with members in the order of its Python
     /// class.
-    pub fn text_json(&self) -> Value {
+    pub fn text_format_json(&self) -> Value {
         let mut text = Value::from(self.text.clone().unwrap_or_default());
         if let Some(Value::Object(format)) = text.get_mut("format") {
             let names = ["name", "schema", "type"];
@@ -410,7 +410,7 @@ fn chat_message(index: usize, item: &Value) -> Result<Option<Value>, Fault> {
         }
         (Some("reasoning"), _) => return Ok(None),
         (Some(kind), _) => {
-            let shown = python::repr_str(kind);
+            let shown = python::python_repr_of_str(kind);
             return Err(Fault::bad_request(format!(
                 "Unsupported Responses API input item type: {shown} None"
             )));

@@ -14,12 +14,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use vllm_sim_python as python;
 
-use super::contract::check_sampling;
+use super::contract::check_sampling_param_types;
 use crate::fault::{ErrorType, Fault};
 use crate::lax::parse_python_int;
 use crate::openai::shared::StructuredOutputs;
 use crate::sampling::{
-    OutputLimit, SamplingChecks, SamplingParams, SamplingRequest, StringOrList, TokenBias,
+    OutputLimit, SamplingParamChecks, SamplingParams, SamplingRequest, StringOrList, TokenLogitBias,
 };
 use crate::schema::RequestField;
 
@@ -157,7 +157,11 @@ impl SglangSampling {
     ///
     /// # Errors
     /// The errors of [`Self::parse`].
-    pub fn parse_with_outputs(value: &Value, vocabulary: u32, outputs: i64) -> Result<Self, Fault> {
+    pub fn parse_with_output_count(
+        value: &Value,
+        vocabulary: u32,
+        outputs: i64,
+    ) -> Result<Self, Fault> {
         let sampling = Self::read(value)?;
         Self { n: Some(outputs), ..sampling }.verified(value, vocabulary)
     }
@@ -175,7 +179,7 @@ impl SglangSampling {
             }
         };
         let fail = |text: String| Fault::new(400, ErrorType::Bare, text);
-        check_sampling(map).map_err(fail)?;
+        check_sampling_param_types(map).map_err(fail)?;
         Self::deserialize(map).map_err(|error| fail(error.to_string()))
     }
 
@@ -197,7 +201,7 @@ impl SglangSampling {
         }
         // SGLang's class of sampling parameters lacks this member of its interface.
         if self.choice.is_some() {
-            return Err(super::unhandled_exception());
+            return Err(super::unhandled_exception_fault());
         }
         let refused = [
             ("stop_regex", self.stop_regex.as_ref().is_some_and(|stop| !stop.0.is_empty())),
@@ -279,7 +283,7 @@ impl SglangSampling {
     fn verify_logit_bias(&self, vocabulary: u32) -> Result<(), Fault> {
         for token in self.logit_bias.iter().flat_map(IndexMap::keys) {
             let Some(id) = parse_python_int(token) else {
-                let shown = python::repr_str(token);
+                let shown = python::python_repr_of_str(token);
                 return Err(Fault::bad_request(format!(
                     "invalid literal for int() with base 10: {shown}"
                 )));
@@ -340,13 +344,13 @@ impl SglangSampling {
     }
 
     /// Returns whether a grammar constrains the output.
-    pub fn is_structured(&self) -> bool {
+    pub fn is_structured_output(&self) -> bool {
         self.structured_outputs().is_some()
     }
 
     /// Converts the parameters to those of the engine; `logprobs` and `prompt_logprobs` are the
     /// numbers of log probabilities per output token and per prompt token.
-    pub fn to_request(
+    pub fn to_sampling_request(
         &self,
         logprobs: Option<u32>,
         prompt_logprobs: Option<u32>,
@@ -377,13 +381,13 @@ impl SglangSampling {
             spaces_between_special_tokens: self.spaces_between_special_tokens.unwrap_or(true),
             include_stop_str_in_output: self.no_stop_trim.unwrap_or(false),
             structured_outputs: self.structured_outputs(),
-            logit_bias: self.logit_bias.as_ref().map(|_| TokenBias(bias.collect())),
+            logit_bias: self.logit_bias.as_ref().map(|_| TokenLogitBias(bias.collect())),
             ..SamplingParams::default()
         };
         SamplingRequest {
             params: Box::new(params),
             limit: OutputLimit::Budget,
-            checks: SamplingChecks::None,
+            checks: SamplingParamChecks::None,
         }
     }
 }
@@ -442,7 +446,7 @@ mod tests {
     fn null_means_the_default() {
         let sampling = SglangSampling::parse(&json!({"temperature": null}), 100).unwrap();
         assert_eq!(sampling.max_new_tokens(), Some(128));
-        assert_eq!(sampling.to_request(None, None).params.temperature, 1.0);
+        assert_eq!(sampling.to_sampling_request(None, None).params.temperature, 1.0);
         let unlimited = SglangSampling::parse(&json!({"max_new_tokens": null}), 100).unwrap();
         assert_eq!(unlimited.max_new_tokens(), None);
     }

@@ -169,7 +169,7 @@ wire_model! {
     /// A request to quantize loaded weights again.
     pub struct EndUpdateRequest: TypedDict "function-after[build_struct(), EndWeightUpdateReqInput]" {
         /// Id of the request.
-        rid: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        rid: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST_SCHEMA)] = None,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::long_ids;
 use crate::openai::completion::PromptTokenIds;
-use crate::openai::shared::{CACHE_SALT, ChatTool, NamedToolChoice, StreamOptions};
+use crate::openai::shared::{CACHE_SALT_SCHEMA, ChatTool, NamedToolChoice, StreamOptions};
 use crate::openai::validators;
 use crate::sampling::SamplingParams;
 use crate::schema::{
@@ -19,7 +19,7 @@ use crate::schema::{
 };
 
 /// Schema of the request field `output_mode`: the content of a response.
-pub(crate) const OUTPUT_MODE: Schema = Schema::Literal(&["tokens", "text", "derender"]);
+pub(crate) const OUTPUT_MODE_SCHEMA: Schema = Schema::Literal(&["tokens", "text", "derender"]);
 
 const TOKEN_IDS: Schema =
     Schema::After(no_negative_ids, &Schema::List(&INT, LengthLimits { min: 1, max: usize::MAX }));
@@ -121,7 +121,7 @@ wire_model! {
         /// Whether the response includes the token ids of the prompt.
         return_token_ids: Option<bool> = None,
         /// Content of the response: `tokens`, `text` or `derender`.
-        output_mode: String [OUTPUT_MODE] = "tokens".to_owned(),
+        output_mode: String [OUTPUT_MODE_SCHEMA] = "tokens".to_owned(),
         /// Chat context for the tool and reasoning parsers of the output.
         parse_context: Option<Value> [PARSE_CONTEXT] = None,
         /// Whether to stream server-sent events instead of one body.
@@ -130,7 +130,7 @@ wire_model! {
         stream_options: Option<StreamOptions> = None,
         /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
         /// blocks.
-        cache_salt: Option<String> [CACHE_SALT] = None,
+        cache_salt: Option<String> [CACHE_SALT_SCHEMA] = None,
         /// Scheduling priority of the request; lower values are scheduled first.
         priority: i64 = 0,
         /// Parameters for the KV connector, such as the blocks of a remote prefill server.
@@ -190,7 +190,7 @@ impl GenerateRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        let mut request: Self = body::read_body_within(value, bounds)?;
+        let mut request: Self = body::read_body_within_bounds(value, bounds)?;
         let params = &mut request.sampling_params;
         params.normalize_and_verify(bounds)?;
         let named =
@@ -206,7 +206,7 @@ impl GenerateRequest {
     /// The request body is returned too, as JSON with a placeholder prompt. `None` means that
     /// [`Self::parse`] must read the body.
     pub fn parse_long_prompt(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
-        let (value, ids) = long_ids::split_long_ids(text, "token_ids")?;
+        let (value, ids) = long_ids::split_long_token_ids(text, "token_ids")?;
         let mut request = Self::parse(&value, bounds).ok()?;
         request.token_ids = PromptTokenIds(ids);
         Some((request, value))

@@ -7,8 +7,8 @@
 use serde_json::{Map, Value};
 
 use super::pooling_schema::{
-    BATCH_CHAT_FORM, CLASSIFY_REQUEST, EMBEDDING_REQUEST, POOLING_REQUEST, RERANK_REQUEST,
-    SCORE_REQUEST, SCORE_SIDE_NAMES,
+    BATCH_CHAT_FORM, CLASSIFY_REQUEST_SCHEMA, EMBEDDING_REQUEST_SCHEMA, POOLING_REQUEST_SCHEMA,
+    RERANK_REQUEST_SCHEMA, SCORE_REQUEST_SCHEMA, SCORE_SIDE_FIELD_NAMES,
 };
 use crate::body;
 use crate::fault::Fault;
@@ -126,7 +126,7 @@ impl PoolingRequest {
     pub fn parse_embedding(value: &Value) -> Result<Self, Fault> {
         reject_removed_parameters(value)?;
         // The route has one task, and ignores the field.
-        Ok(Self { task: None, ..Self::parse_forms(EMBEDDING_REQUEST, value)? })
+        Ok(Self { task: None, ..Self::parse_forms(EMBEDDING_REQUEST_SCHEMA, value)? })
     }
 
     /// Parses a body of `POST /v1/embeddings` with one long list of token ids or texts.
@@ -136,7 +136,7 @@ impl PoolingRequest {
     pub fn parse_long_embedding(text: &[u8]) -> Option<(Self, Value)> {
         let ids =
             |ids| PoolingInput::Prompts(CompletionPrompts(vec![CompletionPrompt::Tokens(ids)]));
-        let (value, input) = long_ids::split_long_ids(text, "input")
+        let (value, input) = long_ids::split_long_token_ids(text, "input")
             .map(|(value, list)| (value, ids(list)))
             .or_else(|| {
                 let (value, texts) = long_texts::split_long_texts(text, "input")?;
@@ -153,10 +153,10 @@ impl PoolingRequest {
     /// A 400 with the text of the pydantic `ValidationError`.
     pub fn parse_converted_embedding(value: &Value) -> Result<Self, Fault> {
         let form = if value.get("input").is_some() { 0 } else { BATCH_CHAT_FORM };
-        if let Schema::Model(model) = &EMBEDDING_REQUEST[form] {
+        if let Schema::Model(model) = &EMBEDDING_REQUEST_SCHEMA[form] {
             body::validate_json_value(model, value)?;
         }
-        Self::parse_forms(EMBEDDING_REQUEST, value)
+        Self::parse_forms(EMBEDDING_REQUEST_SCHEMA, value)
     }
 
     /// Parses the body of `POST /pooling`.
@@ -165,7 +165,7 @@ impl PoolingRequest {
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_pooling(value: &Value) -> Result<Self, Fault> {
         reject_removed_parameters(value)?;
-        Self::parse_forms(POOLING_REQUEST, value)
+        Self::parse_forms(POOLING_REQUEST_SCHEMA, value)
     }
 
     /// Parses the body of `POST /classify`.
@@ -174,7 +174,7 @@ impl PoolingRequest {
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_classify(value: &Value) -> Result<Self, Fault> {
         reject_removed_parameters(value)?;
-        Self::parse_forms(CLASSIFY_REQUEST, value)
+        Self::parse_forms(CLASSIFY_REQUEST_SCHEMA, value)
     }
 
     /// Parses the body of `POST /score`.
@@ -182,9 +182,9 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_score(value: &Value) -> Result<Self, Fault> {
-        let checked = body::validate_body(&Schema::Union(SCORE_REQUEST), value)?;
-        let form = body::best_union_branch(SCORE_REQUEST, value).map_or(0, |(form, _)| form);
-        let (one, two) = SCORE_SIDE_NAMES[form];
+        let checked = body::validate_body(&Schema::Union(SCORE_REQUEST_SCHEMA), value)?;
+        let form = body::best_union_branch(SCORE_REQUEST_SCHEMA, value).map_or(0, |(form, _)| form);
+        let (one, two) = SCORE_SIDE_FIELD_NAMES[form];
         Ok(Self::read(
             &checked,
             PoolingInput::Pair(member_or_null(&checked, one), member_or_null(&checked, two)),
@@ -196,7 +196,7 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_rerank(value: &Value) -> Result<Self, Fault> {
-        let checked = body::validate_body(&Schema::Model(&RERANK_REQUEST), value)?;
+        let checked = body::validate_body(&Schema::Model(&RERANK_REQUEST_SCHEMA), value)?;
         let pair = PoolingInput::Pair(
             member_or_null(&checked, "query"),
             member_or_null(&checked, "documents"),

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::openai::completion::PromptTokenIds;
 use crate::openai::message::RequestMessage;
 use crate::openai::message_schema::{SCORE_INPUT_SCHEMA, SCORE_INPUTS_SCHEMA};
-use crate::openai::shared::{CACHE_SALT, TRUNCATION_SIDE};
+use crate::openai::shared::{CACHE_SALT_SCHEMA, TRUNCATION_SIDE_SCHEMA};
 use crate::openai::validators::{self, JsonBody, ValidatorResult};
 use crate::schema::{
     ANY_LENGTH, BeforeValidator, ClassKind, Field, INT, INT64, LengthLimits, Model, RequestField,
@@ -86,11 +86,11 @@ const FIRST_FIELDS: [Field; 3] = [
 
 /// Last fields of every pooling request class, in order of declaration.
 const LAST_FIELDS: [Field; 5] = [
-    optional_field("truncation_side", TRUNCATION_SIDE),
+    optional_field("truncation_side", TRUNCATION_SIDE_SCHEMA),
     optional_field("request_id", STR),
     optional_field("priority", INT64),
     optional_field("mm_processor_kwargs", NULLABLE_OBJECT),
-    optional_field("cache_salt", CACHE_SALT),
+    optional_field("cache_salt", CACHE_SALT_SCHEMA),
 ];
 
 const TASK_SCHEMA: Schema = Schema::Literal(&[
@@ -135,7 +135,7 @@ const fn form(
 /// Index of `EmbeddingBatchChatRequest` among the forms of an embedding request.
 pub(super) const BATCH_CHAT_FORM: usize = 2;
 
-pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
+pub(super) static EMBEDDING_REQUEST_SCHEMA: &[Schema] = &[
     Schema::Model(&form(
         "EmbeddingCompletionRequest",
         &concat_fields::<16>(&[
@@ -210,7 +210,7 @@ pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
     )),
 ];
 
-pub(super) static POOLING_REQUEST: &[Schema] = &[
+pub(super) static POOLING_REQUEST_SCHEMA: &[Schema] = &[
     Schema::Model(&form(
         "PoolingCompletionRequest",
         &concat_fields::<17>(&[
@@ -252,7 +252,7 @@ pub(super) static POOLING_REQUEST: &[Schema] = &[
     )),
 ];
 
-pub(super) static CLASSIFY_REQUEST: &[Schema] = &[
+pub(super) static CLASSIFY_REQUEST_SCHEMA: &[Schema] = &[
     Schema::Model(&form(
         "ClassificationCompletionRequest",
         &concat_fields::<12>(&[
@@ -295,7 +295,7 @@ const SCORING_FIELDS: [Field; 14] = concat_fields::<14>(&[
 ]);
 
 /// Pairs of request fields that name the two sides (queries and documents) of a score request.
-pub(super) const SCORE_SIDE_NAMES: [(&str, &str); 4] =
+pub(super) const SCORE_SIDE_FIELD_NAMES: [(&str, &str); 4] =
     [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")];
 
 const fn score_side_fields(pair: (&'static str, &'static str)) -> [Field; 16] {
@@ -308,22 +308,30 @@ const fn score_side_fields(pair: (&'static str, &'static str)) -> [Field; 16] {
     ])
 }
 
-pub(super) static SCORE_REQUEST: &[Schema] = &[
+pub(super) static SCORE_REQUEST_SCHEMA: &[Schema] = &[
     Schema::Model(&form(
         "ScoreQueriesDocumentsRequest",
-        &score_side_fields(SCORE_SIDE_NAMES[0]),
+        &score_side_fields(SCORE_SIDE_FIELD_NAMES[0]),
         TEXT_CHECKS,
     )),
     Schema::Model(&form(
         "ScoreQueriesItemsRequest",
-        &score_side_fields(SCORE_SIDE_NAMES[1]),
+        &score_side_fields(SCORE_SIDE_FIELD_NAMES[1]),
         TEXT_CHECKS,
     )),
-    Schema::Model(&form("ScoreDataRequest", &score_side_fields(SCORE_SIDE_NAMES[2]), TEXT_CHECKS)),
-    Schema::Model(&form("ScoreTextRequest", &score_side_fields(SCORE_SIDE_NAMES[3]), TEXT_CHECKS)),
+    Schema::Model(&form(
+        "ScoreDataRequest",
+        &score_side_fields(SCORE_SIDE_FIELD_NAMES[2]),
+        TEXT_CHECKS,
+    )),
+    Schema::Model(&form(
+        "ScoreTextRequest",
+        &score_side_fields(SCORE_SIDE_FIELD_NAMES[3]),
+        TEXT_CHECKS,
+    )),
 ];
 
-pub(super) static RERANK_REQUEST: Model = form(
+pub(super) static RERANK_REQUEST_SCHEMA: Model = form(
     "RerankRequest",
     &concat_fields::<17>(&[
         &SCORING_FIELDS,

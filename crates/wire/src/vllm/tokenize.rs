@@ -97,7 +97,7 @@ impl TokenizeChatRequest {
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
-    pub fn reject_untrusted(&self, limits: &ServerLimits) -> Result<(), Fault> {
+    pub fn reject_untrusted_template(&self, limits: &ServerLimits) -> Result<(), Fault> {
         limits.reject_untrusted_template(
             self.chat_template.as_deref(),
             self.chat_template_kwargs.as_ref(),

@@ -8,7 +8,7 @@ use crate::{BlockKey, SeqId};
 
 /// Kind of a request's use of a chunk of KV blocks in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChunkUseKind {
+pub(super) enum HostChunkUse {
     /// The request added the chunk of KV blocks to host memory.
     Stored,
     /// The request found the chunk of KV blocks in host memory.
@@ -63,14 +63,14 @@ struct RequestChunkAccesses {
     /// them; each counts once.
     missed: HashSet<BlockKey>,
     /// Keys of the chunks of KV blocks that the request used, by position in the prompt.
-    used: BTreeMap<(u32, u32), (BlockKey, ChunkUseKind)>,
+    used: BTreeMap<(u32, u32), (BlockKey, HostChunkUse)>,
 }
 
 /// Implements an adaptive replacement cache of chunks of KV blocks. It separates chunks used by one
 /// request (`recent`) from those used by several. The target size of `recent` adapts to evictions
 /// that were too early.
 #[derive(Debug, Default)]
-pub(super) struct ArcPolicy {
+pub(super) struct ArcEvictionPolicy {
     capacity: u32,
     recent: KeyList,
     /// Target size of `recent`, the list of chunks of KV blocks that only one request has used, in
@@ -81,7 +81,7 @@ pub(super) struct ArcPolicy {
     requests: HashMap<SeqId, RequestChunkAccesses>,
 }
 
-impl ArcPolicy {
+impl ArcEvictionPolicy {
     pub(super) fn new(capacity: u32) -> Self {
         Self { capacity, ..Self::default() }
     }
@@ -113,7 +113,7 @@ impl ArcPolicy {
         id: SeqId,
         place: (u32, u32),
         key: BlockKey,
-        how: ChunkUseKind,
+        how: HostChunkUse,
     ) {
         let used = &mut self.requests.entry(id).or_default().used;
         used.entry(place).or_insert((key, how));
@@ -121,10 +121,10 @@ impl ArcPolicy {
 
     /// Marks the KV chunks that a request used as recently used when the request ends, the last chunk
     /// first, so that it is evicted first.
-    pub(super) fn reorder_after_request(&mut self, id: SeqId) {
+    pub(super) fn reorder_chunks_after_request(&mut self, id: SeqId) {
         let used = self.requests.remove(&id).unwrap_or_default().used;
         for (key, how) in used.into_values().rev() {
-            if how == ChunkUseKind::Stored && self.recent.contains(key) {
+            if how == HostChunkUse::Stored && self.recent.contains(key) {
                 self.recent.push(key);
             } else if self.recent.remove(key) || self.frequent.contains(key) {
                 self.frequent.push(key);
@@ -167,7 +167,7 @@ impl ArcPolicy {
         Some(victims)
     }
 
-    pub(super) fn record_eviction(&mut self, key: BlockKey) {
+    pub(super) fn record_chunk_eviction(&mut self, key: BlockKey) {
         let from = usize::from(!self.recent.remove(key));
         self.frequent.remove(key);
         self.ghosts[from].push(key);

@@ -1,7 +1,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::arc::{ArcPolicy, ChunkUseKind};
+use super::arc::{ArcEvictionPolicy, HostChunkUse};
 use crate::{BlockKey, SeqId};
 
 /// Eviction order of a chunk of KV blocks; the lower value is evicted first. Orders by last use,
@@ -23,7 +23,7 @@ pub(super) struct HostChunks {
     free: Vec<u32>,
     /// Chunks of KV blocks without a copy in progress, the least recently used first.
     evictable: BTreeSet<(ChunkRecency, u32)>,
-    pub(super) arc: Option<Box<ArcPolicy>>,
+    pub(super) arc: Option<Box<ArcEvictionPolicy>>,
     /// Numbers of chunks being written to host memory, and of reads of chunks in progress.
     pub(super) storing: u32,
     pub(super) loading: u32,
@@ -47,7 +47,7 @@ pub(super) enum HostChunkState {
 }
 
 impl HostChunks {
-    pub(super) fn new(capacity: u32, arc: Option<Box<ArcPolicy>>) -> Self {
+    pub(super) fn new(capacity: u32, arc: Option<Box<ArcEvictionPolicy>>) -> Self {
         Self {
             capacity,
             index: HashMap::new(),
@@ -60,7 +60,7 @@ impl HostChunks {
         }
     }
 
-    pub(super) fn len(&self) -> u32 {
+    pub(super) fn chunk_count(&self) -> u32 {
         (self.chunks.len() - self.free.len()) as u32
     }
 
@@ -98,7 +98,7 @@ impl HostChunks {
     }
 
     pub(super) fn free_chunk_count(&self) -> u32 {
-        self.capacity - self.len()
+        self.capacity - self.chunk_count()
     }
 
     pub(super) fn choose_chunks_to_evict(&self, n: usize, kept: &HashSet<u32>) -> Vec<u32> {
@@ -122,7 +122,7 @@ impl HostChunks {
         self.evictable.remove(&(chunk.recency, id));
         self.index.remove(&chunk.key);
         if let Some(arc) = &mut self.arc {
-            arc.record_eviction(chunk.key);
+            arc.record_chunk_eviction(chunk.key);
         }
         self.free.push(id);
         (group, name, hash)
@@ -161,7 +161,7 @@ impl HostChunks {
         seq: SeqId,
         id: u32,
         place: (u32, u32),
-        how: ChunkUseKind,
+        how: HostChunkUse,
     ) {
         if let Some(arc) = &mut self.arc {
             arc.record_chunk_use(seq, place, self.chunks[id as usize].key, how);

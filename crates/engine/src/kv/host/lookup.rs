@@ -3,14 +3,14 @@
 //! **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`
 //! (`_lookup_complete_chunks`).
 
-use super::arc::ChunkUseKind;
+use super::arc::HostChunkUse;
 use super::chunks::HostChunkState;
-use super::{CopiedChunk, HostCache, HostLoadCopy, HostLookupResult, OffloadConnector};
+use super::{CopiedChunk, HostCache, HostCacheLookupResult, HostLoadCopy, OffloadConnector};
 use crate::kv::LayerGroup;
-use crate::{BlockKey, BlockPlan, HostCacheEvent, SchedulerEvent, SeqId, SimTime};
+use crate::{BlockKey, HostCacheEvent, PlannedKvBlocks, SchedulerEvent, SeqId, SimTime};
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HostLookupRequest {
+pub(crate) struct HostCacheLookupRequest {
     pub(crate) id: SeqId,
     /// Number of the sequence's prompt tokens and, after a preemption, output tokens; at least one
     /// is computed.
@@ -21,7 +21,7 @@ pub(crate) struct HostLookupRequest {
     pub(crate) shares_loads: bool,
 }
 
-impl HostLookupRequest {
+impl HostCacheLookupRequest {
     /// Returns the number of tokens that need no computation if the first `blocks` KV blocks are
     /// present.
     pub(crate) fn reusable_tokens(&self, blocks: u32) -> u32 {
@@ -41,22 +41,27 @@ impl LayerGroup {
 }
 
 impl HostCache {
-    pub(super) fn chunk_key(&self, plan: &BlockPlan, group: usize, chunk: u32) -> Option<BlockKey> {
+    pub(super) fn chunk_key(
+        &self,
+        plan: &PlannedKvBlocks,
+        group: usize,
+        chunk: u32,
+    ) -> Option<BlockKey> {
         let last = (u64::from(chunk) + 1) * u64::from(self.config.blocks_per_chunk) - 1;
         let key = plan.keys.get(usize::try_from(last).ok()?)?;
         Some(self.groups[group].salted_key(*key))
     }
 
-    fn find_chunk(&self, plan: &BlockPlan, group: usize, chunk: u32) -> Option<u32> {
+    fn find_chunk(&self, plan: &PlannedKvBlocks, group: usize, chunk: u32) -> Option<u32> {
         self.chunks.find_chunk(self.chunk_key(plan, group, chunk)?)
     }
 
     /// Returns the number of full chunks of KV blocks in the first `blocks` blocks of a block plan.
-    pub(super) fn full_chunk_count(&self, plan: &BlockPlan, blocks: u32) -> u32 {
+    pub(super) fn full_chunk_count(&self, plan: &PlannedKvBlocks, blocks: u32) -> u32 {
         (plan.keys.len() as u32).min(blocks) / self.config.blocks_per_chunk
     }
 
-    fn max_hit_blocks(&self, request: &HostLookupRequest) -> u32 {
+    fn max_hit_blocks(&self, request: &HostCacheLookupRequest) -> u32 {
         // A state covers all previous tokens, so the last one cannot be recomputed from it.
         let has_state = self.groups.iter().any(|group| group.is_state);
         let all = self.config.rules == OffloadConnector::Native && !has_state;
@@ -67,8 +72,8 @@ impl HostCache {
     /// have the chunks that they need before it.
     fn hit_end_chunk(
         &self,
-        plan: &BlockPlan,
-        request: &HostLookupRequest,
+        plan: &PlannedKvBlocks,
+        request: &HostCacheLookupRequest,
         (first, last): (u32, u32),
     ) -> u32 {
         let groups = || self.groups.iter().enumerate();
@@ -96,8 +101,8 @@ impl HostCache {
 
     fn chunks_to_load(
         &self,
-        plan: &BlockPlan,
-        request: &HostLookupRequest,
+        plan: &PlannedKvBlocks,
+        request: &HostCacheLookupRequest,
         (first, end): (u32, u32),
     ) -> Vec<CopiedChunk> {
         let tokens = request.reusable_tokens(end * self.config.blocks_per_chunk);
@@ -113,13 +118,13 @@ impl HostCache {
     }
 
     /// Looks up in host memory the KV blocks of a plan that follow those on the GPU.
-    pub(crate) fn look_up_prefix(
+    pub(crate) fn look_up_host_prefix(
         &mut self,
         now: SimTime,
-        plan: &BlockPlan,
-        request: &HostLookupRequest,
+        plan: &PlannedKvBlocks,
+        request: &HostCacheLookupRequest,
         out: &mut impl FnMut(SchedulerEvent),
-    ) -> HostLookupResult {
+    ) -> HostCacheLookupResult {
         let size = self.config.blocks_per_chunk;
         let id = request.id;
         if self.config.rules == OffloadConnector::Native {
@@ -147,7 +152,7 @@ impl HostCache {
                 seq.asked = Some(now);
                 self.deferred += 1;
             }
-            return HostLookupResult::Wait;
+            return HostCacheLookupResult::Wait;
         }
         if let Some(since) = seq.asked.take() {
             self.deferred -= 1;
@@ -155,7 +160,7 @@ impl HostCache {
             out(SchedulerEvent::Host(Box::new(HostCacheEvent::Answered { waited })));
         }
         let found = (end * size).saturating_sub(request.from);
-        HostLookupResult::Blocks(if found < size { 0 } else { found })
+        HostCacheLookupResult::Blocks(if found < size { 0 } else { found })
     }
 
     /// Starts to copy `blocks` KV blocks, those after the blocks on the GPU, from host memory to
@@ -163,8 +168,8 @@ impl HostCache {
     pub(crate) fn start_host_load(
         &mut self,
         now: SimTime,
-        plan: &BlockPlan,
-        request: &HostLookupRequest,
+        plan: &PlannedKvBlocks,
+        request: &HostCacheLookupRequest,
         blocks: u32,
     ) {
         let size = self.config.blocks_per_chunk;
@@ -173,7 +178,7 @@ impl HostCache {
         for chunk in &chunks {
             self.chunks.pin_chunk(chunk.id);
             let place = (chunk.at, chunk.group);
-            self.chunks.record_chunk_use(request.id, chunk.id, place, ChunkUseKind::Reused);
+            self.chunks.record_chunk_use(request.id, chunk.id, place, HostChunkUse::Reused);
         }
         let uses: Vec<_> = chunks.iter().map(|chunk| (chunk.at, chunk.group, chunk.id)).collect();
         let uses = uses.into_iter().map(|(at, group, id)| ((at, group), self.chunks.chunk_key(id)));

@@ -22,11 +22,11 @@ use std::time::Duration;
 
 use super::LayerGroup;
 use crate::{
-    BlockKey, BlockPlan, HostCacheEvent, HostCopyDirection, SchedulerEvent, SeqId, SimTime,
+    BlockKey, HostCacheEvent, HostCopyDirection, PlannedKvBlocks, SchedulerEvent, SeqId, SimTime,
 };
-use arc::{ArcPolicy, ChunkUseKind};
+use arc::{ArcEvictionPolicy, HostChunkUse};
 use chunks::{ChunkRecency, HostChunkState, HostChunks};
-pub(crate) use lookup::HostLookupRequest;
+pub(crate) use lookup::HostCacheLookupRequest;
 use offers::ChunkOfferCounts;
 use uses::EndedHostCacheRequest;
 
@@ -36,7 +36,7 @@ pub struct HostCacheConfig {
     /// KV offloading connector of vLLM whose behavior is simulated.
     pub rules: OffloadConnector,
     /// Eviction policy of the chunks of KV blocks in host memory.
-    pub eviction: HostEvictionPolicy,
+    pub eviction: HostCacheEvictionPolicy,
     /// Capacity of the prefix cache in host memory, in chunks of `blocks_per_chunk` KV blocks; at
     /// least 1.
     pub chunks: u32,
@@ -70,7 +70,7 @@ pub enum OffloadConnector {
 
 /// Selects the eviction policy of the prefix cache in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HostEvictionPolicy {
+pub enum HostCacheEvictionPolicy {
     /// The least recently used chunk of KV blocks is evicted first.
     #[default]
     Lru,
@@ -81,7 +81,7 @@ pub enum HostEvictionPolicy {
 
 /// Counts the chunks of KV blocks in host memory by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct HostChunkCounts {
+pub struct HostCacheChunkCounts {
     /// Capacity of the prefix cache in host memory, in chunks.
     pub total: u32,
     /// Number of chunks of KV blocks in host memory, including those being written.
@@ -93,7 +93,7 @@ pub struct HostChunkCounts {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HostLookupResult {
+pub(crate) enum HostCacheLookupResult {
     /// A copy of the prompt's KV blocks is in progress; the lookup must be repeated later.
     Wait,
     Blocks(u32),
@@ -102,7 +102,7 @@ pub(crate) enum HostLookupResult {
 #[derive(Debug)]
 pub(crate) struct HostStoreCopy {
     id: SeqId,
-    plan: Arc<BlockPlan>,
+    plan: Arc<PlannedKvBlocks>,
     chunks: Vec<CopiedChunk>,
     blocks_per_chunk: u32,
     /// Ids of the KV blocks on the GPU that the copy reads; empty with several layer groups.
@@ -189,7 +189,7 @@ struct HostSequenceState {
     ended: bool,
 }
 
-pub(crate) struct EndedLoad(pub(crate) SeqId);
+pub(crate) struct EndedHostLoad(pub(crate) SeqId);
 
 #[derive(Debug)]
 pub(crate) struct HostCache {
@@ -214,8 +214,8 @@ pub(crate) struct HostCache {
 
 fn new_chunk_store(config: &HostCacheConfig) -> HostChunks {
     let arc = match config.eviction {
-        HostEvictionPolicy::Arc => Some(Box::new(ArcPolicy::new(config.chunks))),
-        HostEvictionPolicy::Lru => None,
+        HostCacheEvictionPolicy::Arc => Some(Box::new(ArcEvictionPolicy::new(config.chunks))),
+        HostCacheEvictionPolicy::Lru => None,
     };
     HostChunks::new(config.chunks, arc)
 }
@@ -240,10 +240,10 @@ impl HostCache {
         }
     }
 
-    pub(crate) fn chunk_counts(&self) -> HostChunkCounts {
-        HostChunkCounts {
+    pub(crate) fn chunk_counts(&self) -> HostCacheChunkCounts {
+        HostCacheChunkCounts {
             total: self.config.chunks,
-            used: self.chunks.len(),
+            used: self.chunks.chunk_count(),
             storing: self.chunks.storing,
             loading: self.chunks.loading,
         }
@@ -284,7 +284,7 @@ impl HostCache {
     pub(crate) fn offer_blocks_to_host(
         &mut self,
         id: SeqId,
-        plan: &Arc<BlockPlan>,
+        plan: &Arc<PlannedKvBlocks>,
         blocks: u32,
         is_kept: impl Fn(usize, u32) -> bool,
         out: &mut impl FnMut(SchedulerEvent),
@@ -306,8 +306,8 @@ impl HostCache {
                 continue;
             };
             let threshold = self.config.threshold;
-            let is_wanted =
-                threshold.is_none_or(|(least, most)| self.offers.count_offer(key, most) >= least);
+            let is_wanted = threshold
+                .is_none_or(|(least, most)| self.offers.count_chunk_offer(key, most) >= least);
             match self.chunks.find_chunk(key) {
                 None if !is_wanted => {}
                 None => {
@@ -318,7 +318,7 @@ impl HostCache {
                     if self.chunks.chunk_state(chunk) != HostChunkState::Storing {
                         let place = (at, self.groups[group].index);
                         uses.push((place, key));
-                        self.chunks.record_chunk_use(id, chunk, place, ChunkUseKind::Reused);
+                        self.chunks.record_chunk_use(id, chunk, place, HostChunkUse::Reused);
                     }
                     present.insert(chunk);
                 }
@@ -353,7 +353,7 @@ impl HostCache {
     fn reserve_chunks(
         &mut self,
         seq: SeqId,
-        plan: &Arc<BlockPlan>,
+        plan: &Arc<PlannedKvBlocks>,
         epoch: u64,
         missing: Vec<(usize, u32, BlockKey)>,
     ) -> HostStoreCopy {
@@ -369,7 +369,7 @@ impl HostCache {
             let recency: ChunkRecency = (epoch, Reverse(at));
             let name = (group, plan.keys[last(at)]);
             let id = self.chunks.insert(key, name, hash, recency);
-            self.chunks.record_chunk_use(seq, id, (at, group), ChunkUseKind::Stored);
+            self.chunks.record_chunk_use(seq, id, (at, group), HostChunkUse::Stored);
             chunks.push(CopiedChunk { group, at, id });
         }
         HostStoreCopy {
@@ -384,7 +384,12 @@ impl HostCache {
 
     /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered to
     /// host memory.
-    pub(crate) fn has_unstored_blocks(&self, id: SeqId, plan: &BlockPlan, blocks: u32) -> bool {
+    pub(crate) fn has_unstored_blocks(
+        &self,
+        id: SeqId,
+        plan: &PlannedKvBlocks,
+        blocks: u32,
+    ) -> bool {
         let offered = self.seqs.get(&id).map_or(0, |seq| seq.offered);
         offered < self.full_chunk_count(plan, blocks)
     }
@@ -431,7 +436,7 @@ impl HostCache {
         end
     }
 
-    pub(crate) fn next_copy_end(&self) -> Option<SimTime> {
+    pub(crate) fn next_host_copy_end(&self) -> Option<SimTime> {
         match (self.stores.next_copy_end(), self.loads.next_copy_end()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -448,7 +453,7 @@ impl HostCache {
         &mut self,
         now: SimTime,
         out: &mut impl FnMut(SchedulerEvent),
-    ) -> Vec<EndedLoad> {
+    ) -> Vec<EndedHostLoad> {
         while let Some((end, took, copy)) = self.stores.pop_finished_copy(now) {
             for block in &copy.sources {
                 // A later copy may read the block that reuses this place.
@@ -475,7 +480,7 @@ impl HostCache {
             }
             out(self.copy_event(HostCopyDirection::ToDevice, chunks, took));
             self.record_copy_end(copy.id);
-            loaded.push(EndedLoad(copy.id));
+            loaded.push(EndedHostLoad(copy.id));
         }
         loaded
     }

@@ -16,7 +16,7 @@ pub(super) struct ChunkOfferCounts {
 impl ChunkOfferCounts {
     /// Counts an offer to copy a chunk of KV blocks and returns the number of its offers. Drops the
     /// oldest counted chunk if there are more than `most`.
-    pub(super) fn count_offer(&mut self, key: BlockKey, most: usize) -> u32 {
+    pub(super) fn count_chunk_offer(&mut self, key: BlockKey, most: usize) -> u32 {
         self.clock += 1;
         let (times, before) = self.counts.get(&key).copied().unwrap_or_default();
         match times {
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn offers_are_counted_of_the_newest_chunks() {
         let mut offers = ChunkOfferCounts::default();
-        let mut count = |key| offers.count_offer(BlockKey(key), 2);
+        let mut count = |key| offers.count_chunk_offer(BlockKey(key), 2);
         assert_eq!([count(1), count(1), count(2)], [1, 2, 1]);
         // 1 was offered longest ago.
         assert_eq!([count(3), count(2), count(1)], [1, 2, 1]);

@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::{HostCache, HostStoreCopy, OffloadConnector};
-use crate::{BlockKey, BlockPlan, SchedulerEvent, SeqId, SimTime};
+use crate::{BlockKey, PlannedKvBlocks, SchedulerEvent, SeqId, SimTime};
 
 /// A request that has ended, whose use of chunks of KV blocks counts from the next scheduling pass
 /// on.
 #[derive(Debug)]
 pub(super) struct EndedHostCacheRequest {
     id: SeqId,
-    plan: Option<Arc<BlockPlan>>,
+    plan: Option<Arc<PlannedKvBlocks>>,
     /// Number of the ended request's KV blocks that may be stored in host memory.
     blocks: u32,
     /// Ids of the request's KV blocks on the GPU; empty with several layer groups.
@@ -43,7 +43,7 @@ impl HostCache {
     pub(crate) fn record_sequence_end(
         &mut self,
         id: SeqId,
-        plan: Option<&Arc<BlockPlan>>,
+        plan: Option<&Arc<PlannedKvBlocks>>,
         blocks: u32,
         sources: &[u32],
     ) {
@@ -86,7 +86,7 @@ impl HostCache {
     ///
     /// **Source:** `_build_store_jobs` and `_build_connector_meta`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
-    pub(crate) fn finish_ended_requests(
+    pub(crate) fn finish_ended_host_requests(
         &mut self,
         out: &mut impl FnMut(SchedulerEvent),
     ) -> (Vec<HostStoreCopy>, Vec<HostStoreCopy>) {
@@ -112,7 +112,7 @@ impl HostCache {
 
     fn finish_request(&mut self, id: SeqId) {
         if let Some(arc) = &mut self.chunks.arc {
-            arc.reorder_after_request(id);
+            arc.reorder_chunks_after_request(id);
         }
         let Some(seq) = self.seqs.get_mut(&id) else {
             return;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::kv::{
-    HostCache, HostCacheConfig, HostEvictionPolicy, HostLookupRequest, LayerGroup, OffloadConnector,
+    HostCache, HostCacheConfig, HostCacheEvictionPolicy, HostCacheLookupRequest, LayerGroup,
+    OffloadConnector,
 };
-use crate::{BlockKey, BlockPlan, HostCacheEvent, SchedulerEvent, SeqId, SimTime};
+use crate::{BlockKey, HostCacheEvent, PlannedKvBlocks, SchedulerEvent, SeqId, SimTime};
 
 #[derive(Deserialize)]
 struct ArcCase {
@@ -30,7 +31,7 @@ enum ArcStep {
 fn host_cache(chunks: u32) -> HostCache {
     let config = HostCacheConfig {
         rules: OffloadConnector::Native,
-        eviction: HostEvictionPolicy::Arc,
+        eviction: HostCacheEvictionPolicy::Arc,
         chunks,
         blocks_per_chunk: 1,
         chunk_bytes: 1,
@@ -39,19 +40,24 @@ fn host_cache(chunks: u32) -> HostCache {
         latency: Duration::ZERO,
         chunk_time: (Duration::ZERO, Duration::ZERO),
     };
-    HostCache::new(config, vec![LayerGroup::full_attention(1, 0)], true)
+    HostCache::new(config, vec![LayerGroup::full_attention_group(1, 0)], true)
 }
 
-fn plan(keys: &[u64]) -> Arc<BlockPlan> {
-    Arc::new(BlockPlan {
+fn plan(keys: &[u64]) -> Arc<PlannedKvBlocks> {
+    Arc::new(PlannedKvBlocks {
         keys: keys.iter().copied().map(BlockKey).collect(),
         block_size: 1,
-        ..BlockPlan::default()
+        ..PlannedKvBlocks::default()
     })
 }
 
 /// Returns the evictions of an offer, or `None` if it fails.
-fn offer(tier: &mut HostCache, id: SeqId, plan: &Arc<BlockPlan>, end: u32) -> Option<Vec<u64>> {
+fn offer(
+    tier: &mut HostCache,
+    id: SeqId,
+    plan: &Arc<PlannedKvBlocks>,
+    end: u32,
+) -> Option<Vec<u64>> {
     let (mut evicted, mut refused) = (Vec::new(), false);
     let mut out = |event| {
         let SchedulerEvent::Host(event) = event else {
@@ -86,7 +92,7 @@ fn arc_eviction_equals_vllm_offloading() {
                     assert_eq!(ours, *evicted, "{} chunks, step {at}", case.capacity);
                 }
                 ArcStep::Load(request, end) => {
-                    let request = HostLookupRequest {
+                    let request = HostCacheLookupRequest {
                         id: SeqId(*request as u64),
                         known: u32::MAX,
                         from: 0,
@@ -98,7 +104,7 @@ fn arc_eviction_equals_vllm_offloading() {
                 }
                 ArcStep::Finish(request) => {
                     tier.record_sequence_end(SeqId(*request as u64), None, 0, &[]);
-                    tier.finish_ended_requests(&mut |_| {});
+                    tier.finish_ended_host_requests(&mut |_| {});
                 }
                 ArcStep::Complete => drop(tier.complete_host_copies(SimTime::ZERO, &mut |_| {})),
             }

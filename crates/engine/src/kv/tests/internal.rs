@@ -2,33 +2,39 @@
 
 use std::sync::Arc;
 
-use crate::kv::{BlockHashConfig, BlockHasher, ExtraKeys, HashAlgo, LoraAdapter, MediaSpan};
+use crate::kv::{
+    BlockHashAlgorithm, BlockHashConfig, BlockHashExtraKeys, BlockHasher, HashedMediaSpan,
+    LoraAdapter,
+};
 use crate::{BlockKey, LoraId};
 
-fn keys(algo: HashAlgo, tokens: &[u32], extras: &ExtraKeys) -> Vec<BlockKey> {
+fn keys(algo: BlockHashAlgorithm, tokens: &[u32], extras: &BlockHashExtraKeys) -> Vec<BlockKey> {
     let hasher =
         BlockHasher::new(BlockHashConfig { algo, block_size: 4, ..BlockHashConfig::default() });
-    hasher.block_plan(tokens, extras).keys
+    hasher.plan_kv_blocks(tokens, extras).keys
 }
 
 /// Returns all pairs of prompts, with their extra keys.
 #[test]
 fn internal_block_keys_are_equal_iff_vllm_keys_are() {
-    let salted = |salt: &str| ExtraKeys { salt: Some(Arc::from(salt)), ..ExtraKeys::default() };
-    let adapter = |name: &str| ExtraKeys {
+    let salted = |salt: &str| BlockHashExtraKeys {
+        salt: Some(Arc::from(salt)),
+        ..BlockHashExtraKeys::default()
+    };
+    let adapter = |name: &str| BlockHashExtraKeys {
         lora: Some(LoraAdapter {
             id: LoraId(1),
             name: Arc::from(name),
             path: Arc::from("/adapters"),
         }),
-        ..ExtraKeys::default()
+        ..BlockHashExtraKeys::default()
     };
-    let image = |identifier: &str, start: u32| ExtraKeys {
-        media: vec![MediaSpan { identifier: Arc::from(identifier), start, len: 3 }],
-        ..ExtraKeys::default()
+    let image = |identifier: &str, start: u32| BlockHashExtraKeys {
+        media: vec![HashedMediaSpan { identifier: Arc::from(identifier), start, len: 3 }],
+        ..BlockHashExtraKeys::default()
     };
     let extras = [
-        ExtraKeys::default(),
+        BlockHashExtraKeys::default(),
         salted("a"),
         salted("b"),
         adapter("a"),
@@ -46,7 +52,7 @@ fn internal_block_keys_are_equal_iff_vllm_keys_are() {
             extras.iter().flat_map(|extras| prompts.iter().map(move |prompt| (extras, prompt)));
         named.map(|(extras, prompt)| keys(algo, prompt, extras)).collect::<Vec<_>>()
     };
-    let (internal, vllm) = (named(HashAlgo::Internal), named(HashAlgo::Sha256));
+    let (internal, vllm) = (named(BlockHashAlgorithm::Internal), named(BlockHashAlgorithm::Sha256));
     for (i, j) in (0..vllm.len()).flat_map(|i| (0..vllm.len()).map(move |j| (i, j))) {
         let equal = |all: &[Vec<BlockKey>]| -> Vec<bool> {
             let pairs = all[i].iter().flat_map(|a| all[j].iter().map(move |b| a == b));

@@ -7,21 +7,21 @@ mod python;
 
 use std::sync::Arc;
 
-use super::{BlockAllocationRequest, BlockCounts, BlockPool, BlockPoolConfig, BlockTable};
-use crate::{BlockKey, BlockPlan, SchedulerEvent};
+use super::{BlockAllocationRequest, BlockPool, BlockPoolConfig, BlockTable, KvBlockCounts};
+use crate::{BlockKey, PlannedKvBlocks, SchedulerEvent};
 use vllm_sim_random::mix_u64_pair;
 
 /// Creates a plan whose block `i` is identified by `path[..=i]`.
-fn plan(path: &[u64], block_size: u32) -> Arc<BlockPlan> {
+fn plan(path: &[u64], block_size: u32) -> Arc<PlannedKvBlocks> {
     let chain = path.iter().scan(0, |parent, &own| {
         *parent = mix_u64_pair(*parent, own);
         Some(BlockKey(*parent))
     });
-    Arc::new(BlockPlan { keys: chain.collect(), block_size, ..BlockPlan::default() })
+    Arc::new(PlannedKvBlocks { keys: chain.collect(), block_size, ..PlannedKvBlocks::default() })
 }
 
 /// Creates a plan that shares no block with plans of other names.
-fn plan_without_shared_blocks(name: u64, blocks: u64) -> Arc<BlockPlan> {
+fn plan_without_shared_blocks(name: u64, blocks: u64) -> Arc<PlannedKvBlocks> {
     let path: Vec<u64> = (0..blocks).map(|i| if i == 0 { name } else { i }).collect();
     plan(&path, 32)
 }
@@ -48,12 +48,12 @@ fn to_observed(event: SchedulerEvent) -> ObservedEvent {
     }
 }
 
-fn stored_event(plan: &BlockPlan, from: usize, to: usize) -> ObservedEvent {
+fn stored_event(plan: &PlannedKvBlocks, from: usize, to: usize) -> ObservedEvent {
     let keys = plan.keys[from..to].iter().map(|key| key.0).collect();
     ObservedEvent::Stored(keys, from.checked_sub(1).map(|i| plan.keys[i].0))
 }
 
-fn removed_event(blocks: &[(&BlockPlan, usize)]) -> ObservedEvent {
+fn removed_event(blocks: &[(&PlannedKvBlocks, usize)]) -> ObservedEvent {
     ObservedEvent::Removed(blocks.iter().map(|(plan, i)| plan.keys[*i].0).collect())
 }
 
@@ -65,7 +65,7 @@ struct ObservedPool {
 
 struct PoolSequence {
     table: BlockTable,
-    plan: Arc<BlockPlan>,
+    plan: Arc<PlannedKvBlocks>,
     computed: u32,
 }
 
@@ -81,7 +81,7 @@ impl ObservedPool {
     }
 
     /// Admits a sequence of `tokens` tokens and returns how many were cached.
-    fn admit(&mut self, plan: &Arc<BlockPlan>, tokens: u32) -> (PoolSequence, u32) {
+    fn admit(&mut self, plan: &Arc<PlannedKvBlocks>, tokens: u32) -> (PoolSequence, u32) {
         let prefix = self.pool.cached_prefix_tokens(plan, tokens);
         let mut running =
             PoolSequence { table: BlockTable::default(), plan: Arc::clone(plan), computed: 0 };
@@ -106,7 +106,7 @@ impl ObservedPool {
     }
 
     /// Runs a whole request; the last output token is never computed.
-    fn run_sequence(&mut self, plan: &Arc<BlockPlan>, prompt: u32, output: u32) -> u32 {
+    fn run_sequence(&mut self, plan: &Arc<PlannedKvBlocks>, prompt: u32, output: u32) -> u32 {
         let (mut running, cached) = self.admit(plan, prompt);
         for computed in prompt + 1..prompt + output {
             assert!(self.step(&mut running, 0, computed));
@@ -182,7 +182,7 @@ fn eviction_starts_at_the_tail_of_the_oldest_prefix() {
         kv.run_sequence(&plan_without_shared_blocks(name, 6), 192, 1);
     }
     let idle = 3 + 7 * 6;
-    let counts = BlockCounts { unused: 49 - idle, idle, used: 0 };
+    let counts = KvBlockCounts { unused: 49 - idle, idle, used: 0 };
     assert_eq!(kv.pool.block_counts(), counts);
     kv.take_events();
     let last = plan_without_shared_blocks(9, 6);
@@ -243,7 +243,7 @@ fn reset_fails_while_sequences_hold_blocks() {
     }
     assert_eq!(kv.take_events(), [ObservedEvent::Cleared, ObservedEvent::Cleared]);
     assert_eq!(kv.pool.cached_prefix_tokens(&a, 65), 0);
-    assert_eq!(kv.pool.block_counts(), BlockCounts { unused: 49, ..BlockCounts::default() });
+    assert_eq!(kv.pool.block_counts(), KvBlockCounts { unused: 49, ..KvBlockCounts::default() });
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
     assert_eq!(kv.take_events(), [ObservedEvent::Cleared]);
     assert_eq!((kv.pool.used_block_count(), kv.pool.cached_prefix_tokens(&a, 129)), (4, 0));
     kv.pool.release_block_table(&mut held.table);
-    assert_eq!(kv.pool.block_counts(), BlockCounts { unused: 49, ..BlockCounts::default() });
+    assert_eq!(kv.pool.block_counts(), KvBlockCounts { unused: 49, ..KvBlockCounts::default() });
     assert_eq!(kv.run_sequence(&a, 64, 1), 0);
     assert_eq!(kv.take_events(), [stored_event(&a, 0, 2)]);
 }
@@ -363,7 +363,7 @@ fn without_prefix_caching_blocks_are_only_counted() {
     assert!(pool.allocate_blocks(&mut table, Some(&a), &need, &mut |e| panic!("{e:?}")));
     assert_eq!((pool.used_block_count(), pool.cached_prefix_tokens(&a, 12)), (3, 0));
     pool.release_block_table(&mut table);
-    assert_eq!(pool.block_counts(), BlockCounts { unused: 4, ..BlockCounts::default() });
+    assert_eq!(pool.block_counts(), KvBlockCounts { unused: 4, ..KvBlockCounts::default() });
 }
 
 #[test]
@@ -375,11 +375,11 @@ fn full_hashes_are_dropped_with_their_blocks() {
         events: true,
     });
     let hashed = |key: u64| {
-        Arc::new(BlockPlan {
+        Arc::new(PlannedKvBlocks {
             keys: vec![BlockKey(key)],
             hashes: vec![[key as u8; 32]],
             block_size: 1,
-            ..BlockPlan::default()
+            ..PlannedKvBlocks::default()
         })
     };
     let need = BlockAllocationRequest { tokens: 1, cache: 1, ..BlockAllocationRequest::default() };

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::{BlockAllocationRequest, BlockPool, BlockPoolConfig, BlockTable};
 use super::{ObservedEvent, plan, stored_event, to_observed};
-use crate::{BlockKey, BlockPlan};
+use crate::{BlockKey, PlannedKvBlocks};
 
 /// Models vLLM's pool with plain collections (`block_pool.py`, `kv_cache_manager.py`).
 struct ReferencePool {
@@ -37,7 +37,7 @@ impl ReferencePool {
         }
     }
 
-    fn prefix(&self, plan: &BlockPlan, tokens: u32) -> Vec<u32> {
+    fn prefix(&self, plan: &PlannedKvBlocks, tokens: u32) -> Vec<u32> {
         let most = (tokens - 1) / self.size;
         let keys = plan.keys.iter().take(most as usize);
         keys.map_while(|key| self.cached.get(&key.0).map(|ids| ids[0])).collect()
@@ -47,7 +47,7 @@ impl ReferencePool {
         &mut self,
         table: &mut ReferenceTable,
         hits: &[u32],
-        plan: &BlockPlan,
+        plan: &PlannedKvBlocks,
         tokens: u32,
     ) -> bool {
         let held = (table.ids.len() + hits.len()) as u32;
@@ -162,7 +162,7 @@ proptest! {
         let mut pool = BlockPool::new(config);
         let mut model = ReferencePool::new(num_blocks, size);
         let mut subscriber = EventSubscriber::default();
-        let mut running: Vec<(Arc<BlockPlan>, u32, BlockTable, ReferenceTable)> = vec![];
+        let mut running: Vec<(Arc<PlannedKvBlocks>, u32, BlockTable, ReferenceTable)> = vec![];
         for op in ops {
             let mut events = vec![];
             let out = &mut |event| events.push(to_observed(event));
@@ -230,10 +230,10 @@ proptest! {
     fn block_plan_may_repeat_keys(keys in prop::collection::vec(0..3u64, 1..12), rounds in 1..6usize) {
         let config = BlockPoolConfig { num_blocks: 14, block_size: 2, prefix_caching: true, events: true };
         let mut pool = BlockPool::new(config);
-        let plan = Arc::new(BlockPlan {
+        let plan = Arc::new(PlannedKvBlocks {
             keys: keys.iter().map(|&key| BlockKey(key)).collect(),
             block_size: 2,
-            ..BlockPlan::default()
+            ..PlannedKvBlocks::default()
         });
         let tokens = keys.len() as u32 * 2 + 1;
         for _ in 0..rounds {

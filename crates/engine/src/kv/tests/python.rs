@@ -2,7 +2,10 @@
 
 use serde::Deserialize;
 
-use crate::kv::{BlockHashConfig, BlockHasher, ExtraKeys, HashAlgo, LoraAdapter, MediaSpan};
+use crate::kv::{
+    BlockHashAlgorithm, BlockHashConfig, BlockHashExtraKeys, BlockHasher, HashedMediaSpan,
+    LoraAdapter,
+};
 use crate::{BlockKey, LoraId};
 
 #[derive(Deserialize)]
@@ -50,8 +53,8 @@ enum Salt {
     Repeated { text: String, times: usize },
 }
 
-fn to_media_span((identifier, start, len): (String, u32, u32)) -> MediaSpan {
-    MediaSpan { identifier: identifier.into(), start, len }
+fn to_media_span((identifier, start, len): (String, u32, u32)) -> HashedMediaSpan {
+    HashedMediaSpan { identifier: identifier.into(), start, len }
 }
 
 #[test]
@@ -61,11 +64,11 @@ fn block_hashes_equal_python_on_random_prompts() {
     for (line, case) in cases.lines().enumerate() {
         let case: PythonHashCase = serde_json::from_str(case).unwrap();
         let algo = match case.algo.as_str() {
-            "llm-d-fnv" => HashAlgo::LlmdFnv,
-            "llm-d-sha256" => HashAlgo::LlmdSha256,
+            "llm-d-fnv" => BlockHashAlgorithm::LlmdFnv,
+            "llm-d-sha256" => BlockHashAlgorithm::LlmdSha256,
             name => name.parse().unwrap(),
         };
-        let extras = ExtraKeys {
+        let extras = BlockHashExtraKeys {
             lora: case.lora.map(|(name, path)| LoraAdapter {
                 id: LoraId(1),
                 name: name.into(),
@@ -86,9 +89,9 @@ fn block_hashes_equal_python_on_random_prompts() {
             keep_hashes: true,
             keep_tokens: false,
         });
-        let plan = hasher.block_plan(&case.tokens.expand(), &extras);
+        let plan = hasher.plan_kv_blocks(&case.tokens.expand(), &extras);
         let hex = |hash: &[u8; 32]| -> String {
-            let bytes = hash[..algo.hash_len()].iter();
+            let bytes = hash[..algo.hash_len_bytes()].iter();
             bytes.map(|byte| format!("{byte:02x}")).collect()
         };
         let whole: Vec<String> = plan.hashes.iter().map(hex).collect();

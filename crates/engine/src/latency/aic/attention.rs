@@ -2,34 +2,34 @@
 
 use std::sync::Arc;
 
-use super::lookup::{AttentionTable, LatencyCurve};
+use super::lookup::{AttentionTimeTable, LatencyCurve};
 use super::speed::GemmDtype;
-use super::tables::{ForwardPhase, KernelTableFolder};
-use super::{AicError, AicStepTimes, PRECOMPUTED_DECODE_ROWS};
+use super::tables::{ForwardPassPhase, KernelTableFolder};
+use super::{AiConfiguratorError, AiConfiguratorStepTimes, PRECOMPUTED_DECODE_ROWS};
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct LayerAttention {
+pub(super) struct LayerAttentionTimes {
     layers: f64,
     window: u64,
-    decode: Arc<AttentionTable>,
-    context: Arc<AttentionTable>,
+    decode: Arc<AttentionTimeTable>,
+    context: Arc<AttentionTimeTable>,
     /// Decode-attention times of `decode` by context length, one curve per number of requests,
     /// within the measured range. Most steps of a replay look up five lengths here.
     rows: Arc<[LatencyCurve]>,
 }
 
-impl LayerAttention {
+impl LayerAttentionTimes {
     fn new(
         (layers, window): (u32, u64),
         heads: u64,
-        decode: AttentionTable,
-        context: AttentionTable,
+        decode: AttentionTimeTable,
+        context: AttentionTimeTable,
     ) -> Self {
         Self {
             layers: layers.into(),
             window,
             rows: (0..PRECOMPUTED_DECODE_ROWS)
-                .map(|requests| decode.last_axis_row(heads, requests))
+                .map(|requests| decode.curve_along_last_axis(heads, requests))
                 .collect(),
             decode: Arc::new(decode),
             context: Arc::new(context),
@@ -37,17 +37,17 @@ impl LayerAttention {
     }
 }
 
-impl AicStepTimes {
+impl AiConfiguratorStepTimes {
     /// Reads the attention tables for each (number of layers, sliding window) in `kinds`.
     /// As in AIConfigurator, fp8 weights imply an fp8 KV cache; for vLLM, prompts then use fp8
     /// attention if it was measured.
-    pub(super) fn read_attention(
+    pub(super) fn read_layer_attention_times(
         &mut self,
         folder: &KernelTableFolder,
         kinds: &[(u32, u64)],
         kv_dtype: &str,
         dtype: GemmDtype,
-    ) -> Result<(), AicError> {
+    ) -> Result<(), AiConfiguratorError> {
         let shared = match self.kv_heads == self.heads {
             true => 0,
             false => self.kv_heads,
@@ -66,7 +66,7 @@ impl AicStepTimes {
                 None => folder.read_attention_table(Some("bfloat16"), key)?,
             };
             decode.raise_to_hardware_minimum(&|at| self.min_decode_attention_ms(window, at));
-            let kind = LayerAttention::new((layers, window), self.heads, decode, context);
+            let kind = LayerAttentionTimes::new((layers, window), self.heads, decode, context);
             self.attention.push(kind);
         }
         Ok(())
@@ -113,7 +113,7 @@ impl AicStepTimes {
 
     pub(super) fn decode_attention_ms(&self, requests: u64, length: u64) -> f64 {
         if let Some(latent) = &self.latent {
-            return self.latent_attention_ms(latent, ForwardPhase::Decode, [requests, length]);
+            return self.latent_attention_ms(latent, ForwardPassPhase::Decode, [requests, length]);
         }
         let low = ((length as f64 * 0.9) as u64).max(1);
         let high = ((length as f64 * 1.1) as u64).max(low);
@@ -138,7 +138,7 @@ impl AicStepTimes {
         let share = ((all * all - prefix * prefix) as f64) / ((all * all) as f64);
         if let Some(latent) = &self.latent {
             return share
-                * self.latent_attention_ms(latent, ForwardPhase::Prefill, [all, requests]);
+                * self.latent_attention_ms(latent, ForwardPassPhase::Prefill, [all, requests]);
         }
         let (q, kv) = ((self.heads * self.head_dim) as f64, (self.kv_heads * self.head_dim) as f64);
         let speed = &self.speed;

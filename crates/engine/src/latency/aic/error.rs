@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 /// Reports the reason why AIConfigurator's kernel-time tables cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AicError {
+pub enum AiConfiguratorError {
     /// The given folder contains no kernel-time tables.
     #[error("{} contains no kernel tables (query_versions.yaml); give the folder of an installed \
          aiconfigurator-core or aisimulate, or its folder `systems`", .0.display())]

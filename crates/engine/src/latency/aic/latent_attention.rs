@@ -1,11 +1,11 @@
 //! Models attention with compressed keys and values (MLA), from measured times of whole attention
 //! blocks, or of the attention kernel alone.
 
-use super::error::AicError;
-use super::lookup::{AttentionTable, ExtrapolationEnd, LatencyCurve};
+use super::error::AiConfiguratorError;
+use super::lookup::{AttentionTimeTable, ExtrapolationEnd, LatencyCurve};
 use super::speed::GemmDtype;
-use super::tables::{ForwardPhase, KernelTableFolder};
-use super::{AicStepTimes, LatentAttentionShape};
+use super::tables::{ForwardPassPhase, KernelTableFolder};
+use super::{AiConfiguratorStepTimes, LatentAttentionShape};
 
 // Sizes of the measured attention, that of DeepSeek-V3.
 const Q_RANK: u64 = 1536;
@@ -19,7 +19,7 @@ const KERNEL_HEADS: u64 = 128;
 
 /// Kernel times of a layer's attention with compressed keys and values.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct LatentAttention {
+pub(super) struct LatentAttentionTimes {
     prefill: LatentAttentionTable,
     decode: LatentAttentionTable,
     kernel_heads: u64,
@@ -32,7 +32,7 @@ pub(super) struct LatentAttention {
 
 #[derive(Debug, Clone, PartialEq)]
 struct LatentAttentionTable {
-    times: AttentionTable,
+    times: AttentionTimeTable,
     scope: MeasuredScope,
     /// Data type of the attention kernel.
     dtype: GemmDtype,
@@ -47,12 +47,12 @@ enum MeasuredScope {
 }
 
 /// Returns whether the kernels of this attention were measured.
-pub(super) fn has_measured_sizes(mla: LatentAttentionShape) -> bool {
+pub(super) fn has_measured_latent_attention(mla: LatentAttentionShape) -> bool {
     let sizes = [mla.q_rank, mla.kv_rank, mla.rope_dim, mla.nope_dim, mla.v_dim];
     sizes.map(u64::from) == [Q_RANK, KV_RANK, ROPE_DIM, NOPE_DIM, V_DIM]
 }
 
-impl LatentAttention {
+impl LatentAttentionTimes {
     /// Reads the times of attention with compressed keys and values, for `heads` heads on each of
     /// `tp` GPUs. As in AIConfigurator, a measured block is preferred to single kernels. With fp8
     /// weights, prompts use fp8 attention rather than bf16. For vLLM only bf16 blocks are used.
@@ -60,7 +60,7 @@ impl LatentAttention {
         folder: &KernelTableFolder,
         (kv_dtype, gemm_dtype): (&str, GemmDtype),
         (heads, tp): (u64, u64),
-    ) -> Result<Self, AicError> {
+    ) -> Result<Self, AiConfiguratorError> {
         let vllm = folder.backend == "vllm";
         let scopes: &[MeasuredScope] = match vllm {
             true => &[MeasuredScope::Block],
@@ -68,14 +68,15 @@ impl LatentAttention {
         };
         let read = |phase, scope, dtype: GemmDtype| {
             let name = match (phase, scope) {
-                (ForwardPhase::Prefill, MeasuredScope::Block) => "mla_context_module_perf",
-                (ForwardPhase::Prefill, MeasuredScope::Kernel) => "context_mla_perf",
-                (ForwardPhase::Decode, MeasuredScope::Block) => "mla_generation_module_perf",
-                (ForwardPhase::Decode, MeasuredScope::Kernel) => "generation_mla_perf",
+                (ForwardPassPhase::Prefill, MeasuredScope::Block) => "mla_context_module_perf",
+                (ForwardPassPhase::Prefill, MeasuredScope::Kernel) => "context_mla_perf",
+                (ForwardPassPhase::Decode, MeasuredScope::Block) => "mla_generation_module_perf",
+                (ForwardPassPhase::Decode, MeasuredScope::Kernel) => "generation_mla_perf",
             };
-            let mut key = vec![("kv_cache_dtype", kv_dtype), ("mla_dtype", dtype.aic_name())];
+            let mut key =
+                vec![("kv_cache_dtype", kv_dtype), ("mla_dtype", dtype.ai_configurator_name())];
             if scope == MeasuredScope::Block {
-                key.push(("gemm_type", gemm_dtype.aic_name()));
+                key.push(("gemm_type", gemm_dtype.ai_configurator_name()));
             }
             let times = folder.read_latent_attention_table((name, phase), &key)?;
             Ok(LatentAttentionTable { times, scope, dtype })
@@ -83,7 +84,7 @@ impl LatentAttention {
         let first_measured = |phase, dtypes: &[GemmDtype]| {
             let mut table = Err(folder.missing_table_error("mla", "compressed attention"));
             for (dtype, scope) in dtypes.iter().flat_map(|d| scopes.iter().map(move |s| (*d, *s))) {
-                if matches!(table, Err(AicError::Missing { .. })) {
+                if matches!(table, Err(AiConfiguratorError::Missing { .. })) {
                     table = read(phase, scope, dtype);
                 }
             }
@@ -91,8 +92,9 @@ impl LatentAttention {
         };
         let fp8 = !vllm && gemm_dtype != GemmDtype::Bf16 && kv_dtype == "fp8";
         let prefill_dtypes = [GemmDtype::Fp8, GemmDtype::Bf16];
-        let prefill = first_measured(ForwardPhase::Prefill, &prefill_dtypes[usize::from(!fp8)..])?;
-        let decode = first_measured(ForwardPhase::Decode, &[GemmDtype::Bf16])?;
+        let prefill =
+            first_measured(ForwardPassPhase::Prefill, &prefill_dtypes[usize::from(!fp8)..])?;
+        let decode = first_measured(ForwardPassPhase::Decode, &[GemmDtype::Bf16])?;
         let product_dtype = match gemm_dtype {
             GemmDtype::Bf16 => "bfloat16",
             GemmDtype::Fp8 | GemmDtype::Fp8Block => "fp8",
@@ -114,21 +116,21 @@ impl LatentAttention {
         })
     }
 
-    fn table(&self, phase: ForwardPhase) -> &LatentAttentionTable {
+    fn table(&self, phase: ForwardPassPhase) -> &LatentAttentionTable {
         match phase {
-            ForwardPhase::Prefill => &self.prefill,
-            ForwardPhase::Decode => &self.decode,
+            ForwardPassPhase::Prefill => &self.prefill,
+            ForwardPassPhase::Decode => &self.decode,
         }
     }
 }
 
-impl AicStepTimes {
+impl AiConfiguratorStepTimes {
     /// Returns the time of attention in all layers, in ms, for `[length, requests]` in the prefill
     /// phase and `[requests, length]` in the decode phase.
     pub(super) fn latent_attention_ms(
         &self,
-        latent: &LatentAttention,
-        phase: ForwardPhase,
+        latent: &LatentAttentionTimes,
+        phase: ForwardPassPhase,
         [second, third]: [u64; 2],
     ) -> f64 {
         let table = latent.table(phase);
@@ -137,8 +139,8 @@ impl AicStepTimes {
             MeasuredScope::Kernel => latent.kernel_heads,
         };
         let min = |at| match phase {
-            ForwardPhase::Prefill => self.min_latent_prefill_ms(table.dtype, at),
-            ForwardPhase::Decode => self.min_latent_decode_ms(table.scope, at),
+            ForwardPassPhase::Prefill => self.min_latent_prefill_ms(table.dtype, at),
+            ForwardPassPhase::Decode => self.min_latent_decode_ms(table.scope, at),
         };
         let at = [heads, second, third];
         self.layers * table.times.attention_time_ms(at, &min).unwrap_or_else(|| min(at))
@@ -146,10 +148,10 @@ impl AicStepTimes {
 
     /// Returns the shapes (outputs, inputs) of the matrix products of a layer's attention that its
     /// measured time does not contain.
-    pub(super) fn latent_product_shapes(
+    pub(super) fn latent_projection_shapes(
         &self,
-        latent: &LatentAttention,
-        phase: ForwardPhase,
+        latent: &LatentAttentionTimes,
+        phase: ForwardPassPhase,
     ) -> Vec<(u64, u64)> {
         if latent.table(phase).scope == MeasuredScope::Block {
             return Vec::new();
@@ -160,7 +162,7 @@ impl AicStepTimes {
             (heads * (NOPE_DIM + ROPE_DIM), Q_RANK),
             (h, heads * V_DIM),
         ];
-        if phase == ForwardPhase::Prefill {
+        if phase == ForwardPassPhase::Prefill {
             shapes.push((heads * (NOPE_DIM + V_DIM), KV_RANK));
         }
         shapes
@@ -168,15 +170,15 @@ impl AicStepTimes {
 
     /// Returns the time of a layer's matrix products for `x` tokens that its measured attention
     /// time does not contain, in ms.
-    pub(super) fn latent_products_ms(
+    pub(super) fn latent_projections_ms(
         &self,
-        latent: &LatentAttention,
+        latent: &LatentAttentionTimes,
         x: u64,
-        phase: ForwardPhase,
+        phase: ForwardPassPhase,
     ) -> f64 {
-        let shapes = self.latent_product_shapes(latent, phase);
+        let shapes = self.latent_projection_shapes(latent, phase);
         let dense: f64 = shapes.iter().map(|(n, k)| self.gemm_ms(self.dtype, x, *n, *k)).sum();
-        if phase == ForwardPhase::Prefill {
+        if phase == ForwardPassPhase::Prefill {
             return dense;
         }
         let min = |x| {

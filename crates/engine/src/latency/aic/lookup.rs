@@ -17,7 +17,7 @@ pub(super) enum ExtrapolationEnd {
 }
 
 impl LatencyCurve {
-    pub(super) fn add_point(&mut self, at: u64, time: f64) {
+    pub(super) fn add_measured_point(&mut self, at: u64, time: f64) {
         if let Err(place) = self.0.binary_search_by_key(&at, |point| point.0) {
             self.0.insert(place, (at, time));
         }
@@ -122,7 +122,7 @@ impl GemmTable {
     }
 
     /// Caches the measured matrix shapes near the shape of `n` outputs and `k` inputs.
-    pub(super) fn cache_near_shapes(&mut self, n: u64, k: u64) {
+    pub(super) fn cache_nearby_gemm_shapes(&mut self, n: u64, k: u64) {
         if !self.places.contains_key(&(n, k)) {
             self.near.insert((n, k), self.neighbouring_shapes(n, k));
         }
@@ -215,7 +215,7 @@ impl GemmTable {
 /// Holds measured attention times in ms over three axes (such as heads, length, requests),
 /// outermost first.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct AttentionTable {
+pub(super) struct AttentionTimeTable {
     leaves: BTreeMap<u64, BTreeMap<u64, BTreeMap<u64, f64>>>,
     /// Index of the axis on which square roots are interpolated, as prefill time grows with the
     /// square of the length; `None`: no axis.
@@ -225,13 +225,13 @@ pub(super) struct AttentionTable {
 type TablePoint = [u64; 3];
 type HardwareMinimum<'a> = &'a dyn Fn(TablePoint) -> f64;
 
-impl AttentionTable {
+impl AttentionTimeTable {
     pub(super) fn new(root_axis: Option<usize>) -> Self {
         let leaves = BTreeMap::new();
         Self { leaves, root_axis }
     }
 
-    pub(super) fn add_point(&mut self, [a, b, c]: TablePoint, time: f64) {
+    pub(super) fn add_measured_point(&mut self, [a, b, c]: TablePoint, time: f64) {
         let inner = self.leaves.entry(a).or_default().entry(b).or_default();
         inner.entry(c).or_insert(time);
     }
@@ -264,7 +264,7 @@ impl AttentionTable {
 
     /// Returns the attention times at `[a, b]` along the last axis within the measured range, where
     /// they are piecewise linear. The curve is empty if `a` was not measured.
-    pub(super) fn last_axis_row(&self, a: u64, b: u64) -> LatencyCurve {
+    pub(super) fn curve_along_last_axis(&self, a: u64, b: u64) -> LatencyCurve {
         let mut row = LatencyCurve::default();
         let Some(inner) = self.leaves.get(&a) else {
             return row;
@@ -288,7 +288,7 @@ impl AttentionTable {
             if let Some(time) = self.interpolate([a, b, c], &|_| 1.0)
                 && (first..=last).contains(&c)
             {
-                row.add_point(c, time);
+                row.add_measured_point(c, time);
             }
         }
         row
@@ -403,7 +403,10 @@ mod tests {
     use super::*;
 
     /// Reference implementation: sorts all leaves.
-    fn nearest_by_exhaustive_search(grid: &AttentionTable, at: TablePoint) -> Vec<MeasuredPoint> {
+    fn nearest_by_exhaustive_search(
+        grid: &AttentionTimeTable,
+        at: TablePoint,
+    ) -> Vec<MeasuredPoint> {
         let mut leaves = Vec::new();
         for (a, inner) in &grid.leaves {
             for (b, inner) in inner {
@@ -425,16 +428,16 @@ mod tests {
 
     #[test]
     fn attention_row_equals_table_lookups() {
-        let mut grid = AttentionTable::new(None);
+        let mut grid = AttentionTimeTable::new(None);
         for (b, lengths) in [(1, vec![1, 8, 40, 100]), (4, vec![3, 8, 64, 90]), (16, vec![2, 100])]
         {
             for c in lengths {
-                grid.add_point([8, b, c], (b * c) as f64 + (c as f64).sqrt());
+                grid.add_measured_point([8, b, c], (b * c) as f64 + (c as f64).sqrt());
             }
         }
         let beyond = |_: TablePoint| -> f64 { panic!("inside nothing is told from the hardware") };
         for b in [1, 2, 3, 4, 9, 16] {
-            let row = grid.last_axis_row(8, b);
+            let row = grid.curve_along_last_axis(8, b);
             for c in (1..=100).filter(|c| row.covers_axis_value(*c) && row.covers_axis_value(c + 2))
             {
                 let by_hand: f64 = [c, c, c + 2]
@@ -447,19 +450,25 @@ mod tests {
             assert_eq!(row.sum_of_times_ms(&[101]), None);
             assert_eq!(row.sum_of_times_ms(&[0]), None);
         }
-        assert_eq!((grid.last_axis_row(8, 2).len(), grid.last_axis_row(8, 1).len()), (5, 4));
-        assert_eq!((grid.last_axis_row(8, 17).len(), grid.last_axis_row(4, 1).len()), (0, 0));
+        assert_eq!(
+            (grid.curve_along_last_axis(8, 2).len(), grid.curve_along_last_axis(8, 1).len()),
+            (5, 4)
+        );
+        assert_eq!(
+            (grid.curve_along_last_axis(8, 17).len(), grid.curve_along_last_axis(4, 1).len()),
+            (0, 0)
+        );
     }
 
     #[test]
     fn nearest_points_equal_exhaustive_search() {
-        let mut grid = AttentionTable::new(None);
+        let mut grid = AttentionTimeTable::new(None);
         for (i, a) in [1, 2, 4, 8, 12, 32].into_iter().enumerate() {
             for b in [1, 2, 4, 16, 100] {
                 for c in [1, 3, 64, 128, 4096] {
                     // Leave out some leaves.
                     if (a + b + c) % 3 != 0 {
-                        grid.add_point([a, b, c], i as f64 + b as f64 / c as f64);
+                        grid.add_measured_point([a, b, c], i as f64 + b as f64 / c as f64);
                     }
                 }
             }

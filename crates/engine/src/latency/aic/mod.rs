@@ -17,13 +17,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{BatchWork, LatentAttentionShape, QuantizationScheme, StepOverhead};
-use attention::LayerAttention;
-pub use error::AicError;
-use latent_attention::{LatentAttention, has_measured_sizes};
+use attention::LayerAttentionTimes;
+pub use error::AiConfiguratorError;
+use latent_attention::{LatentAttentionTimes, has_measured_latent_attention};
 use lookup::{ExtrapolationEnd, GemmTable, LatencyCurve};
-pub use setup::{AicSetup, MixedStepTiming, find_installed_tables};
-use speed::{GemmDtype, HardwareSpeed};
-use tables::{ForwardPhase, KernelTableFolder, SystemSheet};
+pub use setup::{AiConfiguratorSetup, MixedStepTiming, find_installed_kernel_tables};
+use speed::{GemmDtype, GpuHardwareSpeed};
+use tables::{ForwardPassPhase, KernelTableFolder, SystemSpecFile};
 
 /// Number of decode passes with precomputed kernel times (0 to 1024 tokens); covers most steps of a
 /// replay.
@@ -34,10 +34,10 @@ const PRECOMPUTED_PROMPT_ROWS: u64 = 8193;
 
 /// Models engine step times from AIConfigurator's kernel-time tables.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AicStepTimes {
+pub struct AiConfiguratorStepTimes {
     /// Version of the inference engine whose kernel times the tables hold.
     pub version: String,
-    speed: HardwareSpeed,
+    speed: GpuHardwareSpeed,
     mixed: MixedStepTiming,
     overhead: StepOverhead,
     layers: f64,
@@ -58,9 +58,9 @@ pub struct AicStepTimes {
     /// Kernel times of passes with prompts without attention and output head, in ms, by number of
     /// tokens.
     prompt_rows: Arc<[f64]>,
-    attention: Vec<LayerAttention>,
+    attention: Vec<LayerAttentionTimes>,
     /// Attention of a model that compresses keys and values (MLA); replaces `attention`.
-    latent: Option<Arc<LatentAttention>>,
+    latent: Option<Arc<LatentAttentionTimes>>,
     fp8_attention: bool,
     /// Width of the shared expert's MLP on one GPU; 0: no shared expert.
     shared: u64,
@@ -79,12 +79,12 @@ struct ExpertKernelTable {
     ep: u64,
 }
 
-impl AicStepTimes {
+impl AiConfiguratorStepTimes {
     /// Loads the kernel times of a deployment from the tables in the folder `data`.
     ///
     /// # Errors
-    /// [`AicError`] names the missing part.
-    pub fn open(data: &Path, setup: &AicSetup) -> Result<Self, AicError> {
+    /// [`AiConfiguratorError`] names the missing part.
+    pub fn open(data: &Path, setup: &AiConfiguratorSetup) -> Result<Self, AiConfiguratorError> {
         check_model(setup)?;
         let shape = &setup.shape;
         let version = setup.version.as_deref();
@@ -99,7 +99,9 @@ impl AicStepTimes {
             false => gemm_type_of_scheme(quantization.scheme)?,
         };
         let sites = |dtype: GemmDtype| {
-            folder.read_gemm_table(dtype.aic_name(), &|m, n, k| speed.min_gemm_ms(dtype, m, n, k))
+            folder.read_gemm_table(dtype.ai_configurator_name(), &|m, n, k| {
+                speed.min_gemm_ms(dtype, m, n, k)
+            })
         };
         let kv_dtype = match setup.kv_bytes {
             1 => "fp8",
@@ -145,10 +147,10 @@ impl AicStepTimes {
         };
         if shape.mla.is_some() {
             let latent =
-                LatentAttention::read_kernel_times(&folder, (kv_dtype, dtype), (heads, tp))?;
+                LatentAttentionTimes::read_kernel_times(&folder, (kv_dtype, dtype), (heads, tp))?;
             aic.latent = Some(Arc::new(latent));
         } else {
-            aic.read_attention(&folder, &kinds, kv_dtype, dtype)?;
+            aic.read_layer_attention_times(&folder, &kinds, kv_dtype, dtype)?;
         }
         aic.experts = load_expert_table(&folder, setup, tp)?;
         aic.check_matrix_shapes(&folder)?;
@@ -159,15 +161,18 @@ impl AicStepTimes {
     }
 
     /// Checks that every matrix product of the model is near a measured one.
-    fn check_matrix_shapes(&mut self, folder: &KernelTableFolder) -> Result<(), AicError> {
+    fn check_matrix_shapes(
+        &mut self,
+        folder: &KernelTableFolder,
+    ) -> Result<(), AiConfiguratorError> {
         let (h, query) = (self.hidden, self.heads * self.head_dim);
         let qkv = query + 2 * self.kv_heads * self.head_dim;
         let mut products = vec![(GemmDtype::Bf16, self.vocab, h)];
         match &self.latent {
             None => products.extend([(self.dtype, qkv, h), (self.dtype, h, query)]),
             Some(latent) => {
-                for phase in [ForwardPhase::Prefill, ForwardPhase::Decode] {
-                    let shapes = self.latent_product_shapes(latent, phase).into_iter();
+                for phase in [ForwardPassPhase::Prefill, ForwardPassPhase::Decode] {
+                    let shapes = self.latent_projection_shapes(latent, phase).into_iter();
                     products.extend(shapes.map(|(n, k)| (self.dtype, n, k)));
                 }
             }
@@ -181,12 +186,15 @@ impl AicStepTimes {
         }
         for (dtype, n, k) in products {
             match &mut self.bf16 {
-                Some(bf16) if dtype == GemmDtype::Bf16 => bf16.cache_near_shapes(n, k),
-                _ => self.dense.cache_near_shapes(n, k),
+                Some(bf16) if dtype == GemmDtype::Bf16 => bf16.cache_nearby_gemm_shapes(n, k),
+                _ => self.dense.cache_nearby_gemm_shapes(n, k),
             }
             let sol = |m, n, k| self.speed.min_gemm_ms(dtype, m, n, k);
             if self.gemm_table(dtype).gemm_time_ms((1, n, k), &sol).is_none() {
-                let what = format!("n {n}, k {k} of {}, nor a shape near it", dtype.aic_name());
+                let what = format!(
+                    "n {n}, k {k} of {}, nor a shape near it",
+                    dtype.ai_configurator_name()
+                );
                 return Err(folder.missing_table_error("gemm_perf", &what));
             }
         }
@@ -217,7 +225,7 @@ impl AicStepTimes {
     }
 
     /// Returns the time of the kernels of a step, in ms.
-    pub fn step_ms(&self, batch: &BatchWork) -> f64 {
+    pub fn step_kernels_ms(&self, batch: &BatchWork) -> f64 {
         let (prompts, decodes) = self.prefill_decode_ms(batch);
         prompts + decodes
     }
@@ -271,11 +279,11 @@ impl AicStepTimes {
     fn prompt_kernels_ms(&self, x: u64) -> f64 {
         let known = usize::try_from(x).ok();
         let known = known.and_then(|x| self.prompt_rows.get(x)).copied();
-        known.unwrap_or_else(|| self.token_kernels_ms(x, ForwardPhase::Prefill))
+        known.unwrap_or_else(|| self.token_kernels_ms(x, ForwardPassPhase::Prefill))
     }
 
     fn decode_kernels_ms(&self, rows: u64) -> f64 {
-        self.token_kernels_ms(rows, ForwardPhase::Decode) + self.output_head_ms(rows)
+        self.token_kernels_ms(rows, ForwardPassPhase::Decode) + self.output_head_ms(rows)
     }
 
     /// Returns the time of prefill and decode work in one forward pass, in ms.
@@ -298,7 +306,7 @@ impl AicStepTimes {
 
     /// Returns the kernel time of a forward pass of `x` tokens, in ms, without output head and
     /// attention. In decode passes the shared expert runs in parallel with the routed ones.
-    fn token_kernels_ms(&self, x: u64, phase: ForwardPhase) -> f64 {
+    fn token_kernels_ms(&self, x: u64, phase: ForwardPassPhase) -> f64 {
         let (h, tokens) = (self.hidden, x as f64);
         let dense = |n: u64, k: u64| self.gemm_ms(self.dtype, x, n, k);
         let mlp = |width: u64| {
@@ -308,7 +316,7 @@ impl AicStepTimes {
         let norms = 2.0 * self.speed.memory_transfer_ms(tokens * 8.0 * h as f64);
         let reduce = self.all_reduce_ms(x * h);
         let (projections, all_reduces) = match &self.latent {
-            Some(latent) => (self.latent_products_ms(latent, x, phase), latent.all_reduces),
+            Some(latent) => (self.latent_projections_ms(latent, x, phase), latent.all_reduces),
             None => {
                 let query = self.heads * self.head_dim;
                 let qkv = query + 2 * self.kv_heads * self.head_dim;
@@ -323,7 +331,7 @@ impl AicStepTimes {
                 match self.shared {
                     0 => routed,
                     // Two more all-reduces move tokens to the experts and back.
-                    width if phase == ForwardPhase::Decode => {
+                    width if phase == ForwardPassPhase::Decode => {
                         (routed + 2.0 * reduce).max(mlp(width))
                     }
                     width => routed + 2.0 * reduce + mlp(width),
@@ -388,22 +396,22 @@ impl AicStepTimes {
 }
 
 /// Returns an error for models whose kernels AIConfigurator's tables do not hold.
-fn check_model(setup: &AicSetup) -> Result<(), AicError> {
+fn check_model(setup: &AiConfiguratorSetup) -> Result<(), AiConfiguratorError> {
     let shape = &setup.shape;
     let one_shared_expert = shape.moe.is_some_and(|moe| moe.shared == moe.intermediate);
-    if shape.mla.is_some_and(|mla| !one_shared_expert || !has_measured_sizes(mla)) {
-        return Err(AicError::Model(
+    if shape.mla.is_some_and(|mla| !one_shared_expert || !has_measured_latent_attention(mla)) {
+        return Err(AiConfiguratorError::Model(
             "compressed attention (MLA) is supported with DeepSeek-V3's ranks, head sizes and one \
              shared expert only",
         ));
     }
     if !shape.gated {
-        return Err(AicError::Model("an MLP without a gate is not supported"));
+        return Err(AiConfiguratorError::Model("an MLP without a gate is not supported"));
     }
     // For DeepSeek every layer counts as one with experts.
-    let uneven = |moe: super::ExpertsShape| moe.shared > 0 || moe.layers != shape.layers;
+    let uneven = |moe: super::MoeShape| moe.shared > 0 || moe.layers != shape.layers;
     if shape.mla.is_none() && shape.moe.is_some_and(uneven) {
-        return Err(AicError::Model(
+        return Err(AiConfiguratorError::Model(
             "shared experts, and models with and without experts in different layers, are \
              supported for DeepSeek only",
         ));
@@ -413,9 +421,9 @@ fn check_model(setup: &AicSetup) -> Result<(), AicError> {
 
 fn load_expert_table(
     folder: &KernelTableFolder,
-    setup: &AicSetup,
+    setup: &AiConfiguratorSetup,
     tp: u64,
-) -> Result<Option<ExpertKernelTable>, AicError> {
+) -> Result<Option<ExpertKernelTable>, AiConfiguratorError> {
     let Some(moe) = setup.shape.moe else {
         return Ok(None);
     };
@@ -428,7 +436,7 @@ fn load_expert_table(
             ("w4a16_mxfp4", GemmDtype::Bf16, 0.5)
         }
         QuantizationScheme::Int8 | QuantizationScheme::Fp4 => {
-            return Err(AicError::Model(
+            return Err(AiConfiguratorError::Model(
                 "experts with 8-bit integer or fp4 weights are not supported",
             ));
         }
@@ -448,7 +456,7 @@ fn load_expert_table(
         true => "power_law_1.01",
         false => "power_law_1.2",
     };
-    let curve = folder.read_expert_curve(
+    let curve = folder.read_expert_kernel_curve(
         (name, distribution),
         [
             ("topk", table.per_token),
@@ -462,7 +470,7 @@ fn load_expert_table(
     Ok(Some(ExpertKernelTable { curve, ..table }))
 }
 
-fn gemm_type_of_scheme(scheme: QuantizationScheme) -> Result<GemmDtype, AicError> {
+fn gemm_type_of_scheme(scheme: QuantizationScheme) -> Result<GemmDtype, AiConfiguratorError> {
     match scheme {
         QuantizationScheme::None => Ok(GemmDtype::Bf16),
         QuantizationScheme::Fp8 => Ok(GemmDtype::Fp8),
@@ -470,14 +478,14 @@ fn gemm_type_of_scheme(scheme: QuantizationScheme) -> Result<GemmDtype, AicError
         QuantizationScheme::Int8
         | QuantizationScheme::Int4
         | QuantizationScheme::Mxfp4
-        | QuantizationScheme::Fp4 => {
-            Err(AicError::Model("dense weights of 4 bits or 8-bit integers are not supported"))
-        }
+        | QuantizationScheme::Fp4 => Err(AiConfiguratorError::Model(
+            "dense weights of 4 bits or 8-bit integers are not supported",
+        )),
     }
 }
 
-fn hardware_speed(sheet: &SystemSheet) -> HardwareSpeed {
-    HardwareSpeed {
+fn hardware_speed(sheet: &SystemSpecFile) -> GpuHardwareSpeed {
+    GpuHardwareSpeed {
         memory: sheet.gpu.mem_bw,
         reached: sheet.gpu.mem_bw_empirical_scaling_factor,
         launch: sheet.gpu.mem_empirical_constant_latency,

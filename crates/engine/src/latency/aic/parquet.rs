@@ -26,7 +26,7 @@ const UNSUPPORTED: ParquetProblem = "uses a Parquet feature that is not supporte
 const MAX_ROWS: usize = 1 << 22;
 
 impl ParquetTable {
-    pub(super) fn parse_file(file: &[u8]) -> Result<Self, ParquetProblem> {
+    pub(super) fn parse_parquet_file(file: &[u8]) -> Result<Self, ParquetProblem> {
         let end = file.len().checked_sub(8).ok_or(TRUNCATED)?;
         if !file.starts_with(b"PAR1") || !file.ends_with(b"PAR1") {
             return Err("is not a Parquet file");

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::error::AicError;
-use crate::latency::{ModelShape, RooflineSetup, StepOverhead};
+use super::error::AiConfiguratorError;
+use crate::latency::{ModelShape, RooflineModelSetup, StepOverhead};
 
 const AIC_SYSTEM_BY_GPU: [(&str, &str); 9] = [
     ("A100-SXM-80GB", "a100_sxm"),
@@ -20,7 +20,7 @@ const AIC_SYSTEM_BY_GPU: [(&str, &str); 9] = [
 
 /// Describes the deployment whose step times are looked up in AIConfigurator's kernel-time tables.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AicSetup {
+pub struct AiConfiguratorSetup {
     /// Layer sizes of the model.
     pub shape: ModelShape,
     /// Name of the GPU in AIConfigurator's tables, like `h100_sxm`.
@@ -55,16 +55,19 @@ pub enum MixedStepTiming {
     Sum,
 }
 
-impl AicSetup {
+impl AiConfiguratorSetup {
     /// Converts a roofline deployment for table lookups, with combined steps and the step overhead
     /// `beside`.
     ///
     /// # Errors
-    /// [`AicError::Gpu`] for a GPU that was not measured.
-    pub fn new(setup: &RooflineSetup, beside: StepOverhead) -> Result<Self, AicError> {
+    /// [`AiConfiguratorError::Gpu`] for a GPU that was not measured.
+    pub fn new(
+        setup: &RooflineModelSetup,
+        beside: StepOverhead,
+    ) -> Result<Self, AiConfiguratorError> {
         let name = setup.gpu.name;
         let system = AIC_SYSTEM_BY_GPU.iter().find(|(gpu, _)| *gpu == name);
-        let (_, system) = system.ok_or_else(|| AicError::Gpu {
+        let (_, system) = system.ok_or_else(|| AiConfiguratorError::Gpu {
             gpu: name,
             known: AIC_SYSTEM_BY_GPU.map(|(gpu, _)| gpu).join(", "),
         })?;
@@ -85,7 +88,7 @@ impl AicSetup {
 
 /// Returns the folder of the newest AIConfigurator tables in a Python environment (`$VIRTUAL_ENV`,
 /// `$CONDA_PREFIX`).
-pub fn find_installed_tables(environment: &Path) -> Option<PathBuf> {
+pub fn find_installed_kernel_tables(environment: &Path) -> Option<PathBuf> {
     let python = std::fs::read_dir(environment.join("lib")).ok()?;
     let mut found: Vec<PathBuf> = python
         .flatten()

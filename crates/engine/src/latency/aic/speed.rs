@@ -9,7 +9,7 @@ pub(super) enum GemmDtype {
 
 /// GPU limits from its data sheet: bandwidths in B/s, compute in FLOP/s, latencies in s.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct HardwareSpeed {
+pub(super) struct GpuHardwareSpeed {
     pub(super) memory: f64,
     pub(super) reached: f64,
     pub(super) launch: f64,
@@ -19,7 +19,7 @@ pub(super) struct HardwareSpeed {
 }
 
 impl GemmDtype {
-    pub(super) fn aic_name(self) -> &'static str {
+    pub(super) fn ai_configurator_name(self) -> &'static str {
         match self {
             Self::Bf16 => "bfloat16",
             Self::Fp8 => "fp8",
@@ -32,7 +32,7 @@ impl GemmDtype {
     }
 }
 
-impl HardwareSpeed {
+impl GpuHardwareSpeed {
     pub(super) fn memory_transfer_ms(&self, bytes: f64) -> f64 {
         (bytes / (self.memory * self.reached) + self.launch) * 1e3
     }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::error::AicError;
-use super::lookup::{AttentionTable, GemmTable, LatencyCurve};
+use super::error::AiConfiguratorError;
+use super::lookup::{AttentionTimeTable, GemmTable, LatencyCurve};
 use super::parquet::ParquetTable;
 
 /// Phase of a forward pass: with prompts, or with decodes only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ForwardPhase {
+pub(super) enum ForwardPassPhase {
     /// The forward pass computes prompts, possibly together with decodes.
     Prefill,
     /// The forward pass computes only decodes.
@@ -19,7 +19,7 @@ pub(super) enum ForwardPhase {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct SystemSheet {
+pub(super) struct SystemSpecFile {
     data_dir: String,
     pub(super) gpu: SystemSheetGpu,
     pub(super) node: SystemSheetNode,
@@ -71,7 +71,7 @@ pub(super) struct KernelTableFolder {
     data: PathBuf,
     pub(super) backend: String,
     pub(super) version: String,
-    pub(super) sheet: SystemSheet,
+    pub(super) sheet: SystemSpecFile,
 }
 
 impl KernelTableFolder {
@@ -82,29 +82,29 @@ impl KernelTableFolder {
         system: &str,
         backend: &str,
         version: Option<&str>,
-    ) -> Result<Self, AicError> {
+    ) -> Result<Self, AiConfiguratorError> {
         let inner = ["", "systems", "aiconfigurator_core/systems", "aisimulate_core/systems"];
         let systems = inner
             .iter()
             .map(|inner| root.join(inner))
             .find(|folder| folder.join("query_versions.yaml").is_file());
-        let systems = systems.ok_or_else(|| AicError::NoTables(root.to_owned()))?;
+        let systems = systems.ok_or_else(|| AiConfiguratorError::NoTables(root.to_owned()))?;
         let file = systems.join(format!("{system}.yaml"));
         let plain = system.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if !plain || !file.is_file() {
-            return Err(AicError::System {
+            return Err(AiConfiguratorError::System {
                 system: system.to_owned(),
                 known: folder_entry_names(&systems.join("data")),
             });
         }
-        let sheet: SystemSheet = read_yaml(&file)?;
+        let sheet: SystemSpecFile = read_yaml(&file)?;
         let versions: BackendVersionsFile = read_yaml(&systems.join("query_versions.yaml"))?;
         let slots = versions
             .overrides
             .get(system)
             .and_then(|of| of.get(backend))
             .or_else(|| versions.defaults.get(backend));
-        let slots = slots.ok_or_else(|| AicError::Backend {
+        let slots = slots.ok_or_else(|| AiConfiguratorError::Backend {
             backend: backend.to_owned(),
             known: versions.defaults.keys().cloned().collect::<Vec<_>>().join(", "),
         })?;
@@ -115,7 +115,7 @@ impl KernelTableFolder {
             Some(v) if v == slots.current || Some(v) == previous => v.to_owned(),
             Some(v) => {
                 let known = [Some(slots.current.as_str()), previous];
-                return Err(AicError::Version {
+                return Err(AiConfiguratorError::Version {
                     version: v.to_owned(),
                     backend: backend.to_owned(),
                     system: system.to_owned(),
@@ -133,7 +133,11 @@ impl KernelTableFolder {
 
     /// Reads the kernel table `name` of this backend version, of the versions it reuses, then of
     /// earlier versions, nearest first.
-    fn read_tables(&self, family: &str, name: &'static str) -> Result<Vec<ParquetTable>, AicError> {
+    fn read_tables(
+        &self,
+        family: &str,
+        name: &'static str,
+    ) -> Result<Vec<ParquetTable>, AiConfiguratorError> {
         let folder = self.data.join(family).join(&self.backend);
         let own = folder.join(&self.version);
         let mut order = vec![self.version.clone()];
@@ -157,13 +161,12 @@ impl KernelTableFolder {
             if !file.is_file() {
                 continue;
             }
-            let bytes = std::fs::read(&file).map_err(|error| AicError::File {
+            let bytes = std::fs::read(&file).map_err(|error| AiConfiguratorError::File {
                 file: file.clone(),
                 problem: error.to_string(),
             })?;
-            let table = ParquetTable::parse_file(&bytes).map_err(|problem| AicError::File {
-                file: file.clone(),
-                problem: problem.to_owned(),
+            let table = ParquetTable::parse_parquet_file(&bytes).map_err(|problem| {
+                AiConfiguratorError::File { file: file.clone(), problem: problem.to_owned() }
             })?;
             tables.push(table);
         }
@@ -173,8 +176,12 @@ impl KernelTableFolder {
         }
     }
 
-    pub(super) fn missing_table_error(&self, table: &'static str, what: &str) -> AicError {
-        AicError::Missing {
+    pub(super) fn missing_table_error(
+        &self,
+        table: &'static str,
+        what: &str,
+    ) -> AiConfiguratorError {
+        AiConfiguratorError::Missing {
             table,
             what: what.to_owned(),
             of: format!("{} of {} {}", self.data.display(), self.backend, self.version),
@@ -187,7 +194,7 @@ impl KernelTableFolder {
         &self,
         dtype: &str,
         sol: &dyn Fn(u64, u64, u64) -> f64,
-    ) -> Result<GemmTable, AicError> {
+    ) -> Result<GemmTable, AiConfiguratorError> {
         // Keeps the nesting in order of appearance: rows of the product, outputs, inputs.
         let mut order: Vec<(u64, InputsByOutputs)> = Vec::new();
         let mut times: BTreeMap<(u64, u64), LatencyCurve> = BTreeMap::new();
@@ -205,7 +212,7 @@ impl KernelTableFolder {
                 if !inner.contains(&k) {
                     inner.push(k);
                 }
-                times.entry((n, k)).or_default().add_point(m, time.max(sol(m, n, k)));
+                times.entry((n, k)).or_default().add_measured_point(m, time.max(sol(m, n, k)));
             }
         }
         let mut shapes = Vec::new();
@@ -230,13 +237,13 @@ impl KernelTableFolder {
         &self,
         prompts_in: Option<&str>,
         (kv_dtype, kv_heads, head_dim, window): (&str, u64, u64, u64),
-    ) -> Result<AttentionTable, AicError> {
+    ) -> Result<AttentionTimeTable, AiConfiguratorError> {
         let decode = prompts_in.is_none();
         let name = match decode {
             true => "generation_attention_perf",
             false => "context_attention_perf",
         };
-        let mut grid = AttentionTable::new((!decode).then_some(1));
+        let mut grid = AttentionTimeTable::new((!decode).then_some(1));
         let mut any = false;
         for table in self.read_tables("attention", name)? {
             for row in rows_with_value(&table, "kv_cache_dtype", kv_dtype) {
@@ -260,7 +267,7 @@ impl KernelTableFolder {
                     true => [heads, batch, isl + number("step").unwrap_or(0)],
                     false => [heads, isl, batch],
                 };
-                grid.add_point(point, time);
+                grid.add_measured_point(point, time);
                 any = true;
             }
         }
@@ -275,10 +282,10 @@ impl KernelTableFolder {
     /// column values.
     pub(super) fn read_latent_attention_table(
         &self,
-        (name, phase): (&'static str, ForwardPhase),
+        (name, phase): (&'static str, ForwardPassPhase),
         key: &[(&str, &str)],
-    ) -> Result<AttentionTable, AicError> {
-        let mut grid = AttentionTable::new((phase == ForwardPhase::Prefill).then_some(1));
+    ) -> Result<AttentionTimeTable, AiConfiguratorError> {
+        let mut grid = AttentionTimeTable::new((phase == ForwardPassPhase::Prefill).then_some(1));
         let mut any = false;
         for table in self.read_tables("mla", name)? {
             for row in rows_with_values(&table, key) {
@@ -291,10 +298,12 @@ impl KernelTableFolder {
                 ) else {
                     continue;
                 };
-                grid.add_point(
+                grid.add_measured_point(
                     match phase {
-                        ForwardPhase::Decode => [heads, batch, isl + number("step").unwrap_or(0)],
-                        ForwardPhase::Prefill => [heads, isl, batch],
+                        ForwardPassPhase::Decode => {
+                            [heads, batch, isl + number("step").unwrap_or(0)]
+                        }
+                        ForwardPassPhase::Prefill => [heads, isl, batch],
                     },
                     time,
                 );
@@ -310,7 +319,7 @@ impl KernelTableFolder {
         name: &str,
         dtype: &str,
         heads: u64,
-    ) -> Result<LatencyCurve, AicError> {
+    ) -> Result<LatencyCurve, AiConfiguratorError> {
         let key = [("op_name", name), ("bmm_dtype", dtype)];
         let mut curve = LatencyCurve::default();
         for table in self.read_tables("mla_bmm", "mla_bmm_perf")? {
@@ -319,7 +328,7 @@ impl KernelTableFolder {
                 if let (Some(tokens), Some(time)) = (tokens, table.float_cell("latency", row))
                     && count_at(&table, "num_heads", row) == Some(heads)
                 {
-                    curve.add_point(tokens, time);
+                    curve.add_measured_point(tokens, time);
                 }
             }
         }
@@ -332,7 +341,10 @@ impl KernelTableFolder {
         }
     }
 
-    pub(super) fn read_all_reduce_curve(&self, gpus: u64) -> Result<LatencyCurve, AicError> {
+    pub(super) fn read_all_reduce_curve(
+        &self,
+        gpus: u64,
+    ) -> Result<LatencyCurve, AiConfiguratorError> {
         let mut curve = LatencyCurve::default();
         for table in self.read_tables("comm", "custom_allreduce_perf")? {
             for row in 0..table.rows {
@@ -344,7 +356,7 @@ impl KernelTableFolder {
                 if let (Some(at), Some(time)) =
                     (number("message_size"), table.float_cell("latency", row))
                 {
-                    curve.add_point(at, time);
+                    curve.add_measured_point(at, time);
                 }
             }
         }
@@ -356,11 +368,11 @@ impl KernelTableFolder {
         }
     }
 
-    pub(super) fn read_expert_curve(
+    pub(super) fn read_expert_kernel_curve(
         &self,
         (dtype, usual): (&str, &'static str),
         shape: [(&'static str, u64); 6],
-    ) -> Result<LatencyCurve, AicError> {
+    ) -> Result<LatencyCurve, AiConfiguratorError> {
         let tables = self.read_tables("moe", "moe_perf")?;
         let has = |distribution: &str| {
             tables.iter().any(|table| {
@@ -378,7 +390,7 @@ impl KernelTableFolder {
                 }
                 let at = count_at(table, "num_tokens", row);
                 if let (Some(at), Some(time)) = (at, table.float_cell("latency", row)) {
-                    curve.add_point(at, time);
+                    curve.add_measured_point(at, time);
                 }
             }
         }
@@ -424,8 +436,8 @@ fn entry_or_default<V: Default>(list: &mut Vec<(u64, V)>, key: u64) -> &mut V {
     &mut list[at].1
 }
 
-fn read_yaml<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<T, AicError> {
-    let wrong = |problem: String| AicError::File { file: file.to_owned(), problem };
+fn read_yaml<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<T, AiConfiguratorError> {
+    let wrong = |problem: String| AiConfiguratorError::File { file: file.to_owned(), problem };
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))
 }

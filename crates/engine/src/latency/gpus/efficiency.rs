@@ -58,7 +58,7 @@ const INT4_EXPERT_EFFICIENCY: [KernelEfficiency; 2] =
 ///
 /// The fraction is fitted to prompts of gpt-oss-120b (`tests/fixtures/capacity`): 0.44 to those on
 /// one H200, 0.39 to that on one H100.
-pub(super) const fn with_hopper_mxfp4(experts: ExpertEfficiency) -> ExpertEfficiency {
+pub(super) const fn with_hopper_mxfp4_efficiency(experts: ExpertEfficiency) -> ExpertEfficiency {
     let [few, many] = experts.int4;
     let few = KernelEfficiency { compute: HOPPER_MXFP4_COMPUTE, ..few };
     let many = KernelEfficiency { compute: HOPPER_MXFP4_COMPUTE, ..many };

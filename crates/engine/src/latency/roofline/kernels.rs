@@ -1,5 +1,5 @@
-use super::{ExpertKernelCost, GemmCost, RooflineSetup};
-use crate::latency::all2all::Fabric;
+use super::{ExpertKernelCost, GemmCost, RooflineModelSetup};
+use crate::latency::all2all::InterconnectFabric;
 use crate::latency::gpus::KernelEfficiency;
 use crate::latency::memory::bytes_per_weight;
 use crate::latency::{All2AllBackend, QuantizationScheme, all_reduce};
@@ -13,7 +13,7 @@ const FP8_CACHE_SHARE: f64 = 0.9;
 const EXCHANGE_WAIT_US: f64 = 9.0;
 
 pub(super) struct KernelCostBuilder<'a> {
-    setup: &'a RooflineSetup,
+    setup: &'a RooflineModelSetup,
     pub(super) tp: f64,
     /// Bandwidth of GPU memory, in bytes/us.
     pub(super) bandwidth: f64,
@@ -22,7 +22,7 @@ pub(super) struct KernelCostBuilder<'a> {
 }
 
 impl<'a> KernelCostBuilder<'a> {
-    pub(super) fn new(setup: &'a RooflineSetup) -> Self {
+    pub(super) fn new(setup: &'a RooflineModelSetup) -> Self {
         Self {
             setup,
             tp: f64::from(setup.tp),
@@ -206,7 +206,7 @@ impl<'a> KernelCostBuilder<'a> {
         ExchangeCost {
             backend: self.setup.all2all,
             times: if ranks > 1 { times } else { 0.0 },
-            fabric: self.setup.gpu.fabric(),
+            fabric: self.setup.gpu.interconnect_fabric(),
             gpus: ranks.saturating_mul(self.setup.tp),
             chosen,
             hidden: f64::from(self.setup.shape.hidden),
@@ -221,7 +221,7 @@ impl<'a> KernelCostBuilder<'a> {
             times: if gpus > 1 { times * scale } else { 0.0 },
             bytes_per_token: 2.0 * f64::from(self.setup.shape.hidden),
             table: self.setup.gpu.all_reduce[all_reduce::all_reduce_row_index(gpus)],
-            fabric: self.setup.gpu.fabric(),
+            fabric: self.setup.gpu.interconnect_fabric(),
             gpus,
         }
     }
@@ -268,7 +268,7 @@ pub(super) struct AllReduceCost {
     times: f64,
     bytes_per_token: f64,
     table: all_reduce::AllReduceRow,
-    fabric: Fabric,
+    fabric: InterconnectFabric,
     gpus: u32,
 }
 
@@ -288,7 +288,7 @@ impl AllReduceCost {
 pub(super) struct ExchangeCost {
     backend: All2AllBackend,
     times: f64,
-    fabric: Fabric,
+    fabric: InterconnectFabric,
     /// Number of GPUs with experts.
     gpus: u32,
     /// Number of experts per token.

@@ -1,9 +1,11 @@
 use super::coefficients::RooflineCoefficients;
-use crate::latency::{All2AllBackend, CudaGraphs, Gpu, ModelShape, ProfileRun, WeightRanks};
+use crate::latency::{
+    All2AllBackend, CudaGraphs, Gpu, ModelShape, ProfileRun, WeightShardingRanks,
+};
 
 /// Describes a deployment whose step times the roofline models.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RooflineSetup {
+pub struct RooflineModelSetup {
     /// Layer sizes of the model.
     pub shape: ModelShape,
     /// GPU type of the deployment.
@@ -33,7 +35,7 @@ pub struct RooflineSetup {
     pub coefficients: RooflineCoefficients,
 }
 
-impl RooflineSetup {
+impl RooflineModelSetup {
     /// Creates the deployment of a model on one GPU with default roofline settings.
     pub fn new(shape: ModelShape, gpu: Gpu) -> Self {
         Self {
@@ -54,13 +56,13 @@ impl RooflineSetup {
     }
 
     /// Returns the numbers of GPUs that share the weights.
-    pub fn weight_ranks(&self) -> WeightRanks {
-        WeightRanks::new(self.tp, self.expert_ranks.saturating_mul(self.pcp))
+    pub fn weight_ranks(&self) -> WeightShardingRanks {
+        WeightShardingRanks::new(self.tp, self.expert_ranks.saturating_mul(self.pcp))
     }
 
     /// Returns the profile run of an engine with these limits of a step.
     pub fn profile_run(&self, batched_tokens: u32, seqs: u32) -> ProfileRun {
-        ProfileRun::new(batched_tokens, seqs, self.graphs.captured_sizes().len() as u32)
+        ProfileRun::new(batched_tokens, seqs, self.graphs.cudagraph_capture_sizes().len() as u32)
     }
 
     /// Returns the number of GPUs of one data-parallel engine.

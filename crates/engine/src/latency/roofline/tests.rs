@@ -5,10 +5,10 @@ use super::*;
 #[test]
 fn pipeline_stages_split_sequences_and_pay_transfers() {
     let time = |pp: u32, sequences: u32| {
-        let setup = RooflineSetup { pp, ..llama(1) };
+        let setup = RooflineModelSetup { pp, ..llama(1) };
         let mut batch = BatchWork::default();
-        (0..sequences).for_each(|_| batch.add_decode(1000, 1, None));
-        Roofline::new(&setup).unwrap().step_time(&batch).as_secs_f64()
+        (0..sequences).for_each(|_| batch.add_decoding_sequence(1000, 1, None));
+        RooflineModel::new(&setup).unwrap().step_time(&batch).as_secs_f64()
     };
     // One sequence passes through all stages in turn, which takes slightly longer.
     let alone = time(4, 1) / time(1, 1);
@@ -22,8 +22,8 @@ fn pipeline_stages_split_sequences_and_pay_transfers() {
 #[test]
 fn ranks_share_only_prompt_chunks() {
     let time = |pcp: u32, batch: &BatchWork| {
-        let setup = RooflineSetup { pcp, ..llama(1) };
-        Roofline::new(&setup).unwrap().step_time(batch).as_secs_f64()
+        let setup = RooflineModelSetup { pcp, ..llama(1) };
+        RooflineModel::new(&setup).unwrap().step_time(batch).as_secs_f64()
     };
     let mut prompt = BatchWork::default();
     prompt.add_prompt_chunk(8192, 8192, None);
@@ -40,22 +40,22 @@ fn more_work_never_shortens_a_step() {
         ("Qwen/Qwen3-30B-A3B", 2),
     ] {
         for gpu_name in ["H100", "L40S"] {
-            let setup = RooflineSetup {
+            let setup = RooflineModelSetup {
                 tp,
-                ..RooflineSetup::new(
+                ..RooflineModelSetup::new(
                     known_model_shape(model_name).unwrap(),
                     find_gpu(gpu_name).unwrap().clone(),
                 )
             };
-            let roofline = Roofline::new(&setup).unwrap();
+            let roofline = RooflineModel::new(&setup).unwrap();
             assert!(roofline.step_time_grows_with_batch());
             let mut batch = BatchWork::default();
-            batch.add_decode(700, 1, roofline.sliding_window());
+            batch.add_decoding_sequence(700, 1, roofline.sliding_window());
             for n in 0..300 {
                 let before = roofline.step_time(&batch);
                 match n % 3 {
                     0 => batch.add_prompt_chunk(1 + 3 * n, 40 * n, roofline.sliding_window()),
-                    _ => batch.add_decode(1 + 90 * n, 1, roofline.sliding_window()),
+                    _ => batch.add_decoding_sequence(1 + 90 * n, 1, roofline.sliding_window()),
                 }
                 assert!(before <= roofline.step_time(&batch), "{model_name} {gpu_name} {n}");
             }
@@ -63,21 +63,21 @@ fn more_work_never_shortens_a_step() {
     }
 }
 
-fn llama(tp: u32) -> RooflineSetup {
+fn llama(tp: u32) -> RooflineModelSetup {
     let shape = known_model_shape("meta-llama/Llama-3.1-8B-Instruct").unwrap();
-    RooflineSetup { tp, ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone()) }
+    RooflineModelSetup { tp, ..RooflineModelSetup::new(shape, find_gpu("H100").unwrap().clone()) }
 }
 
 fn decodes(n: u32, context: u32) -> BatchWork {
     let mut batch = BatchWork::default();
-    (0..n).for_each(|_| batch.add_decode(context, 1, None));
+    (0..n).for_each(|_| batch.add_decoding_sequence(context, 1, None));
     batch
 }
 
 /// Computes a step with explicit numbers, to check the folded constants.
 #[test]
 fn a_decode_step_is_the_sum_of_its_kernels() {
-    let roofline = Roofline::new(&llama(1)).unwrap();
+    let roofline = RooflineModel::new(&llama(1)).unwrap();
     let (nd, context, bw, f) = (64.0, 1000.0, 3.35e6, 989.5e6);
     let gemm = |n: f64, k: f64, t: f64| {
         let bytes = n * k * 2.0 + 2.0 * t * (n + k);
@@ -100,15 +100,16 @@ fn a_decode_step_is_the_sum_of_its_kernels() {
 
 #[test]
 fn front_end_delay_grows_with_running_requests() {
-    let roofline = Roofline::new(&llama(1)).unwrap();
-    assert_eq!(roofline.front_end_delay(0, 0), Duration::from_micros(3400));
-    assert_eq!(roofline.front_end_delay(0, 20), Duration::from_micros(4300));
+    let roofline = RooflineModel::new(&llama(1)).unwrap();
+    assert_eq!(roofline.front_end_processing_delay(0, 0), Duration::from_micros(3400));
+    assert_eq!(roofline.front_end_processing_delay(0, 20), Duration::from_micros(4300));
 }
 
 #[test]
 fn top_p_costs_time_per_step_and_sequence() {
-    let plain = Roofline::new(&llama(1)).unwrap();
-    let cut = Roofline::new(&RooflineSetup { truncated_sampling: true, ..llama(1) }).unwrap();
+    let plain = RooflineModel::new(&llama(1)).unwrap();
+    let cut =
+        RooflineModel::new(&RooflineModelSetup { truncated_sampling: true, ..llama(1) }).unwrap();
     for n in [1, 64] {
         let more = cut.step_time(&decodes(n, 500)) - plain.step_time(&decodes(n, 500));
         let us = 201.8 + 2.69e-3 * 128_256.0 + f64::from(n) * 38.8e-6 * 128_256.0;
@@ -118,8 +119,9 @@ fn top_p_costs_time_per_step_and_sequence() {
 
 #[test]
 fn repetition_penalty_costs_time_per_sequence() {
-    let plain = Roofline::new(&llama(1)).unwrap();
-    let penalized = Roofline::new(&RooflineSetup { penalized_sampling: true, ..llama(1) }).unwrap();
+    let plain = RooflineModel::new(&llama(1)).unwrap();
+    let penalized =
+        RooflineModel::new(&RooflineModelSetup { penalized_sampling: true, ..llama(1) }).unwrap();
     for n in [1, 64] {
         let more = penalized.step_time(&decodes(n, 500)) - plain.step_time(&decodes(n, 500));
         let us = f64::from(n) * 25.4e-6 * 128_256.0;
@@ -130,14 +132,14 @@ fn repetition_penalty_costs_time_per_sequence() {
 #[test]
 fn flash_attention_2_rereads_kv_in_mixed_steps() {
     let more = |gpu_name: &str, repo: &str, tp: u32| {
-        let setup = RooflineSetup {
+        let setup = RooflineModelSetup {
             tp,
-            ..RooflineSetup::new(
+            ..RooflineModelSetup::new(
                 known_model_shape(repo).unwrap(),
                 find_gpu(gpu_name).unwrap().clone(),
             )
         };
-        let once = RooflineSetup {
+        let once = RooflineModelSetup {
             coefficients: RooflineCoefficients {
                 mixed_group_share: 0.0,
                 ..RooflineCoefficients::default()
@@ -146,10 +148,11 @@ fn flash_attention_2_rereads_kv_in_mixed_steps() {
         };
         let mut mixed = decodes(20, 700);
         mixed.add_prompt_chunk(16, 500, None);
-        let time = |setup: &RooflineSetup| Roofline::new(setup).unwrap().step_time(&mixed);
+        let time =
+            |setup: &RooflineModelSetup| RooflineModel::new(setup).unwrap().step_time(&mixed);
         assert_eq!(
-            Roofline::new(&setup).unwrap().step_time(&decodes(20, 700)),
-            Roofline::new(&once).unwrap().step_time(&decodes(20, 700))
+            RooflineModel::new(&setup).unwrap().step_time(&decodes(20, 700)),
+            RooflineModel::new(&once).unwrap().step_time(&decodes(20, 700))
         );
         time(&setup) - time(&once)
     };
@@ -166,8 +169,8 @@ fn flash_attention_2_rereads_kv_in_mixed_steps() {
 
 #[test]
 fn more_work_takes_longer_and_more_gpus_less() {
-    let one = Roofline::new(&llama(1)).unwrap();
-    let two = Roofline::new(&llama(2)).unwrap();
+    let one = RooflineModel::new(&llama(1)).unwrap();
+    let two = RooflineModel::new(&llama(2)).unwrap();
     assert!(one.step_time(&decodes(8, 500)) < one.step_time(&decodes(16, 500)));
     assert!(one.step_time(&decodes(8, 500)) < one.step_time(&decodes(8, 900)));
     assert!(two.step_time(&decodes(8, 500)) < one.step_time(&decodes(8, 500)));
@@ -177,11 +180,13 @@ fn more_work_takes_longer_and_more_gpus_less() {
 #[test]
 fn fp4_is_multiplied_natively_on_gpus_with_fp4_units() {
     let step = |repo: &str, on: &str, tokens: u32| {
-        let setup =
-            RooflineSetup::new(known_model_shape(repo).unwrap(), find_gpu(on).unwrap().clone());
+        let setup = RooflineModelSetup::new(
+            known_model_shape(repo).unwrap(),
+            find_gpu(on).unwrap().clone(),
+        );
         let mut batch = BatchWork::default();
         batch.add_prompt_chunk(tokens, 0, None);
-        Roofline::new(&setup).unwrap().step_breakdown(&batch).gemm
+        RooflineModel::new(&setup).unwrap().step_time_breakdown(&batch).gemm
     };
     let (plain, fp4, int4) =
         ("meta-llama/Llama-3.1-8B", "nvidia/Llama-3.1-8B-FP4", "meta-llama/Llama-3.1-8B-AWQ");
@@ -192,22 +197,22 @@ fn fp4_is_multiplied_natively_on_gpus_with_fp4_units() {
 
 #[test]
 fn window_layer_time_is_bounded_by_the_window() {
-    let setup = RooflineSetup::new(
+    let setup = RooflineModelSetup::new(
         known_model_shape("openai/gpt-oss-20b").unwrap(),
         find_gpu("H100").unwrap().clone(),
     );
-    let roofline = Roofline::new(&setup).unwrap();
+    let roofline = RooflineModel::new(&setup).unwrap();
     let mut near = BatchWork::default();
-    near.add_decode(4000, 1, None);
+    near.add_decoding_sequence(4000, 1, None);
     let mut clipped = BatchWork::default();
-    clipped.add_decode(4000, 1, roofline.sliding_window());
+    clipped.add_decoding_sequence(4000, 1, roofline.sliding_window());
     assert_eq!((clipped.context, clipped.clipped), (4000, 128));
     assert!(roofline.step_time(&clipped) < roofline.step_time(&near));
 }
 
 #[test]
 fn unusable_roofline_setups_name_the_field() {
-    let error = |setup: RooflineSetup| Roofline::new(&setup).unwrap_err().to_string();
+    let error = |setup: RooflineModelSetup| RooflineModel::new(&setup).unwrap_err().to_string();
     assert_eq!(error(llama(0)), "tensor-parallel size is 0, must be at least 1");
     let mut setup = llama(1);
     setup.coefficients.gemm_memory_scale = 0.0;
@@ -220,14 +225,14 @@ fn unusable_roofline_setups_name_the_field() {
 #[test]
 fn every_known_model_has_a_step_on_every_gpu() {
     for name in crate::latency::known_model_names() {
-        for gpu in crate::latency::GPUS {
-            let setup = RooflineSetup {
+        for gpu in crate::latency::KNOWN_GPUS {
+            let setup = RooflineModelSetup {
                 tp: 8,
-                ..RooflineSetup::new(known_model_shape(name).unwrap(), gpu.clone())
+                ..RooflineModelSetup::new(known_model_shape(name).unwrap(), gpu.clone())
             };
             let mut batch = decodes(32, 700);
             batch.add_prompt_chunk(500, 20, None);
-            let total = Roofline::new(&setup).unwrap().step_breakdown(&batch).total_us();
+            let total = RooflineModel::new(&setup).unwrap().step_time_breakdown(&batch).total_us();
             assert!(total.is_finite() && total > 600.0, "{name} on {}: {total}", gpu.name);
         }
     }
@@ -235,18 +240,18 @@ fn every_known_model_has_a_step_on_every_gpu() {
 
 #[test]
 fn prompts_above_every_cuda_graph_take_longer() {
-    let roofline = Roofline::new(&llama(1)).unwrap();
-    let most = *CudaGraphs::default().captured_sizes().last().unwrap();
+    let roofline = RooflineModel::new(&llama(1)).unwrap();
+    let most = *CudaGraphs::default().cudagraph_capture_sizes().last().unwrap();
     let overhead = |tokens| {
         let mut batch = BatchWork::default();
         batch.add_prompt_chunk(tokens, 0, None);
-        roofline.step_breakdown(&batch).overhead
+        roofline.step_time_breakdown(&batch).overhead
     };
     let more = overhead(most + 1) - overhead(most);
     assert!((1110.0..1150.0).contains(&more), "{more} us");
     // Decodes of this size wait for no launch.
     let wide = decodes(most + 1, 100);
-    assert!(roofline.step_breakdown(&wide).overhead < 81.5 + 4.51 * 600.0);
+    assert!(roofline.step_time_breakdown(&wide).overhead < 81.5 + 4.51 * 600.0);
 }
 
 #[test]
@@ -256,10 +261,10 @@ fn prompts_within_a_cuda_graph_wait_for_no_launch() {
         let graphs = CudaGraphs::from_configured_sizes((1..=most).collect(), tokens);
         let gpu = find_gpu("B200").unwrap().clone();
         let shape = known_model_shape(model).unwrap();
-        let setup = RooflineSetup { tp: 8, graphs, ..RooflineSetup::new(shape, gpu) };
+        let setup = RooflineModelSetup { tp: 8, graphs, ..RooflineModelSetup::new(shape, gpu) };
         let mut batch = BatchWork::default();
         batch.add_prompt_chunk(1000, 0, None);
-        Roofline::new(&setup).unwrap().step_time(&batch)
+        RooflineModel::new(&setup).unwrap().step_time(&batch)
     };
     let wait = |model| time(model, 512) - time(model, 2048);
     // The layers of a dense model are launched while the GPU computes.
@@ -270,12 +275,12 @@ fn prompts_within_a_cuda_graph_wait_for_no_launch() {
 #[test]
 fn enforce_eager_never_shortens_a_step() {
     for gpu in ["H100", "B200", "L40S"] {
-        let graphs = RooflineSetup::new(llama(1).shape, find_gpu(gpu).unwrap().clone());
-        let eager = RooflineSetup { graphs: CudaGraphs::NO_GRAPHS, ..graphs.clone() };
-        let time = |setup: &RooflineSetup, tokens| {
+        let graphs = RooflineModelSetup::new(llama(1).shape, find_gpu(gpu).unwrap().clone());
+        let eager = RooflineModelSetup { graphs: CudaGraphs::NO_CUDA_GRAPHS, ..graphs.clone() };
+        let time = |setup: &RooflineModelSetup, tokens| {
             let mut batch = BatchWork::default();
             batch.add_prompt_chunk(tokens, 0, None);
-            Roofline::new(setup).unwrap().step_time(&batch)
+            RooflineModel::new(setup).unwrap().step_time(&batch)
         };
         for tokens in [1, 100, 511, 512, 513, 2_000, 8_192] {
             assert!(time(&eager, tokens) >= time(&graphs, tokens), "{gpu}, {tokens} tokens");
@@ -285,8 +290,9 @@ fn enforce_eager_never_shortens_a_step() {
 
 #[test]
 fn front_end_delay_grows_with_prompt_tokens() {
-    let roofline = Roofline::new(&llama(1)).unwrap();
-    let more = roofline.front_end_delay(10_000, 0) - roofline.front_end_delay(0, 0);
+    let roofline = RooflineModel::new(&llama(1)).unwrap();
+    let more =
+        roofline.front_end_processing_delay(10_000, 0) - roofline.front_end_processing_delay(0, 0);
     assert_eq!(more, Duration::from_millis(32));
 }
 
@@ -294,11 +300,11 @@ fn front_end_delay_grows_with_prompt_tokens() {
 fn early_versions_have_slower_kernels() {
     let time = |name: &str, version, tokens| {
         let shape = known_model_shape("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8").unwrap();
-        let gpu = find_gpu(name).unwrap().with_kernels_of_version(version);
-        let setup = RooflineSetup { tp: 8, ..RooflineSetup::new(shape, gpu) };
+        let gpu = find_gpu(name).unwrap().with_kernels_of_vllm_version(version);
+        let setup = RooflineModelSetup { tp: 8, ..RooflineModelSetup::new(shape, gpu) };
         let mut batch = BatchWork::default();
         batch.add_prompt_chunk(tokens, 0, None);
-        Roofline::new(&setup).unwrap().step_time(&batch)
+        RooflineModel::new(&setup).unwrap().step_time(&batch)
     };
     assert_eq!(time("H100", (0, 11), 16), time("H100", (0, 12), 16));
     assert!(time("H100", (0, 11), 32) > time("H100", (0, 12), 32));
@@ -309,14 +315,14 @@ fn early_versions_have_slower_kernels() {
 #[test]
 fn more_expert_ranks_slow_no_engine() {
     let time = |ranks| {
-        let setup = RooflineSetup {
+        let setup = RooflineModelSetup {
             expert_ranks: ranks,
-            ..RooflineSetup::new(
+            ..RooflineModelSetup::new(
                 known_model_shape("deepseek-ai/DeepSeek-V3").unwrap(),
                 find_gpu("H200").unwrap().clone(),
             )
         };
-        Roofline::new(&setup).unwrap().step_time(&decodes(64, 1000))
+        RooflineModel::new(&setup).unwrap().step_time(&decodes(64, 1000))
     };
     assert!(time(16) <= time(8), "{:?} {:?}", time(16), time(8));
     assert!(time(64) <= time(16), "{:?} {:?}", time(64), time(16));
@@ -327,9 +333,12 @@ fn all2all_backends_differ_by_the_number_of_tokens() {
     let time = |all2all, ranks, tokens| {
         let shape = known_model_shape("deepseek-ai/DeepSeek-V3").unwrap();
         let gpu = find_gpu("H200").unwrap().clone();
-        let setup =
-            RooflineSetup { expert_ranks: ranks, all2all, ..RooflineSetup::new(shape, gpu) };
-        Roofline::new(&setup).unwrap().step_time(&decodes(tokens, 1000))
+        let setup = RooflineModelSetup {
+            expert_ranks: ranks,
+            all2all,
+            ..RooflineModelSetup::new(shape, gpu)
+        };
+        RooflineModel::new(&setup).unwrap().step_time(&decodes(tokens, 1000))
     };
     use All2AllBackend::{HighThroughput, LowLatency};
     assert!(time(LowLatency, 16, 8) < time(HighThroughput, 16, 8));
@@ -344,9 +353,11 @@ fn all2all_backends_differ_by_the_number_of_tokens() {
 fn two_nodes_reduce_slower_than_one() {
     let time = |tp| {
         let shape = known_model_shape("meta-llama/Llama-3.1-405B").unwrap();
-        let setup =
-            RooflineSetup { tp, ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone()) };
-        Roofline::new(&setup).unwrap().step_breakdown(&decodes(64, 1000)).all_reduce
+        let setup = RooflineModelSetup {
+            tp,
+            ..RooflineModelSetup::new(shape, find_gpu("H100").unwrap().clone())
+        };
+        RooflineModel::new(&setup).unwrap().step_time_breakdown(&decodes(64, 1000)).all_reduce
     };
     // Twice 126 all-reduces with two delays of 20 us each.
     assert!(time(16) - time(8) > 252.0 * 40.0, "{} {}", time(16), time(8));
@@ -356,8 +367,10 @@ fn two_nodes_reduce_slower_than_one() {
 fn hopper_has_faster_kernels_since_0_20() {
     for (name, share) in [("H100", 0.591), ("H200", 0.572)] {
         let newest = find_gpu(name).unwrap();
-        let (before, since) =
-            (newest.with_kernels_of_version((0, 19)), newest.with_kernels_of_version((0, 20)));
+        let (before, since) = (
+            newest.with_kernels_of_vllm_version((0, 19)),
+            newest.with_kernels_of_vllm_version((0, 20)),
+        );
         assert!((before.gemm.compute - share).abs() < 1e-9, "{name}");
         assert_eq!(since, *newest);
         assert_eq!(before.experts.mxfp4, before.experts.int4);
@@ -365,18 +378,18 @@ fn hopper_has_faster_kernels_since_0_20() {
     }
     for name in ["A100", "L40S", "B200"] {
         let newest = find_gpu(name).unwrap();
-        assert_eq!(newest.with_kernels_of_version((0, 19)), *newest, "{name}");
+        assert_eq!(newest.with_kernels_of_vllm_version((0, 19)), *newest, "{name}");
     }
 }
 
 #[test]
 fn each_draft_is_verified_by_logits_of_its_own() {
-    let setup = RooflineSetup { truncated_sampling: true, ..llama(1) };
-    let roofline = Roofline::new(&setup).unwrap();
+    let setup = RooflineModelSetup { truncated_sampling: true, ..llama(1) };
+    let roofline = RooflineModel::new(&setup).unwrap();
     let parts = |drafts: u32| {
         let mut batch = BatchWork::default();
-        (0..64).for_each(|_| batch.add_decode(1000, 1 + drafts, None));
-        roofline.step_breakdown(&batch)
+        (0..64).for_each(|_| batch.add_decoding_sequence(1000, 1 + drafts, None));
+        roofline.step_time_breakdown(&batch)
     };
     let (none, four) = (parts(0), parts(4));
     assert!(four.lm_head > 1.2 * none.lm_head, "{} {}", four.lm_head, none.lm_head);

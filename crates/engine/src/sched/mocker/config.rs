@@ -1,19 +1,20 @@
 use std::time::Duration;
 
-use crate::kv::MockerHostCacheConfig;
-use crate::latency::{LatencyModel, SpeedFactors};
+use crate::kv::DynamoMockerHostCacheConfig;
+use crate::latency::{LatencyModel, SimulationSpeedFactors};
 use crate::sched::vllm::{
-    ChunkedPrefillConfig, PreemptionVictim, ReportingConfig, TransferConfig, VllmConfig,
+    ChunkedPrefillConfig, PreemptionVictim, PrefillTransferConfig, SchedulerReportingConfig,
+    VllmSchedulerConfig,
 };
 use crate::sched::{MAX_KV_BLOCKS, SchedulerConfigError, check_range};
 
 /// Configures Dynamo's mocker. Shared settings have the names of vLLM.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MockerConfig {
+pub struct DynamoMockerConfig {
     /// Latency model of step times.
     pub latency: LatencyModel,
     /// Divisors of step times and other durations.
-    pub speed: SpeedFactors,
+    pub speed: SimulationSpeedFactors,
     /// Number of usable KV blocks on the GPU.
     pub num_gpu_blocks: u32,
     /// Number of tokens per KV block. Default: 64.
@@ -39,10 +40,10 @@ pub struct MockerConfig {
     /// Acceptance probability of draft token i, given that all before it were accepted. Draft
     /// tokens do not count against `max_num_batched_tokens`. Default: no draft tokens.
     pub accept: Vec<f64>,
-    /// Role of the engine in a disaggregated deployment. Default: [`MockerRole::Whole`].
-    pub role: MockerRole,
-    /// Prefix cache in host memory, for [`MockerRole::Whole`] only. Default: none.
-    pub tier: Option<MockerHostCacheConfig>,
+    /// Role of the engine in a disaggregated deployment. Default: [`DynamoMockerRole::Whole`].
+    pub role: DynamoMockerRole,
+    /// Prefix cache in host memory, for [`DynamoMockerRole::Whole`] only. Default: none.
+    pub tier: Option<DynamoMockerHostCacheConfig>,
     /// Maximum number of waiting sequences. Default: no limit.
     pub max_waiting: Option<usize>,
     /// Whether KV block events are emitted. Default: false.
@@ -59,7 +60,7 @@ pub struct MockerConfig {
 
 /// Selects the role of an engine in a disaggregated deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum MockerRole {
+pub enum DynamoMockerRole {
     /// The engine computes prompts and generates their output.
     #[default]
     Whole,
@@ -70,9 +71,9 @@ pub enum MockerRole {
     Decode,
 }
 
-impl Default for MockerConfig {
+impl Default for DynamoMockerConfig {
     fn default() -> Self {
-        let VllmConfig {
+        let VllmSchedulerConfig {
             latency,
             speed,
             num_gpu_blocks,
@@ -80,7 +81,7 @@ impl Default for MockerConfig {
             max_num_batched_tokens,
             max_model_len,
             ..
-        } = VllmConfig::default();
+        } = VllmSchedulerConfig::default();
         Self {
             latency,
             speed,
@@ -95,7 +96,7 @@ impl Default for MockerConfig {
             victim: PreemptionVictim::default(),
             no_evict: false,
             accept: Vec::new(),
-            role: MockerRole::default(),
+            role: DynamoMockerRole::default(),
             tier: None,
             max_waiting: None,
             kv_events: false,
@@ -106,11 +107,11 @@ impl Default for MockerConfig {
     }
 }
 
-impl MockerConfig {
+impl DynamoMockerConfig {
     pub(super) fn check_config(&self) -> Result<(), SchedulerConfigError> {
         if let Some(tier) = &self.tier {
             check_range("host blocks", tier.blocks.into(), 1.0, MAX_KV_BLOCKS)?;
-            if self.role != MockerRole::Whole {
+            if self.role != DynamoMockerRole::Whole {
                 return Err(SchedulerConfigError::Excludes {
                     field: "a tier of the mocker",
                     other: "prompts that another engine computes",
@@ -124,8 +125,8 @@ impl MockerConfig {
     }
 
     /// Converts to the configuration of vLLM's scheduler, with one step in flight.
-    pub(super) fn into_vllm_config(self) -> VllmConfig {
-        VllmConfig {
+    pub(super) fn into_vllm_config(self) -> VllmSchedulerConfig {
+        VllmSchedulerConfig {
             latency: self.latency,
             speed: self.speed,
             num_gpu_blocks: self.num_gpu_blocks,
@@ -141,20 +142,20 @@ impl MockerConfig {
             enable_prefix_caching: self.enable_prefix_caching,
             async_scheduling: false,
             victim: self.victim,
-            transfer: TransferConfig {
+            transfer: PrefillTransferConfig {
                 // Blocks stay until they are fetched, without a time limit.
-                lease: (self.role == MockerRole::Prefill).then_some(Duration::MAX),
-                ..TransferConfig::default()
+                lease: (self.role == DynamoMockerRole::Prefill).then_some(Duration::MAX),
+                ..PrefillTransferConfig::default()
             },
             max_waiting: self.max_waiting,
-            reporting: ReportingConfig {
+            reporting: SchedulerReportingConfig {
                 kv_events: self.kv_events,
                 run_lengths: self.run_lengths,
                 log_admissions: self.log_admissions,
                 step_log: false,
             },
             seed: self.seed,
-            ..VllmConfig::default()
+            ..VllmSchedulerConfig::default()
         }
     }
 }

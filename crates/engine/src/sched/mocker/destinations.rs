@@ -5,7 +5,7 @@ use crate::SeqId;
 use crate::sched::vllm::seqs::SequenceSlot;
 
 #[derive(Debug, Default)]
-pub(super) struct TransferDestinations {
+pub(super) struct PrefillTransferDestinations {
     /// Sequences waiting for KV blocks into which their prompts can be transferred, in order.
     pub pending: VecDeque<SequenceSlot>,
     /// Ids of the sequences for whose transferred prompts blocks were reserved since the last
@@ -13,7 +13,7 @@ pub(super) struct TransferDestinations {
     pub reserved: Vec<(SeqId, u32)>,
 }
 
-impl TransferDestinations {
+impl PrefillTransferDestinations {
     /// Returns whether a sequence waits for KV blocks into which its prompt can be transferred.
     /// While one waits, no prompt to be computed locally is started.
     pub(super) fn has_pending_sequences(&self) -> bool {

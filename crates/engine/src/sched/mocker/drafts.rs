@@ -11,10 +11,10 @@ use crate::kv::BlockAllocationRequest;
 use crate::sched::vllm::seqs::{SequenceRunState, SequenceSlot};
 use vllm_sim_random::std_rng::StdRng;
 
-use super::{MockerRole, MockerScheduler};
+use super::{DynamoMockerRole, DynamoMockerScheduler};
 use crate::sched::vllm::pass::SchedulingPass;
 
-impl MockerScheduler {
+impl DynamoMockerScheduler {
     pub(super) fn draw_output_tokens(&mut self, pass: &mut SchedulingPass) {
         if self.rules.accept.is_empty() {
             return;
@@ -48,11 +48,11 @@ impl MockerScheduler {
             debug_assert!(done, "there were enough blocks for all");
         }
         // A prefill worker makes one token per prompt, in the same step.
-        let decodes = self.rules.role != MockerRole::Prefill;
+        let decodes = self.rules.role != DynamoMockerRole::Prefill;
         for &slot in &ready {
             let known = self.seqs[slot].known;
             if decodes {
-                pass.step.batch.add_decode(known, 1, self.window);
+                pass.step.batch.add_decoding_sequence(known, 1, self.window);
             }
         }
         for slot in ready {
@@ -76,8 +76,10 @@ impl MockerScheduler {
     fn max_drawn_tokens(&self, slot: SequenceSlot) -> u32 {
         let seq = &self.seqs[slot];
         let most = match self.rules.role {
-            MockerRole::Prefill => 1,
-            MockerRole::Whole | MockerRole::Decode => 1 + self.rules.accept.len() as u32,
+            DynamoMockerRole::Prefill => 1,
+            DynamoMockerRole::Whole | DynamoMockerRole::Decode => {
+                1 + self.rules.accept.len() as u32
+            }
         };
         most.min(seq.total - seq.known)
     }

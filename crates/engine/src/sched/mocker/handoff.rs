@@ -10,10 +10,10 @@ use crate::SimTime;
 use crate::kv::BlockAllocationRequest;
 use crate::{Outbox, SeqId};
 
-use super::MockerScheduler;
+use super::DynamoMockerScheduler;
 use crate::sched::vllm::seqs::{SequenceRunState, SequenceSlot};
 
-impl MockerScheduler {
+impl DynamoMockerScheduler {
     pub(super) fn queue_remote_prompt(
         &mut self,
         slot: SequenceSlot,

@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::kv::{HostCopyId, MockerHostCache, MockerHostCacheConfig};
+use crate::kv::{DynamoMockerHostCache, DynamoMockerHostCacheConfig, DynamoMockerHostCopyId};
 use crate::{SeqId, SimTime};
 
 #[derive(Debug)]
-pub(super) struct MockerOffloadState {
-    pub tier: MockerHostCache,
-    pub seqs: HashMap<SeqId, OffloadedSequence>,
+pub(super) struct DynamoMockerOffloadState {
+    pub tier: DynamoMockerHostCache,
+    pub seqs: HashMap<SeqId, SequenceOffloadState>,
     /// Ids of sequences that admission skips until a copy ends.
     pub waiting_for_copy: HashSet<SeqId>,
     /// Number of requests that had to wait for a copy; determines their order in the queue.
@@ -19,20 +19,20 @@ pub(super) struct MockerOffloadState {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct OffloadedSequence {
+pub(super) struct SequenceOffloadState {
     /// Number of prompt blocks that were offered to host memory or loaded from it.
     pub offered: u32,
-    pub store: Option<HostCopyId>,
-    pub load: Option<HostCopyId>,
+    pub store: Option<DynamoMockerHostCopyId>,
+    pub load: Option<DynamoMockerHostCopyId>,
     /// Number of the sequence's blocks on the GPU after the load from host memory, and number of
     /// all its blocks. Set until the sequence runs.
     pub loaded: Option<(u32, u32)>,
 }
 
-impl MockerOffloadState {
-    pub(super) fn new(config: MockerHostCacheConfig) -> Self {
+impl DynamoMockerOffloadState {
+    pub(super) fn new(config: DynamoMockerHostCacheConfig) -> Self {
         Self {
-            tier: MockerHostCache::new(config),
+            tier: DynamoMockerHostCache::new(config),
             seqs: HashMap::new(),
             waiting_for_copy: HashSet::new(),
             waited: 0,
@@ -40,8 +40,8 @@ impl MockerOffloadState {
         }
     }
 
-    pub(super) fn next_copy_end(&self) -> Option<SimTime> {
-        self.tier.next_copy_end()
+    pub(super) fn next_host_copy_end(&self) -> Option<SimTime> {
+        self.tier.next_host_copy_end()
     }
 
     pub(super) fn blocks_needed_after_loads(&self) -> u32 {

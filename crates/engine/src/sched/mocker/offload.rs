@@ -1,15 +1,15 @@
 //! Simulates the use of host memory by Dynamo's mocker
-//! ([`MockerHostCacheConfig`](crate::kv::MockerHostCacheConfig)).
+//! ([`DynamoMockerHostCacheConfig`](crate::kv::DynamoMockerHostCacheConfig)).
 //!
 //! A request that finds further prompt blocks in host memory allocates blocks only for these and
 //! waits for their copy. Requests that wait for a copy are tried before all others.
 //!
 //! **Source:** aisimulate-core 0.13.0 `src/engine/scheduler/vllm/{core,host_offload}.rs`.
 
-use crate::kv::{BlockAllocationRequest, MockerHostBlockState};
+use crate::kv::{BlockAllocationRequest, DynamoMockerHostBlockState};
 use crate::{BlockKey, Outbox, SimTime};
 
-use super::MockerScheduler;
+use super::DynamoMockerScheduler;
 use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
 use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot, WaitingClass};
 use crate::sched::vllm::step::ScheduledStep;
@@ -19,7 +19,7 @@ fn prompt_block_keys(seq: &ScheduledSequence, size: u32) -> &[BlockKey] {
     &keys[..keys.len().min((seq.prompt / size) as usize)]
 }
 
-impl MockerScheduler {
+impl DynamoMockerScheduler {
     /// Starts a load from host memory if blocks cached there extend the prompt's prefix on the GPU.
     /// Returns `None` if the admission continues without a load.
     pub(super) fn load_from_host_cache(
@@ -36,7 +36,7 @@ impl MockerScheduler {
             return Some(AdmissionOutcome::Skip);
         }
         // Steps of zero time could preempt each other forever before a copy ends.
-        if seq.preemptions.recent == u8::MAX && offload.next_copy_end().is_some() {
+        if seq.preemptions.recent == u8::MAX && offload.next_host_copy_end().is_some() {
             return Some(AdmissionOutcome::Skip);
         }
         if !seq.table.is_empty() {
@@ -47,7 +47,7 @@ impl MockerScheduler {
         }
         let own = offload.seqs.entry(id).or_default();
         if let Some(store) = own.store {
-            if offload.tier.is_copy_unfinished(store) {
+            if offload.tier.is_host_copy_unfinished(store) {
                 return Some(self.skip_until_copy_ends(slot));
             }
             own.store = None;
@@ -55,12 +55,13 @@ impl MockerScheduler {
         let keys = prompt_block_keys(seq, size);
         let on_gpu = keys.iter().take_while(|key| self.pool.is_block_cached(**key));
         let from = on_gpu.count();
-        let states = keys[from..].iter().map(|key| offload.tier.block_state(*key));
-        let found = states.take_while(|state| !matches!(state, MockerHostBlockState::Missing));
+        let states = keys[from..].iter().map(|key| offload.tier.host_block_state(*key));
+        let found =
+            states.take_while(|state| !matches!(state, DynamoMockerHostBlockState::Missing));
         let (hit, busy) = found.fold((0, 0), |(hit, busy), state| {
-            (hit + 1, busy + usize::from(matches!(state, MockerHostBlockState::Busy)))
+            (hit + 1, busy + usize::from(matches!(state, DynamoMockerHostBlockState::Busy)))
         });
-        offload.tier.mark_prompt_used(keys);
+        offload.tier.mark_prompt_blocks_used(keys);
         if hit == 0 {
             return None;
         }
@@ -107,7 +108,7 @@ impl MockerScheduler {
         }
         let offload = self.rules.offload.as_mut()?;
         let fresh = &seq.table.block_ids()[from..];
-        let begins = offload.tier.last_read_end(fresh).max(pass.now);
+        let begins = offload.tier.last_block_read_end(fresh).max(pass.now);
         let own = offload.seqs.entry(id).or_default();
         own.load = Some(offload.tier.start_host_load(id, wanted, begins));
         own.loaded = Some(((from + hit) as u32, all));
@@ -173,9 +174,9 @@ impl MockerScheduler {
                 continue;
             }
             let range = own.offered as usize..end as usize;
-            let missing = keys[range.clone()]
-                .iter()
-                .any(|key| offload.tier.block_state(*key) == MockerHostBlockState::Missing);
+            let missing = keys[range.clone()].iter().any(|key| {
+                offload.tier.host_block_state(*key) == DynamoMockerHostBlockState::Missing
+            });
             if !missing {
                 own.offered = end;
                 continue;
@@ -186,7 +187,7 @@ impl MockerScheduler {
             if let Some(copy) = offload.tier.prepare_host_store(seq.id, &blocks) {
                 own.store = Some(copy);
                 own.offered = end;
-                offload.tier.mark_prompt_used(keys);
+                offload.tier.mark_prompt_blocks_used(keys);
             }
         }
         step.copied = step.copied.max(offload.compute_after);
@@ -196,7 +197,7 @@ impl MockerScheduler {
     pub(super) fn delay_until_host_reads_end(&mut self, slot: SequenceSlot, before: u32) {
         if let Some(offload) = &mut self.rules.offload {
             let ids = self.seqs[slot].table.block_ids();
-            let until = offload.tier.last_read_end(&ids[(before as usize).min(ids.len())..]);
+            let until = offload.tier.last_block_read_end(&ids[(before as usize).min(ids.len())..]);
             offload.compute_after = offload.compute_after.max(until);
         }
     }
@@ -206,7 +207,7 @@ impl MockerScheduler {
     pub(super) fn delay_until_host_store_ends(&mut self, slot: SequenceSlot) {
         if let Some(offload) = &mut self.rules.offload
             && let Some(own) = offload.seqs.get(&self.seqs[slot].id)
-            && let Some(end) = own.store.and_then(|store| offload.tier.copy_end_time(store))
+            && let Some(end) = own.store.and_then(|store| offload.tier.host_copy_end_time(store))
         {
             offload.compute_after = offload.compute_after.max(end);
         }
@@ -221,7 +222,7 @@ impl MockerScheduler {
 
     pub(super) fn complete_mocker_copies(&mut self, now: SimTime, out: &mut Outbox) {
         while let Some(offload) = &mut self.rules.offload
-            && let Some(copy) = offload.tier.pop_finished_copy(now)
+            && let Some(copy) = offload.tier.pop_finished_host_copy(now)
         {
             offload.waiting_for_copy.clear();
             let Some(slot) = self.seqs.find_slot(copy.seq).filter(|_| !copy.to_host) else {
@@ -250,7 +251,7 @@ impl MockerScheduler {
         }
     }
 
-    pub(super) fn remove_from_mocker_host_cache(&mut self, slot: SequenceSlot) {
+    pub(super) fn remove_sequence_from_mocker_cache(&mut self, slot: SequenceSlot) {
         if let Some(offload) = &mut self.rules.offload {
             let id = self.seqs[slot].id;
             offload.waiting_for_copy.remove(&id);

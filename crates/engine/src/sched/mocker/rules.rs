@@ -4,49 +4,49 @@
          schedulers"
 )]
 
-use super::destinations::TransferDestinations;
-use super::host::MockerOffloadState;
-use super::{MockerConfig, MockerRole, MockerScheduler};
+use super::destinations::PrefillTransferDestinations;
+use super::host::DynamoMockerOffloadState;
+use super::{DynamoMockerConfig, DynamoMockerRole, DynamoMockerScheduler};
 use crate::latency::BatchWork;
 use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
 use crate::sched::vllm::seqs::{ScheduledSequence, SequenceSlot};
 use crate::sched::vllm::step::{ScheduledStep, SequenceStepWork};
-use crate::sched::vllm::{SchedulingRules, VllmConfig, tokens_with_block_keys};
-use crate::{BlockPlan, Outbox, PromptTransfer, SeqId, Sequence, SimTime, SubmitError};
+use crate::sched::vllm::{SchedulingRules, VllmSchedulerConfig, tokens_with_block_keys};
+use crate::{Outbox, PlannedKvBlocks, PromptKvTransfer, SeqId, Sequence, SimTime, SubmitError};
 use vllm_sim_random::std_rng::StdRng;
 
 /// Implements the scheduling rules of Dynamo's mocker.
 #[derive(Debug)]
-pub struct MockerRules {
-    pub(super) role: MockerRole,
+pub struct DynamoMockerRules {
+    pub(super) role: DynamoMockerRole,
     pub(super) no_evict: bool,
     pub(super) accept: Vec<f64>,
     /// Random generator of draft acceptance, created on first use.
     pub(super) draws: Option<StdRng>,
-    pub(super) offload: Option<Box<MockerOffloadState>>,
-    pub(super) destinations: TransferDestinations,
+    pub(super) offload: Option<Box<DynamoMockerOffloadState>>,
+    pub(super) destinations: PrefillTransferDestinations,
 }
 
-impl MockerRules {
-    pub(super) fn new(config: &MockerConfig) -> Self {
-        let offload = |tier| Box::new(MockerOffloadState::new(tier));
+impl DynamoMockerRules {
+    pub(super) fn new(config: &DynamoMockerConfig) -> Self {
+        let offload = |tier| Box::new(DynamoMockerOffloadState::new(tier));
         Self {
             role: config.role,
             no_evict: config.no_evict,
             accept: config.accept.clone(),
             draws: None,
             offload: config.tier.map(offload),
-            destinations: TransferDestinations::default(),
+            destinations: PrefillTransferDestinations::default(),
         }
     }
 
     /// Returns whether the caller transfers the KV cache of prompts from or to this engine.
     fn is_disaggregated(&self) -> bool {
-        self.role != MockerRole::Whole
+        self.role != DynamoMockerRole::Whole
     }
 }
 
-impl SchedulingRules for MockerRules {
+impl SchedulingRules for DynamoMockerRules {
     /// Maximum number of preemptions since a sequence's last token: unlimited, so sequences may
     /// preempt each other.
     const MAX_RECENT_PREEMPTIONS: u8 = u8::MAX;
@@ -60,10 +60,10 @@ impl SchedulingRules for MockerRules {
     fn step_cost(&self, work: &SequenceStepWork, window: Option<u32>) -> BatchWork {
         let &SequenceStepWork { past, new, known, later, .. } = work;
         let mut batch = BatchWork::default();
-        if self.role == MockerRole::Decode {
+        if self.role == DynamoMockerRole::Decode {
             // Prompts cost nothing.
             if !later && past + new >= known {
-                batch.add_decode(known, 1, window);
+                batch.add_decoding_sequence(known, 1, window);
             }
             return batch;
         }
@@ -77,7 +77,7 @@ impl SchedulingRules for MockerRules {
         }
         let emits = past + new >= known;
         if emits && !later && (fresh == 0 || known > work.prompt) {
-            batch.add_decode(known, 1, window);
+            batch.add_decoding_sequence(known, 1, window);
         }
         batch
     }
@@ -108,15 +108,15 @@ impl SchedulingRules for MockerRules {
 
     fn adjust_submission(&self, seq: &mut Sequence) {
         if !self.is_disaggregated() {
-            seq.transfer = PromptTransfer::Local;
+            seq.transfer = PromptKvTransfer::Local;
         }
     }
 
     /// Accepts every sequence, except one whose delivered prompt is larger than the KV cache. One
     /// that can never run is cancelled at the head of the queue.
-    fn check_fits(engine: &MockerScheduler, seq: &Sequence) -> Result<(), SubmitError> {
+    fn check_fits(engine: &DynamoMockerScheduler, seq: &Sequence) -> Result<(), SubmitError> {
         let expected =
-            engine.rules.is_disaggregated() && seq.transfer == PromptTransfer::RemotePrefill;
+            engine.rules.is_disaggregated() && seq.transfer == PromptKvTransfer::RemotePrefill;
         let (needed, total) =
             (engine.pool.max_blocks_for_tokens(seq.prompt), engine.pool.usable_block_count());
         match expected && needed > total {
@@ -125,7 +125,7 @@ impl SchedulingRules for MockerRules {
         }
     }
 
-    fn max_sequence_tokens(&self, config: &VllmConfig) -> u32 {
+    fn max_sequence_tokens(&self, config: &VllmSchedulerConfig) -> u32 {
         match self.no_evict {
             true => {
                 let room = config.num_gpu_blocks.saturating_mul(config.block_size);
@@ -136,12 +136,12 @@ impl SchedulingRules for MockerRules {
     }
 
     fn accept_remote_prompt(
-        engine: &mut MockerScheduler,
+        engine: &mut DynamoMockerScheduler,
         slot: SequenceSlot,
         now: SimTime,
         out: &mut Outbox,
     ) -> bool {
-        let remote = engine.seqs[slot].request.transfer == PromptTransfer::RemotePrefill;
+        let remote = engine.seqs[slot].request.transfer == PromptKvTransfer::RemotePrefill;
         let expected = engine.rules.is_disaggregated() && remote;
         if expected {
             engine.queue_remote_prompt(slot, now, out);
@@ -154,7 +154,7 @@ impl SchedulingRules for MockerRules {
     }
 
     fn resume_transferred(
-        engine: &mut MockerScheduler,
+        engine: &mut DynamoMockerScheduler,
         now: SimTime,
         id: SeqId,
         out: &mut Outbox,
@@ -176,8 +176,8 @@ impl SchedulingRules for MockerRules {
         self.offload.is_some()
     }
 
-    fn can_never_run(engine: &mut MockerScheduler, slot: SequenceSlot) -> bool {
-        engine.can_never_fit(slot)
+    fn can_never_run(engine: &mut DynamoMockerScheduler, slot: SequenceSlot) -> bool {
+        engine.can_sequence_never_fit(slot)
     }
 
     /// Returns whether a sequence must wait because prompts from other engines, which come first,
@@ -186,7 +186,11 @@ impl SchedulingRules for MockerRules {
         self.destinations.has_pending_sequences() && seq.table.is_empty()
     }
 
-    fn cached_prefix_tokens(engine: &MockerScheduler, plan: &BlockPlan, known: u32) -> u32 {
+    fn cached_prefix_tokens(
+        engine: &DynamoMockerScheduler,
+        plan: &PlannedKvBlocks,
+        known: u32,
+    ) -> u32 {
         // With drafts, the last cached block is recomputed.
         let drop = match engine.rules.accept.is_empty() {
             true => 0,
@@ -199,7 +203,7 @@ impl SchedulingRules for MockerRules {
     }
 
     fn load_from_other_host_cache(
-        engine: &mut MockerScheduler,
+        engine: &mut DynamoMockerScheduler,
         slot: SequenceSlot,
         pass: &mut SchedulingPass,
     ) -> Option<AdmissionOutcome> {
@@ -211,11 +215,11 @@ impl SchedulingRules for MockerRules {
         seq.prompt.saturating_sub(past)
     }
 
-    fn may_join_batch(engine: &MockerScheduler, slot: SequenceSlot, cached: u32) -> bool {
-        !engine.rules.no_evict || engine.can_run_to_end(slot, cached)
+    fn may_join_batch(engine: &DynamoMockerScheduler, slot: SequenceSlot, cached: u32) -> bool {
+        !engine.rules.no_evict || engine.can_sequence_run_to_end(slot, cached)
     }
 
-    fn on_sequence_admitted(engine: &mut MockerScheduler, slot: SequenceSlot) -> Option<u32> {
+    fn on_sequence_admitted(engine: &mut DynamoMockerScheduler, slot: SequenceSlot) -> Option<u32> {
         engine.take_loaded_tokens(slot)
     }
 
@@ -223,19 +227,19 @@ impl SchedulingRules for MockerRules {
         !self.accept.is_empty()
     }
 
-    fn draw_output_token_counts(engine: &mut MockerScheduler, pass: &mut SchedulingPass) {
+    fn draw_output_token_counts(engine: &mut DynamoMockerScheduler, pass: &mut SchedulingPass) {
         engine.draw_output_tokens(pass);
     }
 
-    fn offer_step_blocks(engine: &mut MockerScheduler, step: &mut ScheduledStep) {
+    fn offer_step_blocks(engine: &mut DynamoMockerScheduler, step: &mut ScheduledStep) {
         engine.offer_to_host_cache(step);
     }
 
-    fn on_blocks_allocated(engine: &mut MockerScheduler, slot: SequenceSlot, before: u32) {
+    fn on_blocks_allocated(engine: &mut DynamoMockerScheduler, slot: SequenceSlot, before: u32) {
         engine.delay_until_host_reads_end(slot, before);
     }
 
-    fn on_preempt(engine: &mut MockerScheduler, slot: SequenceSlot) {
+    fn on_preempt(engine: &mut DynamoMockerScheduler, slot: SequenceSlot) {
         engine.delay_until_host_store_ends(slot);
     }
 
@@ -243,25 +247,25 @@ impl SchedulingRules for MockerRules {
         !(self.is_disaggregated() && running > 1) && self.offload.is_none()
     }
 
-    fn on_step_ended(engine: &mut MockerScheduler, now: SimTime, out: &mut Outbox) {
+    fn on_step_ended(engine: &mut DynamoMockerScheduler, now: SimTime, out: &mut Outbox) {
         engine.complete_mocker_copies(now, out);
         engine.start_host_copies(now, out);
     }
 
-    fn on_step_reported(engine: &mut MockerScheduler, now: SimTime, out: &mut Outbox) {
+    fn on_step_reported(engine: &mut DynamoMockerScheduler, now: SimTime, out: &mut Outbox) {
         engine.reserve_next_prompt_blocks(now, out);
     }
 
     fn next_rule_copy_end(&self) -> Option<SimTime> {
-        self.offload.as_ref()?.next_copy_end()
+        self.offload.as_ref()?.next_host_copy_end()
     }
 
-    fn complete_rule_copies(engine: &mut MockerScheduler, now: SimTime, out: &mut Outbox) {
+    fn complete_rule_copies(engine: &mut DynamoMockerScheduler, now: SimTime, out: &mut Outbox) {
         engine.complete_mocker_copies(now, out);
     }
 
-    fn on_sequence_left(engine: &mut MockerScheduler, slot: SequenceSlot) {
+    fn on_sequence_left(engine: &mut DynamoMockerScheduler, slot: SequenceSlot) {
         engine.rules.destinations.remove_sequence(slot);
-        engine.remove_from_mocker_host_cache(slot);
+        engine.remove_sequence_from_mocker_cache(slot);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use crate::{LoraId, SimTime};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AdapterSlotFit {
+pub(super) enum LoraSlotFit {
     Ready,
     /// The LoRA adapter can be loaded, if necessary in the slot of an unused one.
     Loadable,
@@ -12,7 +12,7 @@ pub(super) enum AdapterSlotFit {
 }
 
 #[derive(Debug)]
-pub(super) struct AdapterSlots {
+pub(super) struct LoraAdapterSlots {
     /// Maximum number of loaded LoRA adapters; `None`: no limit and no load time.
     max: Option<usize>,
     load_time: Duration,
@@ -25,22 +25,22 @@ struct LoadedAdapter {
     last_used: SimTime,
 }
 
-impl AdapterSlots {
+impl LoraAdapterSlots {
     pub(super) fn new(max: Option<usize>, load_time: Duration) -> Self {
         Self { max, load_time, loaded: HashMap::new() }
     }
 
-    pub(super) fn adapter_slot_fit(&self, lora: Option<LoraId>) -> AdapterSlotFit {
+    pub(super) fn adapter_slot_fit(&self, lora: Option<LoraId>) -> LoraSlotFit {
         let (Some(lora), Some(max)) = (lora, self.max) else {
-            return AdapterSlotFit::Ready;
+            return LoraSlotFit::Ready;
         };
         if self.loaded.contains_key(&lora) {
-            return AdapterSlotFit::Ready;
+            return LoraSlotFit::Ready;
         }
         if self.loaded.len() < max || self.loaded.values().any(|a| a.users == 0) {
-            return AdapterSlotFit::Loadable;
+            return LoraSlotFit::Loadable;
         }
-        AdapterSlotFit::No
+        LoraSlotFit::No
     }
 
     /// Marks a LoRA adapter as used by one more sequence, and returns the time until it is loaded.

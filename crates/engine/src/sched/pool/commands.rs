@@ -1,7 +1,9 @@
 //! Operator commands to a scheduler of independent slots.
 
 use super::SlotScheduler;
-use crate::{EngineCommand, Outbox, PrefixCacheReset, SchedulerEvent, SequenceEndReason, SimTime};
+use crate::{
+    EngineCommand, Outbox, PrefixCacheResetScope, SchedulerEvent, SequenceEndReason, SimTime,
+};
 
 impl SlotScheduler {
     pub(super) fn run_command(
@@ -17,7 +19,7 @@ impl SlotScheduler {
             EngineCommand::PauseAdmission => return false,
             EngineCommand::Resume => {
                 if let Some(since) = self.paused.take() {
-                    self.timers.postpone(now - since);
+                    self.timers.postpone_all_items(now - since);
                     self.admit_to_free_slots(now, out);
                 }
             }
@@ -40,8 +42,10 @@ impl SlotScheduler {
                 };
                 let mut report = |event| out.push_back((now, event));
                 match reset {
-                    PrefixCacheReset::WhenIdle => return blocks.reset_prefix_cache(&mut report),
-                    PrefixCacheReset::Preempt | PrefixCacheReset::Forget => {
+                    PrefixCacheResetScope::WhenIdle => {
+                        return blocks.reset_prefix_cache(&mut report);
+                    }
+                    PrefixCacheResetScope::Preempt | PrefixCacheResetScope::Forget => {
                         blocks.forget_prefix_cache(&mut report)
                     }
                 }

@@ -3,13 +3,14 @@
 use super::{RunningSequence, SlotScheduler, SlotTimer};
 use crate::kv::BlockAllocationRequest;
 use crate::{
-    LoadFailurePolicy, Outbox, PromptTransfer, SchedulerEvent, Sequence, SequenceEndReason, SimTime,
+    KvLoadFailurePolicy, Outbox, PromptKvTransfer, SchedulerEvent, Sequence, SequenceEndReason,
+    SimTime,
 };
 
 /// Returns the number of prompt tokens that enter the prefix cache: all, or only the cached ones if
 /// the KV transfer will fail.
 pub(super) fn tokens_to_cache(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
-    match seq.load_failure.is_some() && seq.transfer == PromptTransfer::RemotePrefill {
+    match seq.load_failure.is_some() && seq.transfer == PromptKvTransfer::RemotePrefill {
         true => cached,
         false => tokens,
     }
@@ -19,8 +20,8 @@ pub(super) fn tokens_to_cache(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
 /// none are missing.
 pub(super) fn tokens_to_fetch(seq: &mut Sequence, cached: u32) -> u32 {
     let missing = match seq.transfer {
-        PromptTransfer::RemotePrefill => seq.prompt.saturating_sub(cached),
-        PromptTransfer::Local | PromptTransfer::RemoteDecode => 0,
+        PromptKvTransfer::RemotePrefill => seq.prompt.saturating_sub(cached),
+        PromptKvTransfer::Local | PromptKvTransfer::RemoteDecode => 0,
     };
     seq.load_failure = seq.load_failure.filter(|_| missing > 0);
     match seq.load_failure {
@@ -32,7 +33,7 @@ pub(super) fn tokens_to_fetch(seq: &mut Sequence, cached: u32) -> u32 {
 impl SlotScheduler {
     /// Handles a failed KV transfer: ends the sequence, or computes the missing part of its prompt
     /// locally.
-    pub(super) fn handle_load_failure(
+    pub(super) fn handle_kv_load_failure(
         &mut self,
         now: SimTime,
         index: u32,
@@ -50,7 +51,7 @@ impl SlotScheduler {
             remote: true,
         };
         out.push_back((now, event));
-        if failure.policy == LoadFailurePolicy::Fail {
+        if failure.policy == KvLoadFailurePolicy::Fail {
             self.slots[index as usize] = Some(running);
             self.finish_sequence(now, index, SequenceEndReason::Failed, out);
             return;
@@ -68,16 +69,16 @@ impl SlotScheduler {
                 out.push_back((now, event));
             });
         }
-        let delays = self.token_delays_of(&running.seq);
-        let load = delays.load_factor(self.running_count(), self.config.slots);
+        let delays = self.sequence_token_delays(&running.seq);
+        let load = delays.delay_factor_under_load(self.running_count(), self.config.slots);
         let computing = self.draw_sequence_delay(&mut running, |delays, rng| {
-            delays.draw_first_token_delay(prompt, cached, PromptTransfer::Local, load, rng)
+            delays.draw_first_token_delay(prompt, cached, PromptKvTransfer::Local, load, rng)
         });
         let epoch = running.epoch;
         self.slots[index as usize] = Some(running);
         match computing.is_zero() {
             true => self.release_tokens(now, index, out),
-            false => self.timers.schedule(now + computing, SlotTimer { slot: index, epoch }),
+            false => self.timers.schedule_item(now + computing, SlotTimer { slot: index, epoch }),
         }
     }
 }

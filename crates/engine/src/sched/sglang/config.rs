@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::latency::{LatencyModel, SpeedFactors};
+use crate::latency::{LatencyModel, SimulationSpeedFactors};
 use crate::sched::{SchedulerConfigError, check_at_least_one, check_range};
 
 /// Configures the SGLang scheduler.
@@ -9,7 +9,7 @@ pub struct SglangConfig {
     /// Latency model of pass times.
     pub latency: LatencyModel,
     /// Divisors of pass times and other durations.
-    pub speed: SpeedFactors,
+    pub speed: SimulationSpeedFactors,
     /// Number of KV cache pages.
     pub num_pages: u32,
     /// Number of tokens per KV cache page. Default: 1.
@@ -22,7 +22,7 @@ pub struct SglangConfig {
     /// Whether KV cache pages are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
     /// Order of the waiting sequences. Default: by arrival.
-    pub schedule_policy: SchedulePolicy,
+    pub schedule_policy: SglangSchedulePolicy,
     /// Maximum number of prompt tokens of a prefill pass; a longer chunk is cut. Default: 16384.
     pub max_prefill_tokens: u32,
     /// Maximum number of tokens that a pass computes of one prompt; a multiple of the page size.
@@ -60,7 +60,7 @@ pub struct SglangConfig {
 
 /// Selects the order in which waiting sequences are admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SchedulePolicy {
+pub enum SglangSchedulePolicy {
     /// Waiting sequences are admitted in order of arrival.
     #[default]
     Fifo,
@@ -72,13 +72,13 @@ impl Default for SglangConfig {
     fn default() -> Self {
         Self {
             latency: LatencyModel::ZERO,
-            speed: SpeedFactors::default(),
+            speed: SimulationSpeedFactors::default(),
             num_pages: 16_384,
             page_size: 1,
             max_num_seqs: 256,
             max_model_len: u32::MAX,
             enable_prefix_caching: true,
-            schedule_policy: SchedulePolicy::default(),
+            schedule_policy: SglangSchedulePolicy::default(),
             max_prefill_tokens: 16_384,
             chunked_prefill_size: 8192,
             clip_max_new_tokens: 4096,

@@ -16,7 +16,7 @@ use super::SglangScheduler;
 use super::seqs::SequenceSlot;
 
 #[derive(Debug, Default)]
-pub(super) struct TransferDestinations {
+pub(super) struct PrefillTransferDestinations {
     /// Sequences waiting for pages into which their prompts can be transferred, in order.
     pending: VecDeque<SequenceSlot>,
     /// Ids of the sequences for whose transferred prompts pages were reserved since the last query,
@@ -29,14 +29,14 @@ pub(super) struct TransferDestinations {
     ready: VecDeque<SequenceSlot>,
 }
 
-impl TransferDestinations {
+impl PrefillTransferDestinations {
     /// Returns whether a sequence with a prompt from another engine waits for pages or for room in
     /// the running batch. While one waits, no prompt to be computed locally is started.
     pub(super) fn has_waiting_remote_prompts(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }
 
-    pub(super) fn has_ready_sequences(&self) -> bool {
+    pub(super) fn has_transferred_sequences(&self) -> bool {
         !self.ready.is_empty()
     }
 
@@ -44,8 +44,8 @@ impl TransferDestinations {
         !self.pending.is_empty()
     }
 
-    pub(super) fn next_fetch_end(&self) -> Option<SimTime> {
-        self.fetches.next_due()
+    pub(super) fn next_prompt_transfer_end(&self) -> Option<SimTime> {
+        self.fetches.next_due_time()
     }
 
     pub(super) fn remove_sequence(&mut self, slot: SequenceSlot) {
@@ -87,7 +87,7 @@ impl SglangScheduler {
         let fresh = self.config.pages_for_tokens(prompt) - matched;
         let mut events = Vec::new();
         if !self.take_pages(fresh, &mut events) {
-            self.radix.unlock_path(node);
+            self.radix.unlock_path_to_root(node);
             return false;
         }
         out.extend(events.into_iter().map(|event| (now, event)));
@@ -101,7 +101,7 @@ impl SglangScheduler {
             Some((fixed, per_token)) => {
                 let tokens = prompt.saturating_sub(matched * page);
                 let end = now + fixed.saturating_add(per_token.saturating_mul(tokens));
-                self.destinations.fetches.schedule(end, (slot, seq.generation));
+                self.destinations.fetches.schedule_item(end, (slot, seq.generation));
             }
         }
         true
@@ -109,8 +109,8 @@ impl SglangScheduler {
 
     /// Ends the next prompt transfer of configured duration that is over at `now`; returns false if
     /// there is none.
-    pub(super) fn end_due_fetch(&mut self, now: SimTime, out: &mut Outbox) -> bool {
-        let Some((at, (slot, generation))) = self.destinations.fetches.pop_due(now) else {
+    pub(super) fn end_due_prompt_transfer(&mut self, now: SimTime, out: &mut Outbox) -> bool {
+        let Some((at, (slot, generation))) = self.destinations.fetches.pop_due_item(now) else {
             return false;
         };
         let seq = &self.seqs[slot];
@@ -144,7 +144,7 @@ impl SglangScheduler {
         true
     }
 
-    pub(super) fn join_ready_sequences(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn admit_transferred_sequences(&mut self, now: SimTime, out: &mut Outbox) {
         while self.running.len() < self.config.max_num_seqs as usize {
             let Some(slot) = self.destinations.ready.pop_front() else {
                 break;

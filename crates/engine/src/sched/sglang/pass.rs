@@ -7,7 +7,7 @@ use crate::sched::AdmittedSequence;
 use crate::{Outbox, SchedulerEvent};
 use vllm_sim_random::std_rng::StdRng;
 
-use super::config::SchedulePolicy;
+use super::config::SglangSchedulePolicy;
 use super::seqs::SequenceSlot;
 use super::{
     ForwardPass, INIT_NEW_TOKEN_RATIO, MIN_NEW_TOKEN_RATIO, NEW_TOKEN_RATIO_DECAY_STEPS,
@@ -37,8 +37,8 @@ impl SglangScheduler {
         out: &mut Outbox,
     ) {
         self.reject_overlong_prompts(pass);
-        self.join_ready_sequences(now, out);
-        if self.config.schedule_policy == SchedulePolicy::Lpm {
+        self.admit_transferred_sequences(now, out);
+        if self.config.schedule_policy == SglangSchedulePolicy::Lpm {
             self.sort_waiting_by_cached_prefix();
         }
         let may_prefill = self.rounds_without_prefill == 0 || self.running.is_empty();
@@ -126,7 +126,9 @@ impl SglangScheduler {
         let reserved: f64 = self
             .running
             .iter()
-            .map(|&slot| f64::from(self.seqs[slot].remaining_tokens().min(clip)) * self.ratio)
+            .map(|&slot| {
+                f64::from(self.seqs[slot].remaining_output_tokens().min(clip)) * self.ratio
+            })
             .sum();
         let page = self.config.page_size;
         let mut room = PrefillRoom {
@@ -185,7 +187,7 @@ impl SglangScheduler {
         let charge = self.config.round_up_to_page(chunk);
         let reserve = match chunk < extend {
             true => 0,
-            false => seq.remaining_tokens().min(self.config.clip_max_new_tokens),
+            false => seq.remaining_output_tokens().min(self.config.clip_max_new_tokens),
         };
         let wanted = f64::from(charge) + f64::from(reserve);
         if wanted >= room.total || charge > room.input || charge > room.chunk {
@@ -250,7 +252,7 @@ impl SglangScheduler {
     fn pages_for_growth(&self, slots: &[SequenceSlot], most: u32) -> u32 {
         let grows = |&slot: &SequenceSlot| {
             let seq = &self.seqs[slot];
-            let tokens = seq.len() + most.min(seq.remaining_tokens());
+            let tokens = seq.len() + most.min(seq.remaining_output_tokens());
             self.config.pages_for_tokens(tokens).saturating_sub(seq.pages)
         };
         slots.iter().map(grows).sum()
@@ -298,11 +300,11 @@ impl SglangScheduler {
                 continue;
             }
             seq.in_flight = true;
-            pass.batch.add_decode(seq.len(), 1, self.config.latency.sliding_window());
+            pass.batch.add_decoding_sequence(seq.len(), 1, self.config.latency.sliding_window());
             pass.slots.push(slot);
             let drawn = self.draw_token_count();
             let seq = &mut self.seqs[slot];
-            seq.burst = drawn.min(seq.remaining_tokens());
+            seq.burst = drawn.min(seq.remaining_output_tokens());
             let pages = self.config.pages_for_tokens(seq.len() + seq.burst).max(seq.pages);
             used += pages - seq.pages;
             seq.pages = pages;
@@ -324,7 +326,7 @@ impl SglangScheduler {
                 break;
             };
             let is_last = victims.len() == 1;
-            if is_last && !self.destinations.has_ready_sequences() {
+            if is_last && !self.destinations.has_transferred_sequences() {
                 break;
             }
             let slot = self.running.remove(victim);
@@ -336,7 +338,7 @@ impl SglangScheduler {
             out.push_back((now, SchedulerEvent::Preempted { id: self.seqs[slot].id }));
             if is_last {
                 // Transferred prompts hold the pages that the last sequence lacks: they go on instead.
-                self.join_ready_sequences(now, out);
+                self.admit_transferred_sequences(now, out);
             }
         }
         retracted
@@ -369,7 +371,7 @@ impl SglangScheduler {
         for slot in unfinished.into_iter().rev() {
             self.waiting.push_front(slot);
         }
-        let ends = |seq: &super::seqs::ScheduledSequence| seq.remaining_tokens() <= 1;
+        let ends = |seq: &super::seqs::ScheduledSequence| seq.remaining_output_tokens() <= 1;
         let going: Vec<SequenceSlot> =
             ready.iter().copied().filter(|&s| !ends(&self.seqs[s])).collect();
         let growth = self.pages_for_growth(&going, 1);
@@ -398,7 +400,7 @@ impl SglangScheduler {
     /// It needs no page.
     fn release_last_token(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) -> u32 {
         let seq = &mut self.seqs[slot];
-        let n = seq.remaining_tokens();
+        let n = seq.remaining_output_tokens();
         seq.made += n;
         let id = seq.id;
         if n > 0 {
@@ -451,7 +453,7 @@ impl SglangScheduler {
             for _ in 0..self.seqs[slot].burst {
                 made += self.release_token(slot, pass, now, out);
             }
-            if self.seqs[slot].remaining_tokens() == 0 {
+            if self.seqs[slot].remaining_output_tokens() == 0 {
                 ended = true;
                 self.complete_sequence(slot, now, out);
             }

@@ -104,7 +104,7 @@ impl RadixTree {
             self.touch_node(child, now);
             at = child;
         }
-        self.lock_path(at);
+        self.lock_path_to_root(at);
         (matched as u32, at)
     }
 
@@ -168,7 +168,7 @@ impl RadixTree {
         }
     }
 
-    pub(super) fn lock_path(&mut self, mut at: RadixNodeId) {
+    pub(super) fn lock_path_to_root(&mut self, mut at: RadixNodeId) {
         while at != ROOT {
             self.unindex_evictable_leaf(at);
             let node = self.node_mut(at);
@@ -187,7 +187,7 @@ impl RadixTree {
         }
     }
 
-    pub(super) fn unlock_path(&mut self, mut at: RadixNodeId) {
+    pub(super) fn unlock_path_to_root(&mut self, mut at: RadixNodeId) {
         while at != ROOT {
             let node = self.node_mut(at);
             node.locks -= 1;
@@ -256,7 +256,7 @@ impl RadixTree {
 
     /// Counts the pages with the given numbers, out of pages 1 to `all`, by use. Pages have no ids:
     /// used pages come first, then cached ones.
-    pub(super) fn page_usage(&self, all: u32, numbers: Range<u32>) -> KvBlockUsage {
+    pub(super) fn kv_page_usage(&self, all: u32, numbers: Range<u32>) -> KvBlockUsage {
         let used = all - self.available_pages();
         let (from, to) = (numbers.start.max(1) - 1, numbers.end.max(1) - 1);
         let within = |begin: u32, end: u32| to.min(end).saturating_sub(from.max(begin));
@@ -377,7 +377,7 @@ mod tests {
         let (matched, node) = radix.lock_longest_prefix(&path);
         assert!(radix.allocate_pages(path.len() as u32 - matched, &mut |_| {}));
         radix.insert_pages(node, &path[matched as usize..]);
-        radix.unlock_path(node);
+        radix.unlock_path_to_root(node);
     }
 
     fn evict(radix: &mut RadixTree, pages: u32) -> Vec<u64> {
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!((matched, radix.available_pages()), (1, 3));
         assert!(!radix.allocate_pages(4, &mut |_| {}));
         assert_eq!(evict(&mut radix, 1), [2]);
-        radix.unlock_path(node);
+        radix.unlock_path_to_root(node);
         assert_eq!(evict(&mut radix, 1), [1]);
         assert_eq!(radix.free, 4);
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::seq_map::SeqMap;
-use crate::{BlockKey, BlockPlan, SeqId, Sequence};
+use crate::{BlockKey, PlannedKvBlocks, SeqId, Sequence};
 
 use super::radix::{RadixNodeId, RadixTree};
 
@@ -40,7 +40,7 @@ pub(super) struct ScheduledSequence {
     /// Reset count of the prefix cache when the sequence locked its pages.
     pub epoch: u32,
     pub arrival: u64,
-    pub plan: Option<Arc<BlockPlan>>,
+    pub plan: Option<Arc<PlannedKvBlocks>>,
     pub tail: Duration,
 }
 
@@ -76,7 +76,7 @@ impl ScheduledSequence {
         self.prompt + self.made
     }
 
-    pub(super) fn remaining_tokens(&self) -> u32 {
+    pub(super) fn remaining_output_tokens(&self) -> u32 {
         self.output - self.made
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::BlockPlan;
+use crate::PlannedKvBlocks;
 use crate::latency::LatencyModel;
 
 use super::*;
@@ -27,7 +27,8 @@ fn sequence_in_family(id: u64, family: u64, prompt: u32, output: u32) -> Sequenc
         let shared = i < u64::from(prompt / 4);
         BlockKey(if shared { family * 1000 + i } else { (id + 50) * 1000 + i })
     });
-    let plan = BlockPlan { keys: keys.collect(), block_size: 4, ..BlockPlan::default() };
+    let plan =
+        PlannedKvBlocks { keys: keys.collect(), block_size: 4, ..PlannedKvBlocks::default() };
     Sequence { plan: Some(Arc::new(plan)), ..Sequence::new(SeqId(id), prompt, output) }
 }
 
@@ -118,7 +119,8 @@ fn disabled_prefix_cache_shares_no_pages() {
 
 #[test]
 fn lpm_schedules_longest_cached_prefix_first() {
-    let lpm = SglangConfig { schedule_policy: SchedulePolicy::Lpm, max_num_seqs: 1, ..config() };
+    let lpm =
+        SglangConfig { schedule_policy: SglangSchedulePolicy::Lpm, max_num_seqs: 1, ..config() };
     let log = play(
         lpm,
         vec![
@@ -132,7 +134,8 @@ fn lpm_schedules_longest_cached_prefix_first() {
 
 #[test]
 fn lpm_delays_prompts_with_an_equal_new_prefix() {
-    let lpm = SglangConfig { schedule_policy: SchedulePolicy::Lpm, max_num_seqs: 2, ..config() };
+    let lpm =
+        SglangConfig { schedule_policy: SglangSchedulePolicy::Lpm, max_num_seqs: 2, ..config() };
     let seqs = vec![
         (0, sequence_in_family(1, 1, 40, 1)),
         (0, sequence_in_family(2, 1, 40, 1)),
@@ -225,7 +228,7 @@ fn a_transferred_prompt_joins_the_batch_after_the_transfer_time() {
     let fetch = Some((Duration::from_millis(5), Duration::from_micros(100)));
     let config = SglangConfig { handoff: true, fetch, ..config() };
     let remote = |id, family| Sequence {
-        transfer: PromptTransfer::RemotePrefill,
+        transfer: PromptKvTransfer::RemotePrefill,
         ..sequence_in_family(id, family, 20, 2)
     };
     // Two transfers of 5 ms and 20 times 0.1 ms run at the same time.
@@ -238,7 +241,7 @@ fn a_prompt_for_another_engine_keeps_its_pages_until_the_release() {
     let config = SglangConfig { handoff: true, fetch: Some(Default::default()), ..config() };
     let mut engine = SglangScheduler::new(config).unwrap();
     let mut out = Outbox::new();
-    let lent = PromptTransfer::RemoteDecode;
+    let lent = PromptKvTransfer::RemoteDecode;
     let seq = Sequence { transfer: lent, ..sequence_in_family(1, 1, 20, 1) };
     engine.submit(SimTime::ZERO, seq, &mut out).unwrap();
     while let Some(now) = engine.next_wakeup() {

@@ -1,4 +1,4 @@
-//! Decodes sequences in bulk if the caller needs no event per token ([`ReportingConfig::run_lengths`]).
+//! Decodes sequences in bulk if the caller needs no event per token ([`SchedulerReportingConfig::run_lengths`]).
 //!
 //! A decoding sequence does the same in every step: it gains one token. In bulk, its counts follow
 //! from the number of steps since it joined. The step in which it next needs more (a KV block, a
@@ -8,13 +8,13 @@
 //! If tokens or blocks may not suffice for all sequences, all leave the bulk. The step is then
 //! scheduled sequence by sequence, so the bulk never changes a decision.
 //!
-//! [`ReportingConfig::run_lengths`]: super::ReportingConfig::run_lengths
+//! [`SchedulerReportingConfig::run_lengths`]: super::SchedulerReportingConfig::run_lengths
 
 use crate::SimTime;
 use crate::kv::BlockAllocationRequest;
-use crate::{Outbox, SchedulerEvent, StepDrafts};
+use crate::{Outbox, SchedulerEvent, StepDraftCounts};
 
-use super::config::VllmConfig;
+use super::config::VllmSchedulerConfig;
 use super::pass::SchedulingPass;
 use super::seqs::{SequenceRunState, SequenceSlot};
 use super::step::{ScheduledStep, SequenceStepOutput};
@@ -55,7 +55,7 @@ pub(super) struct BulkDecode {
 }
 
 impl BulkDecode {
-    pub(super) fn new(config: &VllmConfig, rules: &impl SchedulingRules) -> Self {
+    pub(super) fn new(config: &VllmSchedulerConfig, rules: &impl SchedulingRules) -> Self {
         Self {
             allowed: config.decodes_in_bulk() && rules.decodes_in_bulk(),
             count: 0,
@@ -342,7 +342,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                     slot,
                     emit: 1,
                     last: false,
-                    drafts: StepDrafts::default(),
+                    drafts: StepDraftCounts::default(),
                 });
                 seq.in_flight += 1;
             }

@@ -3,7 +3,7 @@
 /// **Source:** `prefill_schedule_interval`, vLLM 0.33 `vllm/v1/core/sched/scheduler.py`; for
 /// data-parallel ranks `_should_throttle_prefills`, `vllm/v1/engine/core.py`.
 #[derive(Debug)]
-pub(super) struct PrefillCadence {
+pub(super) struct PrefillIntervalState {
     /// Number of steps since the last one with prompt tokens.
     pub since: u32,
     /// Number of steps of a data-parallel rank since all ranks were idle.
@@ -13,7 +13,7 @@ pub(super) struct PrefillCadence {
     pub was_short: bool,
 }
 
-impl Default for PrefillCadence {
+impl Default for PrefillIntervalState {
     fn default() -> Self {
         Self { since: u32::MAX, wave_steps: 0, was_short: false }
     }

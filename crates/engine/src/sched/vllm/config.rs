@@ -1,17 +1,19 @@
 use std::time::Duration;
 
 use crate::PromptMediaItem;
-use crate::kv::{HostCacheConfig, LayerGroupLimits, LayerGroups, SparseLayerKind};
-use crate::latency::{BatchWork, DraftLatency, EncoderLatency, LatencyModel, SpeedFactors};
+use crate::kv::{HostCacheConfig, KvCacheLayerGroups, LayerGroupLimits, SparseLayerKind};
+use crate::latency::{
+    BatchWork, DraftLatencyModel, LatencyModel, MediaEncoderLatency, SimulationSpeedFactors,
+};
 use crate::sched::{MAX_KV_BLOCKS, SchedulerConfigError, check_at_least_one, check_range};
 
 /// Configures the vLLM scheduler. Fields have the names of vLLM's settings.
 #[derive(Debug, Clone, PartialEq)]
-pub struct VllmConfig {
+pub struct VllmSchedulerConfig {
     /// Latency model of step times.
     pub latency: LatencyModel,
     /// Divisors of step times and other durations.
-    pub speed: SpeedFactors,
+    pub speed: SimulationSpeedFactors,
     /// Number of usable KV blocks on the GPU; vLLM's own count includes one null block.
     pub num_gpu_blocks: u32,
     /// Number of tokens per KV block. Default: 16.
@@ -27,7 +29,7 @@ pub struct VllmConfig {
     /// Whether full blocks are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
     /// Layer groups of models with sliding-window or state layers. Default: none.
-    pub layer_groups: Option<LayerGroups>,
+    pub layer_groups: Option<KvCacheLayerGroups>,
     /// Order of the waiting queue. Default: first come, first served.
     pub policy: SchedulingPolicy,
     /// Whether the next step is scheduled while one runs. Default: true.
@@ -37,26 +39,26 @@ pub struct VllmConfig {
     /// Fraction of blocks kept free when a sequence joins a running batch. Default: 0.
     pub watermark: f64,
     /// Number and acceptance of draft tokens (speculative decoding). Default: none.
-    pub speculation: Option<SpeculationConfig>,
+    pub speculation: Option<SpeculativeDecodingConfig>,
     /// Time per step to propose draft tokens. Default: zero.
-    pub drafting: Option<Box<DraftLatency>>,
+    pub drafting: Option<Box<DraftLatencyModel>>,
     /// Time per step to read offloaded model weights from host memory. Default: zero.
     pub weights_from_host: Duration,
     /// Limits of LoRA adapters. Default: no limits.
     pub loras: LoraConfig,
     /// Encoder of images and audio. Default: none; media count as ordinary tokens.
-    pub encoder: Option<Box<EncoderConfig>>,
+    pub encoder: Option<Box<EncoderSchedulingConfig>>,
     /// Maximum length of the waiting queue. Default: no limit.
     pub max_waiting: Option<usize>,
     /// Transfer of prompts between prefill and decode engines.
-    pub transfer: TransferConfig,
+    pub transfer: PrefillTransferConfig,
     /// Whether steps begin and end together with other ranks
     /// ([`RankLockStep`](crate::lock_step::RankLockStep)). Default: false.
     pub lock_step: bool,
     /// Prefix cache in host memory. Default: none.
     pub host_tier: Option<HostCacheConfig>,
     /// Selection of the events that the caller receives.
-    pub reporting: ReportingConfig,
+    pub reporting: SchedulerReportingConfig,
     /// Seed of the random acceptance of draft tokens.
     pub seed: u64,
 }
@@ -108,7 +110,7 @@ pub struct LoraConfig {
 
 /// Configures the transfer of prompts between prefill and decode engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TransferConfig {
+pub struct PrefillTransferConfig {
     /// Time to fetch the KV cache of a prompt from another engine: fixed, and per token. Default:
     /// zero.
     pub fetch: (Duration, Duration),
@@ -127,7 +129,7 @@ pub struct TransferConfig {
 
 /// Selects the events that the caller of the scheduler receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ReportingConfig {
+pub struct SchedulerReportingConfig {
     /// Whether KV block events are emitted. Default: false.
     pub kv_events: bool,
     /// Whether several steps that release one token each are reported as one
@@ -168,7 +170,7 @@ pub enum PreemptionVictim {
 
 /// Configures speculative decoding by its acceptance rates.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct SpeculationConfig {
+pub struct SpeculativeDecodingConfig {
     /// Acceptance probability of draft token i, given that all before it were accepted. One entry
     /// per draft token.
     pub accept: Vec<f64>,
@@ -185,7 +187,7 @@ pub struct SpeculationConfig {
 
 /// Configures the encoders of images and audio.
 #[derive(Debug, Clone, PartialEq)]
-pub struct EncoderConfig {
+pub struct EncoderSchedulingConfig {
     /// Maximum number of embeddings that a step encodes, at least 1.
     pub budget: u32,
     /// Capacity of the encoder cache, in embeddings, at least 1.
@@ -193,14 +195,14 @@ pub struct EncoderConfig {
     /// Whether a prompt chunk may end inside a media item (without `disable_chunked_mm_input`).
     pub chunked_input: bool,
     /// Encoding time of media items, added before the step; `None`: zero.
-    pub latency: Option<Box<EncoderLatency>>,
+    pub latency: Option<Box<MediaEncoderLatency>>,
 }
 
-impl Default for VllmConfig {
+impl Default for VllmSchedulerConfig {
     fn default() -> Self {
         Self {
             latency: LatencyModel::ZERO,
-            speed: SpeedFactors::default(),
+            speed: SimulationSpeedFactors::default(),
             num_gpu_blocks: 16_384,
             block_size: 16,
             max_num_seqs: 256,
@@ -219,16 +221,16 @@ impl Default for VllmConfig {
             loras: LoraConfig::default(),
             encoder: None,
             max_waiting: None,
-            transfer: TransferConfig::default(),
+            transfer: PrefillTransferConfig::default(),
             lock_step: false,
             host_tier: None,
-            reporting: ReportingConfig::default(),
+            reporting: SchedulerReportingConfig::default(),
             seed: 0,
         }
     }
 }
 
-impl VllmConfig {
+impl VllmSchedulerConfig {
     pub(super) fn check_config(&self) -> Result<(), SchedulerConfigError> {
         check_range("num_gpu_blocks", self.num_gpu_blocks.into(), 1.0, MAX_KV_BLOCKS)?;
         check_at_least_one("block_size", self.block_size)?;
@@ -273,7 +275,7 @@ impl VllmConfig {
         let Self {
             // Events of the cache and of admissions are the same in bulk.
             reporting:
-                ReportingConfig {
+                SchedulerReportingConfig {
                     run_lengths,
                     kv_events: _,
                     log_admissions: _,
@@ -318,7 +320,7 @@ impl VllmConfig {
             max_waiting: _,
             // These settings apply before the first token, after the last one or outside of steps.
             transfer:
-                TransferConfig {
+                PrefillTransferConfig {
                     fetch: _,
                     fetch_whole_prompt: _,
                     lease: _,
@@ -381,9 +383,13 @@ impl VllmConfig {
     }
 
     /// Returns the time to encode these media items together.
-    pub fn encoder_time(&self, inputs: impl Iterator<Item = PromptMediaItem> + Clone) -> Duration {
+    pub fn media_encoding_time(
+        &self,
+        inputs: impl Iterator<Item = PromptMediaItem> + Clone,
+    ) -> Duration {
         let latency = self.encoder.as_ref().and_then(|encoder| encoder.latency.as_ref());
-        latency.map_or(Duration::ZERO, |latency| latency.encode_time(inputs, self.speed.all))
+        latency
+            .map_or(Duration::ZERO, |latency| latency.media_encoding_time(inputs, self.speed.all))
     }
 
     pub(super) fn loaded_lora_capacity(&self) -> usize {
@@ -392,7 +398,7 @@ impl VllmConfig {
 
     /// Returns the number of prompt tokens after a chunk that the drafter reads
     /// (`num_prefill_lookahead_tokens`).
-    pub(super) fn tokens_read_by_drafter(&self) -> u32 {
+    pub(super) fn prompt_tokens_read_by_drafter(&self) -> u32 {
         // A drafter of the target model's hidden states has KV slots but no input slots.
         let speculation = self.speculation.as_ref();
         speculation.map_or(0, |s| u32::from(s.lookahead_slots > 0 && s.input_slots == 0))

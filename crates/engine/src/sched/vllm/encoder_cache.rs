@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::config::EncoderConfig;
+use super::config::EncoderSchedulingConfig;
 use super::seqs::SequenceSlot;
 use crate::PromptMediaItem;
 
@@ -52,7 +52,7 @@ impl MediaReferences {
 
 /// Describes a prompt chunk with media items to encode or to reference.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MediaChunk {
+pub(super) struct PromptChunkWithMedia {
     pub slot: SequenceSlot,
     /// Number of the prompt's tokens before the chunk.
     pub past: u32,
@@ -75,7 +75,7 @@ pub(super) struct MediaChunk {
 /// `vllm/v1/core/sched/scheduler.py`, `_try_schedule_encoder_inputs`, `_free_encoder_inputs`.
 #[derive(Debug)]
 pub(super) struct EncoderCache {
-    config: EncoderConfig,
+    config: EncoderSchedulingConfig,
     budget: u32,
     entries: HashMap<u64, EncodedItem>,
     /// Keys of unreferenced media items, in order of their release.
@@ -110,7 +110,7 @@ struct PlannedEncoding {
 }
 
 impl EncoderCache {
-    pub(super) fn new_boxed(config: &EncoderConfig) -> Box<Self> {
+    pub(super) fn new_boxed(config: &EncoderSchedulingConfig) -> Box<Self> {
         Box::new(Self {
             config: config.clone(),
             budget: config.budget,
@@ -131,7 +131,7 @@ impl EncoderCache {
 
     /// Returns the number of embeddings in the encoder cache, and the number of those with
     /// references.
-    pub(super) fn embedding_counts(&self) -> (u32, u32) {
+    pub(super) fn encoder_cache_embedding_counts(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }
 
@@ -146,9 +146,9 @@ impl EncoderCache {
     pub(super) fn plan_chunk_encoding(
         &mut self,
         media: &mut MediaReferences,
-        chunk: MediaChunk,
+        chunk: PromptChunkWithMedia,
     ) -> u32 {
-        let MediaChunk { slot, past, new, most, lookahead } = chunk;
+        let PromptChunkWithMedia { slot, past, new, most, lookahead } = chunk;
         let end = past.saturating_add(new);
         let mut planned = std::mem::take(&mut self.planned);
         planned.slot = Some(slot);
@@ -289,14 +289,14 @@ impl EncoderCache {
 
 #[cfg(test)]
 mod tests {
-    use crate::EncoderKind;
+    use crate::MediaEncoderKind;
 
     use super::*;
 
     fn items(places: &[(u64, u32, u32)]) -> Box<MediaReferences> {
         let inputs = places.iter().map(|&(key, start, len)| PromptMediaItem {
             key,
-            kind: EncoderKind::Vision,
+            kind: MediaEncoderKind::Vision,
             start,
             len,
         });
@@ -305,11 +305,16 @@ mod tests {
 
     fn cache(budget: u32, cache_size: u32) -> Box<EncoderCache> {
         let chunked_input = true;
-        EncoderCache::new_boxed(&EncoderConfig { budget, cache_size, chunked_input, latency: None })
+        EncoderCache::new_boxed(&EncoderSchedulingConfig {
+            budget,
+            cache_size,
+            chunked_input,
+            latency: None,
+        })
     }
 
-    fn chunk(new: u32) -> MediaChunk {
-        MediaChunk { slot: 0, past: 0, new, most: new, lookahead: 0 }
+    fn chunk(new: u32) -> PromptChunkWithMedia {
+        PromptChunkWithMedia { slot: 0, past: 0, new, most: new, lookahead: 0 }
     }
 
     /// Computes a whole prompt; the items that are made for it.
@@ -330,7 +335,7 @@ mod tests {
         assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10), (3, 10, 10)])), [3]);
         assert_eq!(compute(&mut cache, &mut items(&[(4, 0, 10)])), [4]);
         assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10), (2, 10, 10)])), [2]);
-        assert_eq!(cache.embedding_counts(), (30, 0));
+        assert_eq!(cache.encoder_cache_embedding_counts(), (30, 0));
     }
 
     #[test]
@@ -338,7 +343,7 @@ mod tests {
         let mut cache = cache(10, 10);
         let mut media = items(&[(1, 0, 10), (1, 20, 10)]);
         assert_eq!(compute(&mut cache, &mut media), [1]);
-        assert_eq!(cache.embedding_counts(), (10, 0));
+        assert_eq!(cache.encoder_cache_embedding_counts(), (10, 0));
     }
 
     #[test]
@@ -348,7 +353,7 @@ mod tests {
         compute(&mut cache, &mut items(&[(2, 0, 10)]));
         // 2 is referenced before 3 needs room.
         assert_eq!(compute(&mut cache, &mut items(&[(2, 0, 10), (3, 10, 10)])), [3]);
-        assert_eq!(cache.embedding_counts(), (20, 0));
+        assert_eq!(cache.encoder_cache_embedding_counts(), (20, 0));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! timers.
 
 use crate::{
-    Outbox, PromptTransfer, Scheduler, SchedulerEvent, SequenceEndReason, SimTime, StepDrafts,
+    Outbox, PromptKvTransfer, Scheduler, SchedulerEvent, SequenceEndReason, SimTime,
+    StepDraftCounts,
 };
 
 use super::seqs::{FetchStage, GrammarState, SequenceRunState, SequenceSlot, StepOutputUse};
@@ -36,7 +37,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 continue;
             }
             if entry.drafts.proposed > 0 {
-                let StepDrafts { proposed, accepted } = entry.drafts;
+                let StepDraftCounts { proposed, accepted } = entry.drafts;
                 let rejected = u32::from(proposed.saturating_sub(accepted));
                 seq.step.ahead = seq.step.ahead.saturating_sub(rejected);
                 let event = SchedulerEvent::Drafts {
@@ -93,7 +94,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return;
         }
         let due = now + seq.request.tail;
-        self.timers.schedule(due, (slot, seq.generation));
+        self.timers.schedule_item(due, (slot, seq.generation));
         // The sequence stays in the batch, but needs no cache.
         self.free_ended(slot);
     }
@@ -102,7 +103,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn lease_prefill_blocks(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) {
         let seq = &mut self.seqs[slot];
         // A sequence preempted with its last token in flight may complete twice.
-        let hands_over = seq.request.transfer == PromptTransfer::RemoteDecode
+        let hands_over = seq.request.transfer == PromptKvTransfer::RemoteDecode
             && !seq.table.is_empty()
             && !self.leases.has_lease(seq.id);
         let Some(term) = self.config.transfer.lease.filter(|_| hands_over) else {
@@ -127,7 +128,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Frees the KV blocks of leases that end until `now`. Returns whether there were any.
-    pub(super) fn expire_leases(&mut self, now: SimTime) -> bool {
+    pub(super) fn expire_block_leases(&mut self, now: SimTime) -> bool {
         let mut freed_any = false;
         while let Some((_, freed)) = self.leases.expire_next_lease(now, &mut self.pool) {
             freed_any |= freed;
@@ -168,7 +169,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         now: SimTime,
         out: &mut Outbox,
     ) {
-        self.remove_from_host_cache(slot);
+        self.remove_sequence_from_host_cache(slot);
         self.free_ended(slot);
         self.record_scheduling_progress();
         R::on_sequence_left(self, slot);
@@ -220,7 +221,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) {
         let seq = &self.seqs[slot];
         let is_load = seq.generation == generation && seq.state == SequenceRunState::Fetching;
-        match is_load && self.defers_load_ends() {
+        match is_load && self.defers_kv_load_ends() {
             true => self.reports.loads_in_pause.push((slot, generation)),
             false => self.handle_sequence_timer(now, slot, generation, out),
         }
@@ -243,7 +244,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         match seq.state {
             SequenceRunState::Fetching => {
                 if let Some(failure) = seq.load.failure.take() {
-                    self.report_load_failure(slot, failure, now);
+                    self.report_kv_load_failure(slot, failure, now);
                     return;
                 }
                 self.fetching -= 1;

@@ -4,8 +4,8 @@
 //! `_update_waiting_for_remote_kv`).
 
 use crate::{
-    LoadFailure, LoadFailurePolicy, Outbox, PromptTransfer, SchedulerEvent, SequenceEndReason,
-    SimTime,
+    InjectedKvLoadFailure, KvLoadFailurePolicy, Outbox, PromptKvTransfer, SchedulerEvent,
+    SequenceEndReason, SimTime,
 };
 
 use super::seqs::{FetchStage, SequenceRunState, SequenceSlot};
@@ -14,10 +14,10 @@ use super::{BatchScheduler, SchedulingRules};
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Handles the failed KV load of a waiting sequence when the running step has ended, as vLLM
     /// does.
-    pub(super) fn report_load_failure(
+    pub(super) fn report_kv_load_failure(
         &mut self,
         slot: SequenceSlot,
-        failure: LoadFailure,
+        failure: InjectedKvLoadFailure,
         now: SimTime,
     ) {
         let generation = self.seqs[slot].generation;
@@ -32,7 +32,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn handle_failures(&mut self, now: SimTime, out: &mut Outbox) {
         // Loads that end with the step belong to its output.
         while self.seqs.fetches[FetchStage::Begun as usize] > 0
-            && let Some((at, (slot, generation))) = self.timers.pop_due(now)
+            && let Some((at, (slot, generation))) = self.timers.pop_due_item(now)
         {
             self.handle_sequence_timer(at, slot, generation, out);
         }
@@ -60,12 +60,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn handle_load_failure(
         &mut self,
         slot: SequenceSlot,
-        failure: LoadFailure,
+        failure: InjectedKvLoadFailure,
         now: SimTime,
         out: &mut Outbox,
     ) {
         let seq = &mut self.seqs[slot];
-        let remote = seq.request.transfer == PromptTransfer::RemotePrefill;
+        let remote = seq.request.transfer == PromptKvTransfer::RemotePrefill;
         let expected = match remote {
             true => seq.prompt,
             false => seq.cached + seq.load.tokens,
@@ -86,7 +86,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             remote,
         };
         out.push_back((now, event));
-        if failure.policy == LoadFailurePolicy::Fail {
+        if failure.policy == KvLoadFailurePolicy::Fail {
             self.stop_sequence(slot, SequenceEndReason::Failed, now, out);
             self.request_scheduling_pass(now);
             return;

@@ -6,8 +6,10 @@
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`WAITING_FOR_REMOTE_KVS`),
 //! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
 
-use crate::kv::{EndedLoad, HostChunkCounts, HostLookupRequest, HostLookupResult};
-use crate::{Outbox, PromptTransfer, SimTime};
+use crate::kv::{
+    EndedHostLoad, HostCacheChunkCounts, HostCacheLookupRequest, HostCacheLookupResult,
+};
+use crate::{Outbox, PromptKvTransfer, SimTime};
 
 use super::pass::{AdmissionOutcome, SchedulingPass};
 use super::seqs::{FetchStage, SequenceRunState, SequenceSlot};
@@ -34,18 +36,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             return None;
         }
-        if self.would_load_in_vain(slot, pass.now) {
+        if self.would_reload_without_progress(slot, pass.now) {
             return None;
         }
         let size = self.config.block_size;
         let seq = &self.seqs[slot];
-        let remote = seq.request.transfer == PromptTransfer::RemotePrefill;
+        let remote = seq.request.transfer == PromptKvTransfer::RemotePrefill;
         let plan = seq
             .plan
             .as_ref()
             .filter(|_| !seq.request.skip_cache_read && !remote && !seq.load.is_lost);
         let (plan, host) = (plan?.clone(), self.host.as_mut()?);
-        let request = HostLookupRequest {
+        let request = HostCacheLookupRequest {
             id: seq.id,
             known: seq.known,
             from: cached / size,
@@ -53,13 +55,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             shares_loads: self.config.enable_prefix_caching,
         };
         let (now, out) = (pass.now, &mut pass.out);
-        let hit = host.look_up_prefix(now, &plan, &request, &mut |event| {
+        let hit = host.look_up_host_prefix(now, &plan, &request, &mut |event| {
             out.push_back((now, event));
         });
         let blocks = match hit {
-            HostLookupResult::Wait => return Some(AdmissionOutcome::Skip),
-            HostLookupResult::Blocks(0) => return None,
-            HostLookupResult::Blocks(blocks) => blocks,
+            HostCacheLookupResult::Wait => return Some(AdmissionOutcome::Skip),
+            HostCacheLookupResult::Blocks(0) => return None,
+            HostCacheLookupResult::Blocks(blocks) => blocks,
         };
         if !self.allocate_blocks_for_load(slot, cached, blocks * size, pass) {
             // No block is in use, so none will be freed; the prompt alone may fit.
@@ -98,7 +100,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             };
             let blocks = seq.computed.min(most) / size;
             let (pool, events) = (&self.pool, &mut step.events);
-            let is_kept = |group, block| pool.is_kept_in_prefix_cache(&seq.table, group, block);
+            let is_kept =
+                |group, block| pool.is_block_kept_in_prefix_cache(&seq.table, group, block);
             let copy = host.offer_blocks_to_host(seq.id, plan, blocks, is_kept, &mut |event| {
                 events.push(event);
             });
@@ -110,7 +113,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
         }
         let events = &mut step.events;
-        let (flushed, later) = host.finish_ended_requests(&mut |event| events.push(event));
+        let (flushed, later) = host.finish_ended_host_requests(&mut |event| events.push(event));
         step.stores.extend(later);
         for copy in flushed {
             step.copied = step.copied.max(host.start_host_store(begun, copy));
@@ -119,7 +122,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Starts the copies between GPU and host memory of a step without sequences, or leaves them to
     /// the last step in flight.
-    pub(super) fn start_copies_of_empty_step(&mut self, step: &mut ScheduledStep, now: SimTime) {
+    pub(super) fn start_host_copies_of_empty_step(
+        &mut self,
+        step: &mut ScheduledStep,
+        now: SimTime,
+    ) {
         match (&mut self.host, self.flight.back_mut()) {
             (_, Some(last)) => last.stores.append(&mut step.stores),
             (Some(host), None) => {
@@ -133,7 +140,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Delays a step until no copy of an ended sequence reads the KV blocks that this sequence gets:
     /// all at its admission, cached ones too, later those after the first `held`.
-    pub(super) fn delay_step_for_reads(
+    pub(super) fn delay_step_for_host_reads(
         &mut self,
         slot: SequenceSlot,
         held: u32,
@@ -180,14 +187,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     pub(super) fn next_host_copy_end(&self) -> Option<SimTime> {
         match &self.host {
-            Some(host) => host.next_copy_end(),
+            Some(host) => host.next_host_copy_end(),
             None => self.rules.next_rule_copy_end(),
         }
     }
 
     /// Completes a copy to or from host memory that ends while no step runs. Returns false if none
     /// has ended.
-    pub(super) fn complete_copies_while_idle(&mut self, due: SimTime, out: &mut Outbox) -> bool {
+    pub(super) fn complete_host_copies_while_idle(
+        &mut self,
+        due: SimTime,
+        out: &mut Outbox,
+    ) -> bool {
         let Some(at) = self.next_host_copy_end().filter(|&at| at <= due && self.flight.is_empty())
         else {
             return false;
@@ -210,7 +221,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if !loaded.is_empty() {
             self.record_scheduling_progress();
         }
-        for EndedLoad(id) in loaded {
+        for EndedHostLoad(id) in loaded {
             let Some(slot) = self.seqs.find_slot(id) else {
                 continue;
             };
@@ -219,7 +230,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 continue;
             }
             if let Some(failure) = seq.load.failure.take() {
-                self.report_load_failure(slot, failure, now);
+                self.report_kv_load_failure(slot, failure, now);
                 continue;
             }
             seq.state = SequenceRunState::Waiting;
@@ -232,13 +243,17 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Delays a step until the blocks of a preempted sequence are copied to host memory.
-    pub(super) fn delay_step_for_copies(&self, victim: SequenceSlot, step: &mut ScheduledStep) {
+    pub(super) fn delay_step_for_host_copies(
+        &self,
+        victim: SequenceSlot,
+        step: &mut ScheduledStep,
+    ) {
         if let Some(host) = &self.host {
             step.copied = step.copied.max(host.last_store_end(self.seqs[victim].id));
         }
     }
 
-    pub(super) fn remove_from_host_cache(&mut self, slot: SequenceSlot) {
+    pub(super) fn remove_sequence_from_host_cache(&mut self, slot: SequenceSlot) {
         if let Some(host) = &mut self.host {
             let seq = &self.seqs[slot];
             let blocks = seq.computed.min(seq.prompt) / self.config.block_size;
@@ -264,7 +279,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns the number of sequences that wait for a lookup in host memory, and the counts of the
     /// chunks there by state.
-    pub(super) fn host_cache_counts(&self) -> (usize, HostChunkCounts) {
+    pub(super) fn host_cache_counts(&self) -> (usize, HostCacheChunkCounts) {
         let host = self.host.as_ref();
         host.map_or_else(Default::default, |host| (host.deferred, host.chunk_counts()))
     }

@@ -18,7 +18,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether the end of a KV load is handled only after the next step, because vLLM's
     /// engine core does not loop during a pause.
-    pub(super) fn defers_load_ends(&self) -> bool {
+    pub(super) fn defers_kv_load_ends(&self) -> bool {
         self.pause == PauseState::Paused && self.flight.is_empty() && self.leases.is_empty()
     }
 
@@ -28,7 +28,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Returns the number of waiting sequences that a pause of admissions holds back.
-    pub(super) fn held_back_sequence_count(&self) -> usize {
+    pub(super) fn paused_sequence_count(&self) -> usize {
         if self.pause != PauseState::AdmissionPaused {
             return 0;
         }

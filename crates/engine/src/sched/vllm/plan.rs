@@ -7,10 +7,10 @@ mod running;
 
 use crate::SimTime;
 use crate::kv::BlockAllocationRequest;
-use crate::{Outbox, PromptTransfer, StepDrafts};
+use crate::{Outbox, PromptKvTransfer, StepDraftCounts};
 use vllm_sim_random::DrawRandom;
 
-use super::config::SpeculationConfig;
+use super::config::SpeculativeDecodingConfig;
 use super::pass::SchedulingPass;
 use super::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot};
 use super::step::{ScheduledStep, SequenceStepOutput, SequenceStepWork};
@@ -44,7 +44,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             encoder.begin_scheduling_pass();
         }
         self.pool.begin_scheduling_pass();
-        pass.holds_prefill = self.is_prefill_held_back();
+        pass.holds_prefill = self.is_prefill_throttled();
         if !self.schedule_bulk_decodes(&mut pass) {
             self.schedule_running_sequences(&mut pass);
         }
@@ -80,7 +80,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             new += own.map_or(drafts, |draft| u32::from(draft.proposed));
         }
         if self.config.prefill.long_prefill_token_threshold > 0 {
-            new = new.min(self.max_chunk_tokens());
+            new = new.min(self.max_prefill_chunk_tokens());
         }
         let mut new = new.min(budget);
         if drafts > 0 {
@@ -89,7 +89,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             new = new.min(room.saturating_sub(1));
         }
         match self.aligns_chunks {
-            true => self.align_chunk_to_blocks(seq, past, new),
+            true => self.align_prefill_chunk_to_blocks(seq, past, new),
             false => new,
         }
     }
@@ -168,7 +168,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.pool.allocate_blocks(&mut seq.table, plan, need, &mut |event| events.push(event));
         seq.settled = seq.table.tokens_before_block_change();
         let held = held.max(need.prefix / self.config.block_size);
-        self.delay_step_for_reads(slot, held, step);
+        self.delay_step_for_host_reads(slot, held, step);
         R::on_blocks_allocated(self, slot, held);
         done
     }
@@ -196,7 +196,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let (prompt, known) = (seq.prompt, seq.known);
         // One query token after a loaded context runs as a decode.
         let loaded = seq.load.tokens > 0 && R::LOADED_PROMPTS_DECODE;
-        let fetched = (seq.request.transfer == PromptTransfer::RemotePrefill || loaded)
+        let fetched = (seq.request.transfer == PromptKvTransfer::RemotePrefill || loaded)
             && seq.preemptions.recent == 0
             && past + 1 == prompt
             && !seq.load.is_lost;
@@ -206,7 +206,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             Some(speculation) if complete && !later => {
                 draw_verified_drafts(seq, speculation, past + new - known)
             }
-            _ => StepDrafts::default(),
+            _ => StepDraftCounts::default(),
         };
         let emit = match complete && !later {
             true => (1 + u32::from(drafts.accepted)).min(seq.total - known),
@@ -249,22 +249,22 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 /// accepted.
 fn draw_verified_drafts(
     seq: &mut ScheduledSequence,
-    speculation: &SpeculationConfig,
+    speculation: &SpeculativeDecodingConfig,
     fed: u32,
-) -> StepDrafts {
+) -> StepDraftCounts {
     let fed = u8::try_from(fed).unwrap_or(u8::MAX);
     if std::mem::take(&mut seq.step.is_padded) || fed == 0 {
-        return StepDrafts { proposed: fed, accepted: 0 };
+        return StepDraftCounts { proposed: fed, accepted: 0 };
     }
     if let Some(own) = seq.submitted_drafts() {
-        return StepDrafts { proposed: fed, accepted: own.accepted.min(fed) };
+        return StepDraftCounts { proposed: fed, accepted: own.accepted.min(fed) };
     }
     let Some(draws) = &mut seq.draws else {
-        return StepDrafts::default();
+        return StepDraftCounts::default();
     };
     let rates = speculation.accept.iter().take(fed.into());
     // A configuration has at most 64 drafts.
     let proposed = rates.len().min(u8::MAX.into()) as u8;
     let right = rates.take_while(|&&rate| draws.draw_unit_f64() < rate).count();
-    StepDrafts { proposed, accepted: right as u8 }
+    StepDraftCounts { proposed, accepted: right as u8 }
 }

@@ -2,7 +2,7 @@
 //!
 //! **Source:** `reset_prefix_cache`, vLLM 0.33 `vllm/v1/core/sched/scheduler.py`.
 
-use crate::{Outbox, PrefixCacheReset, SchedulerEvent, SimTime};
+use crate::{Outbox, PrefixCacheResetScope, SchedulerEvent, SimTime};
 
 use super::seqs::SequenceSlot;
 use super::{BatchScheduler, SchedulingRules};
@@ -12,26 +12,26 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// cannot.
     pub(super) fn reset_prefix_cache(
         &mut self,
-        reset: PrefixCacheReset,
+        reset: PrefixCacheResetScope,
         now: SimTime,
         out: &mut Outbox,
     ) -> bool {
-        if reset != PrefixCacheReset::Forget && !self.flight.is_empty() {
+        if reset != PrefixCacheResetScope::Forget && !self.flight.is_empty() {
             // vLLM reads the command when the running step has ended.
             let succeeds = match reset {
-                PrefixCacheReset::Preempt => self.fetching == 0 && self.leases.is_empty(),
+                PrefixCacheResetScope::Preempt => self.fetching == 0 && self.leases.is_empty(),
                 _ => self.holds_nothing_after_step(),
             };
-            if succeeds || reset == PrefixCacheReset::Preempt {
+            if succeeds || reset == PrefixCacheResetScope::Preempt {
                 self.reports.resets.push(reset);
             }
             return succeeds;
         }
-        if reset == PrefixCacheReset::Preempt {
+        if reset == PrefixCacheResetScope::Preempt {
             self.preempt_for_reset(now, out);
             self.request_scheduling_pass(now);
         }
-        if reset != PrefixCacheReset::Forget && self.pool.used_block_count() > 0 {
+        if reset != PrefixCacheResetScope::Forget && self.pool.used_block_count() > 0 {
             return false;
         }
         // Steps in flight changed the cache first.
@@ -70,7 +70,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Performs the resets of the prefix cache that were requested during the step that has ended.
     pub(super) fn reset_prefix_cache_after_step(&mut self, now: SimTime, out: &mut Outbox) {
         for reset in std::mem::take(&mut self.reports.resets) {
-            if reset == PrefixCacheReset::Preempt {
+            if reset == PrefixCacheResetScope::Preempt {
                 self.preempt_for_reset(now, out);
             }
             if self.pool.used_block_count() == 0 {

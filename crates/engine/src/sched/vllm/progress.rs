@@ -40,19 +40,19 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether a waiting sequence has already started at `now` without a new token, and
     /// nothing has changed since.
-    pub(super) fn would_start_in_vain(&self, slot: SequenceSlot, now: SimTime) -> bool {
+    pub(super) fn would_restart_without_progress(&self, slot: SequenceSlot, now: SimTime) -> bool {
         R::WAITS_AFTER_VAIN_START && self.seqs[slot].vain_start == Some(self.progress_mark(now))
     }
 
     /// Returns whether a sequence was preempted at least twice without a new token, the last time at
     /// `now`, so that another load from host memory would be in vain.
-    pub(super) fn would_load_in_vain(&self, slot: SequenceSlot, now: SimTime) -> bool {
+    pub(super) fn would_reload_without_progress(&self, slot: SequenceSlot, now: SimTime) -> bool {
         let seq = &self.seqs[slot];
         seq.preemptions.recent > 1 && seq.vain_start.is_some_and(|mark| mark.at == now)
     }
 
     /// Records the start of a sequence that was preempted without a new token.
-    pub(super) fn record_sequence_start(&mut self, slot: SequenceSlot, now: SimTime) {
+    pub(super) fn record_restart_after_preemption(&mut self, slot: SequenceSlot, now: SimTime) {
         let mark = self.progress_mark(now);
         let seq = &mut self.seqs[slot];
         seq.vain_start = (seq.preemptions.recent > 0).then_some(mark);

@@ -11,9 +11,9 @@ use std::fmt::Debug;
 use super::pass::{AdmissionOutcome, SchedulingPass};
 use super::seqs::{ScheduledSequence, SequenceSlot};
 use super::step::{ScheduledStep, SequenceStepWork};
-use super::{BatchScheduler, VllmConfig};
+use super::{BatchScheduler, VllmSchedulerConfig};
 use crate::latency::BatchWork;
-use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError};
+use crate::{Outbox, PlannedKvBlocks, SeqId, Sequence, SimTime, SubmitError};
 
 /// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
 pub trait SchedulingRules: Debug + Sized {
@@ -44,7 +44,7 @@ pub trait SchedulingRules: Debug + Sized {
         let &SequenceStepWork { past, new, .. } = work;
         let mut batch = BatchWork::default();
         match work.is_decode() {
-            true => batch.add_decode(past + new, new, window),
+            true => batch.add_decoding_sequence(past + new, new, window),
             false => batch.add_prompt_chunk(new, past, window),
         }
         batch
@@ -81,7 +81,7 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Returns the maximum length of a sequence, in tokens.
-    fn max_sequence_tokens(&self, config: &VllmConfig) -> u32 {
+    fn max_sequence_tokens(&self, config: &VllmSchedulerConfig) -> u32 {
         config.max_model_len
     }
 
@@ -143,7 +143,11 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Returns how many leading tokens of a sequence with `known` tokens are in the prefix cache.
-    fn cached_prefix_tokens(engine: &BatchScheduler<Self>, plan: &BlockPlan, known: u32) -> u32 {
+    fn cached_prefix_tokens(
+        engine: &BatchScheduler<Self>,
+        plan: &PlannedKvBlocks,
+        known: u32,
+    ) -> u32 {
         // With drafts, the last cached block is recomputed as their input.
         let drop = match &engine.config.speculation {
             Some(speculation) if speculation.drops_last_block => engine.config.block_size,
@@ -154,7 +158,7 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Starts to load blocks from a prefix cache in host memory other than
-    /// [`VllmConfig::host_tier`]. Returns `None` if the admission continues without a load.
+    /// [`VllmSchedulerConfig::host_tier`]. Returns `None` if the admission continues without a load.
     fn load_from_other_host_cache(
         _engine: &mut BatchScheduler<Self>,
         _slot: SequenceSlot,
@@ -228,15 +232,15 @@ pub trait SchedulingRules: Debug + Sized {
 }
 
 /// Returns how many of `known` tokens belong to KV blocks with keys in `plan`.
-pub(in crate::sched) fn tokens_with_block_keys(plan: &BlockPlan, known: u32) -> u32 {
+pub(in crate::sched) fn tokens_with_block_keys(plan: &PlannedKvBlocks, known: u32) -> u32 {
     known.saturating_sub(plan.lookahead.saturating_sub(1))
 }
 
 /// Implements vLLM's own scheduling rules.
 #[derive(Debug)]
-pub struct VllmRules;
+pub struct VllmSchedulingRules;
 
-impl SchedulingRules for VllmRules {
+impl SchedulingRules for VllmSchedulingRules {
     fn admission_stops_when_idle(&self) -> bool {
         true
     }

@@ -7,8 +7,8 @@ use super::encoder_cache::MediaReferences;
 use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
 use crate::{
-    BlockPlan, LoadFailure, LoraId, PromptTransfer, SeqId, Sequence, SequenceProgress, SimTime,
-    StepDrafts,
+    InjectedKvLoadFailure, LoraId, PlannedKvBlocks, PromptKvTransfer, SeqId, Sequence,
+    SequenceProgress, SimTime, StepDraftCounts,
 };
 
 /// Identifies a state of the scheduler by its time and the number of changes until then.
@@ -71,7 +71,7 @@ pub(in crate::sched) struct ScheduledSequence {
     pub generation: u32,
     pub arrival: u64,
     pub table: BlockTable,
-    pub plan: Option<Arc<BlockPlan>>,
+    pub plan: Option<Arc<PlannedKvBlocks>>,
     /// Sort key of the sequence in the waiting queue.
     pub rank: WaitingSortKey,
     pub request: SequenceOptions,
@@ -196,7 +196,7 @@ pub(in crate::sched) struct PromptLoadState {
     pub is_uncached: bool,
     /// Number of prompt tokens loaded from host memory, after the cached ones.
     pub tokens: u32,
-    pub failure: Option<LoadFailure>,
+    pub failure: Option<InjectedKvLoadFailure>,
 }
 
 /// State of the grammar of a structured output.
@@ -215,14 +215,14 @@ pub(in crate::sched) enum GrammarState {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct SequenceOptions {
     pub skip_cache_read: bool,
-    pub transfer: PromptTransfer,
+    pub transfer: PromptKvTransfer,
     pub lora: Option<LoraId>,
     pub hit_threshold: Option<f64>,
     pub grammar: GrammarState,
     /// Whether the compilation of the grammar fails.
     pub invalid_grammar: bool,
     pub tail: Duration,
-    drafts: Option<Arc<[StepDrafts]>>,
+    drafts: Option<Arc<[StepDraftCounts]>>,
 }
 
 impl ScheduledSequence {
@@ -248,7 +248,7 @@ impl ScheduledSequence {
 
     /// Returns the number of drafts after the sequence's newest token, as given at submission;
     /// `None` if none were given.
-    pub(in crate::sched) fn submitted_drafts(&self) -> Option<StepDrafts> {
+    pub(in crate::sched) fn submitted_drafts(&self) -> Option<StepDraftCounts> {
         let drafts = self.request.drafts.as_ref()?;
         // No drafts follow a prompt.
         let output = (self.known - self.prompt).checked_sub(1);
@@ -383,7 +383,7 @@ impl SequenceSlab {
             },
             ..ScheduledSequence::empty_slot()
         };
-        if seq.transfer == PromptTransfer::RemotePrefill {
+        if seq.transfer == PromptKvTransfer::RemotePrefill {
             self.set_fetch_stage(slot, Some(FetchStage::Expected));
         }
         slot

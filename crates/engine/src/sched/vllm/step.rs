@@ -5,13 +5,13 @@ use crate::SimTime;
 use crate::kv::{BlockTable, HostStoreCopy};
 use crate::latency::BatchWork;
 use crate::sched::AdmittedSequence;
-use crate::step_log::StepRecord;
+use crate::step_log::StepLogRecord;
 use crate::{
-    LoadFailure, Outbox, PrefixCacheReset, PromptMediaItem, SchedulerEvent, SeqId,
-    SequenceEndReason, StepDrafts,
+    InjectedKvLoadFailure, Outbox, PrefixCacheResetScope, PromptMediaItem, SchedulerEvent, SeqId,
+    SequenceEndReason, StepDraftCounts,
 };
 
-use super::config::VllmConfig;
+use super::config::VllmSchedulerConfig;
 use super::seqs::{SequenceRunState, SequenceSlab, SequenceSlot};
 
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,7 @@ pub(in crate::sched) struct SequenceStepOutput {
     pub slot: SequenceSlot,
     pub emit: u32,
     pub last: bool,
-    pub drafts: StepDrafts,
+    pub drafts: StepDraftCounts,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -166,17 +166,17 @@ pub(in crate::sched) struct StepReports {
     /// KV blocks to free when the step with this number has ended.
     pub deferred_frees: VecDeque<(u64, BlockTable)>,
     /// Resets of the prefix cache to do when the running step has ended.
-    pub resets: Vec<PrefixCacheReset>,
+    pub resets: Vec<PrefixCacheResetScope>,
     /// Sequences to end with an error when the running step has ended: their grammars do not
     /// compile.
     pub invalid_grammars: Vec<(SequenceSlot, u32)>,
     /// Failed KV loads to handle when the running step has ended.
-    pub failed_loads: Vec<(SequenceSlot, u32, LoadFailure)>,
+    pub failed_loads: Vec<(SequenceSlot, u32, InjectedKvLoadFailure)>,
     /// The sequences whose KV load ended during a pause.
     pub loads_in_pause: Vec<(SequenceSlot, u32)>,
     /// Sequences preempted by a reset of the prefix cache, for the record of the next plan.
     pub reset_preempted: Vec<SeqId>,
-    pub log: Option<Vec<StepRecord>>,
+    pub log: Option<Vec<StepLogRecord>>,
     pub admissions: Vec<AdmittedSequence>,
 }
 
@@ -187,7 +187,7 @@ impl StepReports {
             && self.loads_in_pause.is_empty())
     }
 
-    pub(super) fn new(config: &VllmConfig) -> Self {
+    pub(super) fn new(config: &VllmSchedulerConfig) -> Self {
         Self {
             events: Vec::new(),
             has_empty_step: false,

@@ -1,18 +1,18 @@
 //! Computes when engine steps end, publishes their KV events, and records the steps from the events
 //! that they produce.
 
-use crate::step_log::{PlannedStep, ScheduledSequence, StepChange, StepRecord, UpdatedStep};
-use crate::{Outbox, SchedulerEvent, SimTime, StepDrafts};
+use crate::step_log::{PlannedStep, ScheduledSequence, StepLogChange, StepLogRecord, UpdatedStep};
+use crate::{Outbox, SchedulerEvent, SimTime, StepDraftCounts};
 
 use super::step::ScheduledStep;
-use super::{BatchScheduler, SchedulingRules, VllmConfig};
+use super::{BatchScheduler, SchedulingRules, VllmSchedulerConfig};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn start_step(&self, step: &mut ScheduledStep, now: SimTime) {
         let mut computing = self.config.step_time(&step.batch);
         if !step.encoded.is_empty() {
             let inputs = step.encoded.iter().map(|(.., input)| *input);
-            computing += self.config.encoder_time(inputs);
+            computing += self.config.media_encoding_time(inputs);
         }
         step.begun = now;
         // In a lock step, other ranks still wait for this step.
@@ -52,9 +52,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let Some(step) = self.flight.front() else {
             return SimTime::ZERO;
         };
-        let VllmConfig { latency, speed, .. } = &self.config;
-        let alike = latency.spread_expert_time(step.batch.computed_tokens() as f64, *speed);
-        let among_others = latency.spread_expert_time(tokens, *speed);
+        let VllmSchedulerConfig { latency, speed, .. } = &self.config;
+        let alike = latency.distributed_expert_time(step.batch.computed_tokens() as f64, *speed);
+        let among_others = latency.distributed_expert_time(tokens, *speed);
         let nanos = step.own_end.as_nanos() + among_others.as_nanos() as u64;
         SimTime::from_nanos(nanos - (alike.as_nanos() as u64).min(nanos)).max(step.begun)
     }
@@ -65,7 +65,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         (step.is_dummy, step.number) = (true, 0);
         self.cadence.wave_steps += 1;
         // It runs as many kernels as a decode of one token (vLLM's `_dummy_run(1)`).
-        step.batch.add_decode(1, 1, self.window);
+        step.batch.add_decoding_sequence(1, 1, self.window);
         if self.flight.is_empty() {
             self.start_step(&mut step, now);
         }
@@ -86,7 +86,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Publishes KV events between two steps, and ends sequences whose grammar does not compile or
     /// whose prompt could not be loaded.
-    pub(super) fn publish_between_steps(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn publish_kv_events_between_steps(&mut self, now: SimTime, out: &mut Outbox) {
         let before = out.len();
         self.publish_kv_events(now, out);
         self.end_failed_sequences(now, out);
@@ -137,9 +137,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
         }
         if plan != PlannedStep::default() {
-            log.push(StepRecord {
+            log.push(StepLogRecord {
                 at: now,
-                change: StepChange::Planned(plan),
+                change: StepLogChange::Planned(plan),
                 used_blocks: self.pool.used_block_count(),
                 first_group: self.pool.first_full_attention_group(),
             });
@@ -156,7 +156,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         for (_, event) in out.iter().skip(from) {
             match event {
                 SchedulerEvent::Drafts { id, proposed, accepted } => {
-                    let draft = StepDrafts {
+                    let draft = StepDraftCounts {
                         proposed: u8::try_from(*proposed).unwrap_or(u8::MAX),
                         accepted: u8::try_from(*accepted).unwrap_or(u8::MAX),
                     };
@@ -171,9 +171,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 _ => {}
             }
         }
-        log.push(StepRecord {
+        log.push(StepLogRecord {
             at: now,
-            change: StepChange::Updated(update),
+            change: StepLogChange::Updated(update),
             used_blocks: self.pool.used_block_count(),
             first_group: self.pool.first_full_attention_group(),
         });

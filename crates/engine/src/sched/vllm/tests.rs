@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::latency::LatencyModel;
-use crate::{BlockKey, BlockPlan, LoraId, PrefixCacheReset, PromptTransfer, StepDrafts};
+use crate::{
+    BlockKey, LoraId, PlannedKvBlocks, PrefixCacheResetScope, PromptKvTransfer, StepDraftCounts,
+};
 
 use super::*;
 
@@ -25,15 +27,15 @@ enum TestInput {
 use TestInput::{Abort, Submit};
 
 /// Configures 100 blocks of 16 tokens and one step at a time.
-fn config() -> VllmConfig {
-    VllmConfig {
+fn config() -> VllmSchedulerConfig {
+    VllmSchedulerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(10),
             decode: Duration::from_millis(1),
         },
         num_gpu_blocks: 100,
         async_scheduling: false,
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     }
 }
 
@@ -47,12 +49,13 @@ fn sequence_in_family(id: u64, family: u64, prompt: u32, output: u32) -> Sequenc
         let shared = i < u64::from(prompt / 16);
         BlockKey(if shared { family * 1000 + i } else { (id + 50) * 1000 + i })
     });
-    let plan = BlockPlan { keys: keys.collect(), block_size: 16, ..BlockPlan::default() };
+    let plan =
+        PlannedKvBlocks { keys: keys.collect(), block_size: 16, ..PlannedKvBlocks::default() };
     Sequence { plan: Some(Arc::new(plan)), ..new_sequence(id, prompt, output) }
 }
 
 /// Runs inputs (in ms) and formats the events: `10: t1 e1` is a token of 1 and its end at 10 ms.
-fn event_log(config: VllmConfig, inputs: Vec<(u64, TestInput)>) -> String {
+fn event_log(config: VllmSchedulerConfig, inputs: Vec<(u64, TestInput)>) -> String {
     let mut engine = VllmScheduler::new(config).unwrap();
     let mut out = Outbox::new();
     let mut inputs = inputs.into_iter().peekable();

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use super::ApiEndpoint;
-use super::responses::type_member;
+use super::responses::json_type_member;
 use vllm_sim_service::dialect::LlmdDialect;
 
 /// A check whether vLLM's schema accepts a JSON value; null is always accepted.
@@ -47,7 +47,7 @@ const IGNORED_FIELDS: [(&str, FieldCheck); 22] = [
 type MemberEdit = (&'static str, Option<Value>);
 
 /// Returns the request body without the values that vLLM rejects and llm-d-inference-sim ignores.
-pub(super) fn remove_rejected_values(
+pub(super) fn remove_values_rejected_by_vllm(
     endpoint: ApiEndpoint,
     mut body: Cow<'_, Value>,
 ) -> Cow<'_, Value> {
@@ -176,7 +176,7 @@ fn fix_anthropic_members(members: &Map<String, Value>) -> Vec<MemberEdit> {
     let known = ["auto", "any", "tool", "none"];
     if members
         .get("tool_choice")
-        .is_some_and(|choice| choice.is_object() && !known.contains(&type_member(choice)))
+        .is_some_and(|choice| choice.is_object() && !known.contains(&json_type_member(choice)))
     {
         edits.push(("tool_choice", None));
     }
@@ -193,7 +193,7 @@ fn fix_anthropic_members(members: &Map<String, Value>) -> Vec<MemberEdit> {
         }
         if let Some(Value::Array(blocks)) = message.get_mut("content") {
             let known = ["text", "image", "tool_use", "tool_result"];
-            blocks.retain(|block| known.contains(&type_member(block)));
+            blocks.retain(|block| known.contains(&json_type_member(block)));
         }
     }
     if messages != *listed {
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     fn read(endpoint: ApiEndpoint, given: Value) -> Value {
-        remove_rejected_values(endpoint, Cow::Owned(given)).into_owned()
+        remove_values_rejected_by_vllm(endpoint, Cow::Owned(given)).into_owned()
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
             "messages": [{"role": "user", "content": "x"}]});
         assert_eq!(read(ApiEndpoint::Chat, good.clone()), good);
         assert!(matches!(
-            remove_rejected_values(ApiEndpoint::Chat, Cow::Borrowed(&good)),
+            remove_values_rejected_by_vllm(ApiEndpoint::Chat, Cow::Borrowed(&good)),
             Cow::Borrowed(_)
         ));
     }

@@ -13,7 +13,7 @@ use vllm_sim_wire::openai::responses::{ResponsesInput, ResponsesRequest};
 use vllm_sim_wire::schema::RequestField;
 
 /// Returns the chat messages of a Responses request: instructions, earlier turns, new items.
-pub(crate) fn chat_messages(
+pub(crate) fn responses_chat_messages(
     request: &ResponsesRequest,
     previous: Option<&PreviousResponse>,
 ) -> Result<Vec<Value>, Fault> {
@@ -256,7 +256,7 @@ mod tests {
     fn converted(items: Value) -> Vec<Value> {
         let request = ResponsesRequest::parse(&json!({"input": items}), &RequestBounds::default())
             .expect("it is good");
-        chat_messages(&request, None).expect("it converts")
+        responses_chat_messages(&request, None).expect("it converts")
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         let request = json!({"input": [{"type": "item_reference", "id": "x"}]});
         let request =
             ResponsesRequest::parse(&request, &RequestBounds::default()).expect("it is good");
-        let fault = chat_messages(&request, None).expect_err("it is no message");
+        let fault = responses_chat_messages(&request, None).expect_err("it is no message");
         assert_eq!(fault.message, "Unsupported input item type: item_reference (parameter=input)");
     }
 
@@ -297,7 +297,7 @@ mod tests {
             ],
             output: vec![json!({"type": "message", "content": [{"text": "x"}]})],
         };
-        let out = chat_messages(&request, Some(&previous)).expect("it converts");
+        let out = responses_chat_messages(&request, Some(&previous)).expect("it converts");
         let texts: Vec<&str> = out.iter().filter_map(|m| m["content"].as_str()).collect();
         assert_eq!(texts, ["new", "a", "x", "b"]);
     }

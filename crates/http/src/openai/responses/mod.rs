@@ -18,24 +18,26 @@ use axum::http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use self::object::{DeliveryMode, ResponseObjectBuilder, reply_status};
-use self::store::{CancelOutcome, ResponseEventLog, ResponseStore, ResponseStoreSlot};
+use self::object::{ResponseDeliveryMode, ResponseObjectBuilder, reply_status};
+use self::store::{ResponseCancelOutcome, ResponseEventLog, ResponseStore, ResponseStoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
+use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
 use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
 use crate::request_head::RequestHead;
 use crate::stream::{EventStream, event_stream_response, stream_reply_without_keep_alive};
 use crate::transfer::{self, KvTransferTerms};
 use crate::{error, fault, json};
-use vllm_sim_observe::metrics::ToolMode;
+use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
-use vllm_sim_service::{GenerationRequest, KvBlockLabels, Reply, ReplyFacts, ResolvedModel};
+use vllm_sim_service::{
+    GenerationRequest, KvBlockLabels, Reply, ResolvedModel, ValidatedRequestFacts,
+};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -45,7 +47,7 @@ use vllm_sim_wire::openai::responses_rules::{
 };
 use vllm_sim_wire::openai::shared::ChatToolChoice;
 
-impl GenerationBody for ResponsesRequest {
+impl GenerationRequestBody for ResponsesRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Responses;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
@@ -62,7 +64,7 @@ pub(crate) async fn create_response(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
-    let read = ParsedBody::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
+    let read = ParsedRequestBody::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
     let (request, resolved) = read.into_body_and_model(&app, &head)?;
     answer_response(&app, &head, *request, resolved, threshold).await
 }
@@ -86,15 +88,17 @@ pub(crate) async fn retrieve_response(
         Some(Ok(after)) => after.saturating_add(1),
         None => 0,
     };
-    let Some(response) = ResponseStore::of_app(&app).stored_response(&id) else {
+    let Some(response) = ResponseStore::store_of_app(&app).stored_response(&id) else {
         return error::fault_response(&response_not_stored_fault(&id));
     };
     let stream = given("stream").unwrap_or_default().to_ascii_lowercase();
     if !matches!(stream.as_str(), "true" | "1" | "t" | "yes" | "y" | "on") {
         return object_response(&response);
     }
-    match ResponseStore::of_app(&app).event_log(&id) {
-        Some(log) => event_stream_response(log.stream_from(usize::try_from(after).unwrap_or(0))),
+    match ResponseStore::store_of_app(&app).event_log(&id) {
+        Some(log) => {
+            event_stream_response(log.stream_events_from(usize::try_from(after).unwrap_or(0)))
+        }
         // Only background streams are recorded; vLLM notices only after it has sent the headers.
         None => broken_stream(String::new()),
     }
@@ -104,21 +108,21 @@ pub(crate) async fn cancel_response(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Response<Body> {
-    match ResponseStore::of_app(&app).cancel_response(&id) {
-        CancelOutcome::Cancelled(response) => object_response(&response),
-        CancelOutcome::Ended => error::fault_response(&response_not_cancellable_fault()),
-        CancelOutcome::NotFound => error::fault_response(&response_not_stored_fault(&id)),
+    match ResponseStore::store_of_app(&app).cancel_response(&id) {
+        ResponseCancelOutcome::Cancelled(response) => object_response(&response),
+        ResponseCancelOutcome::Ended => error::fault_response(&response_not_cancellable_fault()),
+        ResponseCancelOutcome::NotFound => error::fault_response(&response_not_stored_fault(&id)),
     }
 }
 
 fn object_response(response: &Value) -> Response<Body> {
     let mut out = String::new();
-    json::write_value(&mut out, response);
+    json::write_json_value(&mut out, response);
     error::json_response(StatusCode::OK, out)
 }
 
 fn invalid_starting_after(given: Option<&str>) -> Fault {
-    let input = vllm_sim_python::repr_str(given.unwrap_or_default());
+    let input = vllm_sim_python::python_repr_of_str(given.unwrap_or_default());
     let text = format!(
         "1 validation error:\n  {{'type': 'int_parsing', 'loc': 'query.starting_after', 'msg': 'Input should be a valid integer, unable to parse string as an integer', 'input': {input}}}"
     );
@@ -140,7 +144,7 @@ async fn answer_response(
     let (generation, response) = prepare_response(app, head, request, threshold)?;
     let started = generation::start_generation(app, resolved, generation).await;
     let (reply, facts) = match started
-        .map_err(|refused| refused.into_stream_report(app.dialect.late_error_reporting()))
+        .map_err(|refused| refused.apply_error_reporting(app.dialect.late_error_reporting()))
     {
         Ok(started) => started,
         Err(RejectedGeneration::Late { facts, .. }) if stream => {
@@ -168,8 +172,8 @@ async fn answer_response(
                 keep.store_finished(&response);
             }
             let mut out = String::new();
-            json::write_value(&mut out, &response);
-            Ok(generation::json_response_with_load(app, &head.headers, out))
+            json::write_json_value(&mut out, &response);
+            Ok(generation::json_response_with_load_header(app, &head.headers, out))
         }
     }
 }
@@ -269,35 +273,39 @@ fn messages_and_slot(
     check_before_store_lookup(app, request)?;
     let previous = match &request.previous_response_id {
         Some(id) => {
-            let previous = ResponseStore::of_app(app).previous_response(id);
+            let previous = ResponseStore::store_of_app(app).previous_response(id);
             Some(previous.ok_or_else(|| response_not_stored_fault(id))?)
         }
         None => None,
     };
     let unread = app.dialect.take_hidden_instructions(&mut request.instructions);
-    let messages = convert::chat_messages(request, previous.as_ref())?;
+    let messages = convert::responses_chat_messages(request, previous.as_ref())?;
     request.instructions = request.instructions.take().or(unread);
     let stored = app.settings.answers.responses_store && request.store.unwrap_or(false);
     request.store = Some(stored);
-    let keep = stored.then(|| ResponseStore::of_app(app).reserve_slot(messages.clone()));
+    let keep = stored.then(|| ResponseStore::store_of_app(app).reserve_slot(messages.clone()));
     Ok((messages, keep))
 }
 
 impl PreparedResponse {
-    fn object_builder(&self, app: &App, facts: &ReplyFacts) -> Arc<ResponseObjectBuilder> {
+    fn object_builder(
+        &self,
+        app: &App,
+        facts: &ValidatedRequestFacts,
+    ) -> Arc<ResponseObjectBuilder> {
         let request = &self.request;
         let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
         let shows_prompt = request.enable_response_messages;
         Arc::new(ResponseObjectBuilder {
             view: ResponseShape {
-                kv_transfer_params: self.terms.response_transfer_params(app, &facts.prompts),
+                kv_transfer_params: self.terms.response_kv_transfer_params(app, &facts.prompts),
                 ..ResponseShape::new(app, facts)
             },
             temperature: facts.params.temperature,
             top_p: facts.params.top_p,
             max_tokens: facts.params.max_tokens.unwrap_or(facts.budget),
             logprobs: logprobs.map(|top| logprobs::logprob_count(app, top)),
-            ids: app.dialect.id_format().item_ids(&facts.id),
+            ids: app.dialect.id_format().output_item_ids(&facts.id),
             tool_parser: self.parses.then(|| app.metrics.clone()),
             prompt: shows_prompt.then(|| facts.prompts[0].tokens.clone()),
             request: request.clone(),
@@ -314,13 +322,13 @@ fn finds_tool_calls(chat: &ChatRequest) -> bool {
 /// Waits for the reply to end and returns the Responses API object.
 ///
 /// # Errors
-/// Same errors as [`generation::render_when_finished`].
+/// Same errors as [`generation::render_finished_reply`].
 async fn finished_object(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Result<Value, Fault> {
-    generation::render_when_finished(reply, move |reply| {
+    generation::render_finished_reply(reply, move |reply| {
         let choice = &reply.choices[0];
-        let output = frame.output_items(choice, DeliveryMode::Whole);
+        let output = frame.output_items(choice, ResponseDeliveryMode::Whole);
         let called = output.iter().any(|item| item["type"] == "function_call");
-        frame.count_parser_run(ToolMode::NonStreaming, called);
+        frame.count_tool_parser_run(ToolParserMode::NonStreaming, called);
         frame.response_object(reply_status(choice), output, Some(reply))
     })
     .await
@@ -337,7 +345,7 @@ fn respond_in_background(
 ) -> Response<Body> {
     let queued = frame.response_object("queued", Vec::new(), None);
     keep.store_finished(&queued);
-    let store = ResponseStore::of_app(app).clone();
+    let store = ResponseStore::store_of_app(app).clone();
     if !frame.request.stream.unwrap_or(false) {
         let view = frame.clone();
         let task = tokio::spawn(async move {
@@ -346,7 +354,7 @@ fn respond_in_background(
                 response.unwrap_or_else(|_| view.response_object("failed", Vec::new(), None));
             keep.store_finished(&response);
         });
-        store.attach_task(&frame.view.id, task.abort_handle(), None);
+        store.attach_background_task(&frame.view.id, task.abort_handle(), None);
         return object_response(&queued);
     }
     let log = Arc::new(ResponseEventLog::default());
@@ -363,8 +371,8 @@ fn respond_in_background(
         }
         events.end_log();
     });
-    store.attach_task(&frame.view.id, task.abort_handle(), Some(log.clone()));
-    event_stream_response(log.stream_from(0))
+    store.attach_background_task(&frame.view.id, task.abort_handle(), Some(log.clone()));
+    event_stream_response(log.stream_events_from(0))
 }
 
 /// Returns a Responses stream that breaks off after its first events, because the request failed.
@@ -372,9 +380,9 @@ fn respond_in_background(
 /// No event can report a failed response, and vLLM never decrements `/load` then (measured on
 /// 0.33).
 fn failed_response_stream(app: &App, frame: Arc<ResponseObjectBuilder>) -> Response<Body> {
-    std::mem::forget(app.count_load());
+    std::mem::forget(app.count_request_in_load());
     let mut head = String::new();
-    ResponseStream::new(frame, None).write_head_events(&mut head);
+    ResponseStream::new(frame, None).write_created_events(&mut head);
     broken_stream(head)
 }
 

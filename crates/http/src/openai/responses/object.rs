@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 use super::custom;
 use super::ids::OutputItemIds;
 use crate::openai::logprobs::TokenLogprob;
-use crate::openai::response_shape::NullMembers;
+use crate::openai::response_shape::NullMemberHandling;
 use crate::openai::response_shape::{ResponseShape, TokenCounts, end_of_choice};
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
-use vllm_sim_service::generate::{EndReason, OutputChannel};
+use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode, ToolParserOutcome};
+use vllm_sim_service::generate::{OutputChannel, OutputEndReason};
 use vllm_sim_service::{Reply, ReplyChoice};
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 
@@ -39,7 +39,7 @@ pub(super) struct ResponseObjectBuilder {
 /// Returns the status of a Responses API object by how its reply ended.
 pub(super) fn reply_status(choice: &ReplyChoice) -> &'static str {
     match (end_of_choice(choice), choice.script.finish.reason) {
-        (SequenceEndReason::Finished, EndReason::Length) => "incomplete",
+        (SequenceEndReason::Finished, OutputEndReason::Length) => "incomplete",
         (SequenceEndReason::Cancelled, _) => "cancelled",
         (SequenceEndReason::Failed, _) => "failed",
         _ => "completed",
@@ -48,7 +48,7 @@ pub(super) fn reply_status(choice: &ReplyChoice) -> &'static str {
 
 /// Delivery of a Responses API response: in one body or as a stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum DeliveryMode<'a> {
+pub(super) enum ResponseDeliveryMode<'a> {
     Whole,
     /// The response is a stream of Responses API events; the values are the log probabilities of
     /// its text, if requested.
@@ -56,7 +56,7 @@ pub(super) enum DeliveryMode<'a> {
 }
 
 /// Returns the log probabilities of a streamed text; null without any.
-pub(super) fn streamed_logprobs(logprobs: &[Value]) -> Option<Value> {
+pub(super) fn nonempty_logprobs(logprobs: &[Value]) -> Option<Value> {
     (!logprobs.is_empty()).then(|| logprobs.into())
 }
 
@@ -128,7 +128,9 @@ impl ResponseObjectBuilder {
         if let Some(reply) = reply.filter(|_| view.metrics) {
             set(
                 "metrics",
-                parse_written_json(|text| view.write_timings(text, reply, NullMembers::Shown)),
+                parse_written_json(|text| {
+                    view.write_timings(text, reply, NullMemberHandling::Shown)
+                }),
             );
         }
         set("presence_penalty", request.presence_penalty.unwrap_or(0.0).into());
@@ -147,22 +149,23 @@ impl ResponseObjectBuilder {
         let (prompt, tokenizer) = (self.prompt.as_ref()?, &self.view.tokenizer);
         let raw = |text: String, ids: &[u32]| json!([{"message": text, "tokens": ids, "type": "raw_message_tokens"}]);
         // The text of the prompt is that of the template; the tokenizer adds tokens before it.
-        let added = tokenizer.encode("", SpecialTokens::With);
+        let added = tokenizer.encode("", SpecialTokenHandling::With);
         let templated = prompt.strip_prefix(&*added).unwrap_or(prompt);
-        let input = raw(tokenizer.decode(templated, SpecialTokens::With), prompt);
+        let input = raw(tokenizer.decode(templated, SpecialTokenHandling::With), prompt);
         let choice = &reply?.choices[0];
         let tokens = choice.script.output_tokens().take(choice.released_tokens() as usize);
         let ids: Vec<u32> = tokens.map(|t| t.id).collect();
         let skips = self.request.skip_special_tokens.unwrap_or(true);
-        let output = tokenizer.decode(&ids, SpecialTokens::from_bool(!skips));
+        let output = tokenizer.decode(&ids, SpecialTokenHandling::from_bool(!skips));
         Some((input, raw(output, &ids)))
     }
 
     /// Counts one run of the tool parser in the metrics, on a reply or on a stream delta.
-    pub(super) fn count_parser_run(&self, mode: ToolMode, found: bool) {
-        let outcome = if found { ToolOutcome::ToolCall } else { ToolOutcome::NoToolCall };
+    pub(super) fn count_tool_parser_run(&self, mode: ToolParserMode, found: bool) {
+        let outcome =
+            if found { ToolParserOutcome::ToolCall } else { ToolParserOutcome::NoToolCall };
         if let Some(metrics) = &self.tool_parser {
-            metrics.on_tool_parser(mode, outcome, ToolRequest::Responses, 1);
+            metrics.on_tool_parser_invocations(mode, outcome, ToolParserApi::Responses, 1);
         }
     }
 
@@ -172,9 +175,9 @@ impl ResponseObjectBuilder {
     pub(super) fn output_items(
         &self,
         choice: &ReplyChoice,
-        delivery: DeliveryMode<'_>,
+        delivery: ResponseDeliveryMode<'_>,
     ) -> Vec<Value> {
-        let streamed = delivery != DeliveryMode::Whole;
+        let streamed = delivery != ResponseDeliveryMode::Whole;
         let released = choice.released_tokens();
         let text = |channel| choice.script.channel_text(channel, released);
         let mut items = Vec::new();
@@ -187,7 +190,7 @@ impl ResponseObjectBuilder {
             .map(|call| (call, text(OutputChannel::Call(call))))
             .filter(|(_, arguments)| !arguments.is_empty());
         let calls: Vec<Value> = calls
-            .map(|(call, arguments)| self.call_item(choice, call, &arguments, "completed"))
+            .map(|(call, arguments)| self.tool_call_item(choice, call, &arguments, "completed"))
             .collect();
         let mut content = text(OutputChannel::Content);
         let silent = items.is_empty() && calls.is_empty() && content.is_empty();
@@ -195,7 +198,7 @@ impl ResponseObjectBuilder {
             // The parser treats a call that was cut before its first argument as text.
             let tokens = choice.script.output_tokens().take(released as usize);
             let ids: Vec<u32> = tokens.map(|token| token.id).collect();
-            content = self.view.tokenizer.decode(&ids, SpecialTokens::Without);
+            content = self.view.tokenizer.decode(&ids, SpecialTokenHandling::Without);
         }
         let alone = items.is_empty() && calls.is_empty() && self.view.version >= VllmVersion::V033;
         if !content.is_empty() || (alone && !streamed) {
@@ -206,12 +209,12 @@ impl ResponseObjectBuilder {
             let state = self.message_status(ended);
             let tokens = choice.script.output_tokens().take(released as usize);
             let logprobs = match (delivery, self.logprobs) {
-                (DeliveryMode::Streamed(sent), _) => streamed_logprobs(sent),
-                (DeliveryMode::Whole, Some(top)) => {
+                (ResponseDeliveryMode::Streamed(sent), _) => nonempty_logprobs(sent),
+                (ResponseDeliveryMode::Whole, Some(top)) => {
                     let tokens = tokens.enumerate().map(|(at, token)| (at, token.id));
                     Some(self.logprobs_json(choice, tokens, top).into())
                 }
-                (DeliveryMode::Whole, None) => None,
+                (ResponseDeliveryMode::Whole, None) => None,
             };
             items.push(self.message_item(&content, logprobs, state));
         }
@@ -248,7 +251,7 @@ impl ResponseObjectBuilder {
         })
     }
 
-    pub(super) fn call_item(
+    pub(super) fn tool_call_item(
         &self,
         choice: &ReplyChoice,
         call: u16,
@@ -299,7 +302,7 @@ impl ResponseObjectBuilder {
         let entry = |e: &TokenLogprob| json!({"token": e.text, "bytes": e.text.as_bytes(), "logprob": e.logprob});
         tokens
             .map(|(at, id)| {
-                let shown = self.view.logprobs_at(choice, at, id, top);
+                let shown = self.view.token_logprobs_at(choice, at, id, top);
                 let mut token = entry(&shown[0]);
                 token["top_logprobs"] = shown.iter().take(top as usize).map(entry).collect();
                 token
@@ -313,7 +316,7 @@ pub(super) fn output_text_part(text: &str, logprobs: Option<Value>) -> Value {
 }
 
 fn usage_json(reply: &Reply) -> Value {
-    let counts = TokenCounts::of_reply(reply);
+    let counts = TokenCounts::from_reply(reply);
     json!({
         "input_tokens": counts.prompt,
         "input_tokens_details": {

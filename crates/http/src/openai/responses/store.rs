@@ -99,7 +99,7 @@ pub(crate) struct PreviousResponse {
     pub(crate) output: Vec<Value>,
 }
 
-pub(super) enum CancelOutcome {
+pub(super) enum ResponseCancelOutcome {
     Cancelled(Value),
     Ended,
     NotFound,
@@ -107,7 +107,7 @@ pub(super) enum CancelOutcome {
 
 impl ResponseStore {
     /// Returns the store of responses of `app`; empties it if the server had a simulated restart.
-    pub(super) fn of_app(app: &App) -> &Arc<Self> {
+    pub(super) fn store_of_app(app: &App) -> &Arc<Self> {
         let lives = app.availability_sender().borrow().lives;
         let mut entries = app.responses.0.lock();
         if entries.lives != lives {
@@ -173,7 +173,7 @@ impl ResponseStore {
     }
 
     /// Attaches the generating task and the event log to a stored background response.
-    pub(super) fn attach_task(
+    pub(super) fn attach_background_task(
         &self,
         id: &str,
         task: AbortHandle,
@@ -205,17 +205,17 @@ impl ResponseStore {
         })
     }
 
-    pub(super) fn cancel_response(&self, id: &str) -> CancelOutcome {
+    pub(super) fn cancel_response(&self, id: &str) -> ResponseCancelOutcome {
         let mut entries = self.0.lock();
         let Some(entry) = entries.by_id.get_mut(id) else {
-            return CancelOutcome::NotFound;
+            return ResponseCancelOutcome::NotFound;
         };
         if !matches!(entry.response["status"].as_str(), Some("queued" | "in_progress")) {
-            return CancelOutcome::Ended;
+            return ResponseCancelOutcome::Ended;
         }
         entry.response["status"] = "cancelled".into();
         entry.stop_background_task();
-        CancelOutcome::Cancelled(entry.response.clone())
+        ResponseCancelOutcome::Cancelled(entry.response.clone())
     }
 }
 
@@ -265,7 +265,7 @@ impl ResponseEventLog {
     }
 
     /// Returns a stream of the recorded response events from number `from`; it ends with the log.
-    pub(super) fn stream_from(self: Arc<Self>, from: usize) -> Body {
+    pub(super) fn stream_events_from(self: Arc<Self>, from: usize) -> Body {
         let next = |(log, at): (Arc<Self>, usize)| async move {
             loop {
                 let changed = log.changed.notified();

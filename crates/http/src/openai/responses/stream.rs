@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::custom;
 use super::object::{
-    DeliveryMode, ResponseObjectBuilder, output_text_part, reply_status, streamed_logprobs,
+    ResponseDeliveryMode, ResponseObjectBuilder, nonempty_logprobs, output_text_part, reply_status,
 };
 use super::store::ResponseStoreSlot;
 use crate::json;
 use crate::stream::{ChoiceStep, StreamRenderer};
-use vllm_sim_observe::metrics::ToolMode;
+use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
@@ -41,7 +41,7 @@ impl ResponseStream {
         Self { frame, keep, sequence: 0, output_index: 0, open: None, text_logprobs: Vec::new() }
     }
 
-    pub(super) fn write_head_events(&mut self, out: &mut String) {
+    pub(super) fn write_created_events(&mut self, out: &mut String) {
         let response = self.frame.response_object("in_progress", Vec::new(), None);
         for name in ["response.created", "response.in_progress"] {
             self.write_event(out, name, json!({"response": response}));
@@ -61,7 +61,7 @@ impl ResponseStream {
         out.push_str("event: ");
         out.push_str(name);
         out.push_str("\ndata: ");
-        json::write_value(out, &members);
+        json::write_json_value(out, &members);
         out.push_str("\n\n");
     }
 
@@ -79,7 +79,9 @@ impl ResponseStream {
                 frame.reasoning_item(None, Some("in_progress")),
                 Some(json!({"text": "", "type": "reasoning_text"})),
             ),
-            OutputChannel::Call(call) => (frame.call_item(choice, call, "", "in_progress"), None),
+            OutputChannel::Call(call) => {
+                (frame.tool_call_item(choice, call, "", "in_progress"), None)
+            }
             _ => (
                 frame.message_item("", None, "in_progress"),
                 Some(output_text_part("", Some(json!([])))),
@@ -126,7 +128,7 @@ impl ResponseStream {
                 }
                 let done = json!({"input": whole, "item_id": id, "output_index": index});
                 self.write_event(out, "response.custom_tool_call_input.done", done);
-                (frame.call_item(choice, call, &text, "completed"), None)
+                (frame.tool_call_item(choice, call, &text, "completed"), None)
             }
             OutputChannel::Call(call) => {
                 let name = choice.script.calls.get(usize::from(call));
@@ -134,7 +136,7 @@ impl ResponseStream {
                     "arguments": text, "item_id": id, "name": name, "output_index": index,
                 });
                 self.write_event(out, "response.function_call_arguments.done", done);
-                (frame.call_item(choice, call, &text, "completed"), None)
+                (frame.tool_call_item(choice, call, &text, "completed"), None)
             }
             _ => {
                 let done = json!({
@@ -142,7 +144,7 @@ impl ResponseStream {
                     "text": text,
                 });
                 self.write_event(out, "response.output_text.done", done);
-                let logprobs = streamed_logprobs(&self.text_logprobs);
+                let logprobs = nonempty_logprobs(&self.text_logprobs);
                 (
                     frame.message_item(&text, logprobs.clone(), frame.message_status(status)),
                     Some(output_text_part(&text, logprobs)),
@@ -243,7 +245,7 @@ impl StreamRenderer for ResponseStream {
     }
 
     fn write_opening(&mut self, out: &mut String) {
-        self.write_head_events(out);
+        self.write_created_events(out);
     }
 
     fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
@@ -276,14 +278,15 @@ impl StreamRenderer for ResponseStream {
         if let Some(group) = group {
             self.write_run(out, &group, choice);
         }
-        self.frame.count_parser_run(ToolMode::Streaming, called);
+        self.frame.count_tool_parser_run(ToolParserMode::Streaming, called);
     }
 
     fn write_closing(&mut self, out: &mut String, reply: &Reply) {
         let choice = &reply.choices[0];
         let status = reply_status(choice);
         self.close_item(out, choice, status);
-        let output = self.frame.output_items(choice, DeliveryMode::Streamed(&self.text_logprobs));
+        let output =
+            self.frame.output_items(choice, ResponseDeliveryMode::Streamed(&self.text_logprobs));
         let response = self.frame.response_object(status, output, Some(reply));
         if let Some(keep) = self.keep.take() {
             keep.store_finished(&response);

@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::message::RoomMessage;
+use super::message::BootstrapRoomMessage;
 use super::{DisaggregationParts, Met, RoomRequest};
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_http_client::get_on_new_connection;
@@ -27,7 +27,7 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_secs(1);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Requests of a decode server that wait for their prompts, by bootstrap room.
-pub(super) struct DecodeRooms {
+pub(super) struct DecodeBootstrapRooms {
     parts: DisaggregationParts,
     state: Mutex<DecodeState>,
 }
@@ -69,7 +69,7 @@ enum RoomFailure {
 /// Guard of an announced room: when dropped, reports to the prefill server that the request has
 /// ended, unless its prompt has arrived.
 struct AnnouncedRoom<'a> {
-    rooms: &'a DecodeRooms,
+    rooms: &'a DecodeBootstrapRooms,
     room: u64,
     endpoint: String,
     has_come: bool,
@@ -79,21 +79,21 @@ impl Drop for AnnouncedRoom<'_> {
     fn drop(&mut self) {
         self.rooms.state.lock().waiting.remove(&self.room);
         if !self.has_come {
-            let message = RoomMessage::Aborted { room: self.room };
+            let message = BootstrapRoomMessage::Aborted { room: self.room };
             (self.rooms.parts.send)(&self.endpoint, message.to_frames());
         }
     }
 }
 
-impl DecodeRooms {
+impl DecodeBootstrapRooms {
     pub(super) fn new(parts: DisaggregationParts) -> Self {
         Self { parts, state: Mutex::default() }
     }
 
-    pub(super) fn on_message(&self, message: RoomMessage) {
+    pub(super) fn on_message(&self, message: BootstrapRoomMessage) {
         let (room, result) = match message {
-            RoomMessage::Prefilled { room, request } => (room, Ok(request)),
-            RoomMessage::Failed { room, reason } => (room, Err(reason)),
+            BootstrapRoomMessage::Prefilled { room, request } => (room, Ok(request)),
+            BootstrapRoomMessage::Failed { room, reason } => (room, Err(reason)),
             _ => return,
         };
         if let Some(waiting) = self.state.lock().waiting.remove(&room) {
@@ -103,7 +103,7 @@ impl DecodeRooms {
     }
 
     /// Waits until the prefill server at `address` has computed the prompt of a room.
-    pub(super) async fn meet(
+    pub(super) async fn wait_for_prefill_server(
         self: Arc<Self>,
         request: RoomRequest,
         address: String,
@@ -143,7 +143,8 @@ impl DecodeRooms {
         let endpoint = self.rank_endpoint(&server, rank).await.map_err(RoomFailure::Handshake)?;
         let (sender, result) = oneshot::channel();
         self.state.lock().waiting.insert(room, sender);
-        let announcement = RoomMessage::Announced { room, endpoint: self.parts.endpoint.clone() };
+        let announcement =
+            BootstrapRoomMessage::Announced { room, endpoint: self.parts.endpoint.clone() };
         (self.parts.send)(&endpoint, announcement.to_frames());
         let mut announced = AnnouncedRoom { rooms: self, room, endpoint, has_come: false };
         let waiting_timeout = self.parts.config.waiting_timeout;
@@ -253,7 +254,7 @@ impl DecodeRooms {
 }
 
 /// Asks a bootstrap server for a description of its prefill server, then checks that it is alive.
-async fn follow_server(rooms: Weak<DecodeRooms>, server: Arc<PrefillServer>) {
+async fn follow_server(rooms: Weak<DecodeBootstrapRooms>, server: Arc<PrefillServer>) {
     let mut attempts = 0;
     let info = loop {
         let path = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1\

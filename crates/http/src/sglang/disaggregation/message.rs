@@ -6,7 +6,7 @@
 /// Message between a prefill and a decode server about a bootstrap room: the number of a request on
 /// both servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum RoomMessage {
+pub(super) enum BootstrapRoomMessage {
     /// Message of a decode server: it waits for the prompt of a room, with its listener at
     /// `endpoint`.
     Announced { room: u64, endpoint: String },
@@ -21,7 +21,7 @@ pub(super) enum RoomMessage {
     Read { request: String },
 }
 
-impl RoomMessage {
+impl BootstrapRoomMessage {
     pub(super) fn to_frames(&self) -> Vec<Vec<u8>> {
         let numbered = |word: &str, room: u64, text: &str| {
             vec![word.into(), room.to_string().into_bytes(), text.into()]
@@ -63,16 +63,16 @@ mod tests {
     fn messages_are_read_as_they_were_written() {
         let (room, text) = (u64::MAX, || "tcp://[::1]:9".to_owned());
         for message in [
-            RoomMessage::Announced { room, endpoint: text() },
-            RoomMessage::Aborted { room },
-            RoomMessage::Prefilled { room, request: text() },
-            RoomMessage::Failed { room, reason: text() },
-            RoomMessage::Read { request: text() },
+            BootstrapRoomMessage::Announced { room, endpoint: text() },
+            BootstrapRoomMessage::Aborted { room },
+            BootstrapRoomMessage::Prefilled { room, request: text() },
+            BootstrapRoomMessage::Failed { room, reason: text() },
+            BootstrapRoomMessage::Read { request: text() },
         ] {
-            assert_eq!(RoomMessage::from_frames(&message.to_frames()), Some(message));
+            assert_eq!(BootstrapRoomMessage::from_frames(&message.to_frames()), Some(message));
         }
         for frames in [&[][..], &[vec![1]], &[b"room".to_vec(), b"-1".to_vec(), Vec::new()]] {
-            assert_eq!(RoomMessage::from_frames(frames), None);
+            assert_eq!(BootstrapRoomMessage::from_frames(frames), None);
         }
     }
 }

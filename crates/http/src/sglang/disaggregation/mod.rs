@@ -18,9 +18,9 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 use vllm_sim_python::python_repr;
 
-use decode::DecodeRooms;
-use message::RoomMessage;
-use prefill::PrefillRooms;
+use decode::DecodeBootstrapRooms;
+use message::BootstrapRoomMessage;
+use prefill::PrefillBootstrapRooms;
 use vllm_sim_config::SglangDisaggregationConfig;
 use vllm_sim_service::{InferenceService, KvTransfer, KvTransferNegotiation, ServingRole};
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -58,8 +58,8 @@ pub struct Disaggregation {
 }
 
 enum Side {
-    Prefill(Arc<PrefillRooms>),
-    Decode(Arc<DecodeRooms>),
+    Prefill(Arc<PrefillBootstrapRooms>),
+    Decode(Arc<DecodeBootstrapRooms>),
 }
 
 impl Disaggregation {
@@ -67,9 +67,9 @@ impl Disaggregation {
     pub fn new(parts: DisaggregationParts) -> Self {
         let config = parts.config.clone();
         let side = match parts.role {
-            ServingRole::Prefill => Side::Prefill(Arc::new(PrefillRooms::new(parts))),
+            ServingRole::Prefill => Side::Prefill(Arc::new(PrefillBootstrapRooms::new(parts))),
             ServingRole::Whole | ServingRole::Decode => {
-                Side::Decode(Arc::new(DecodeRooms::new(parts)))
+                Side::Decode(Arc::new(DecodeBootstrapRooms::new(parts)))
             }
         };
         Self { config, side }
@@ -77,7 +77,7 @@ impl Disaggregation {
 
     /// Handles a message from the other server of the pair.
     pub fn on_message(&self, frames: &[Vec<u8>]) {
-        let Some(message) = RoomMessage::from_frames(frames) else {
+        let Some(message) = BootstrapRoomMessage::from_frames(frames) else {
             return;
         };
         match &self.side {
@@ -92,7 +92,7 @@ impl Disaggregation {
     }
 
     /// Returns the disaggregation mode, as information about the server shows it.
-    pub(crate) fn mode(&self) -> &'static str {
+    pub(crate) fn mode_name(&self) -> &'static str {
         if self.is_prefill() { "prefill" } else { "decode" }
     }
 
@@ -106,7 +106,11 @@ impl Disaggregation {
     ///
     /// # Errors
     /// SGLang's 400 for a request without room.
-    pub(super) fn transfer(&self, rid: &str, pair: &BootstrapTarget) -> Result<KvTransfer, Fault> {
+    pub(super) fn kv_transfer_of_request(
+        &self,
+        rid: &str,
+        pair: &PrefillBootstrapTarget,
+    ) -> Result<KvTransfer, Fault> {
         if pair.host.as_deref() == Some(FAKE_BOOTSTRAP_HOST) || self.config.is_fake {
             return Ok(KvTransfer::Local);
         }
@@ -123,7 +127,7 @@ impl Disaggregation {
             Side::Prefill(rooms) => {
                 let rooms = Arc::clone(rooms);
                 KvTransferNegotiation::new(move || {
-                    Box::pin(Arc::clone(&rooms).meet(request.clone()))
+                    Box::pin(Arc::clone(&rooms).wait_for_decode_server(request.clone()))
                 })
             }
             Side::Decode(rooms) => {
@@ -137,7 +141,7 @@ impl Disaggregation {
                 let (address, rank) = (format!("{host}:{port}"), pair.prefill_rank);
                 KvTransferNegotiation::new(move || {
                     let (request, address) = (request.clone(), address.clone());
-                    Box::pin(Arc::clone(&rooms).meet(request, address, rank))
+                    Box::pin(Arc::clone(&rooms).wait_for_prefill_server(request, address, rank))
                 })
             }
         }))
@@ -182,14 +186,14 @@ type Met = Result<KvTransfer, Fault>;
 
 /// Prefill server and bootstrap room of a request, as its body or headers name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct BootstrapTarget {
+pub(super) struct PrefillBootstrapTarget {
     host: Option<String>,
     port: Option<u16>,
     pub(super) room: Option<u64>,
     prefill_rank: Option<i64>,
 }
 
-impl BootstrapTarget {
+impl PrefillBootstrapTarget {
     /// Reads the members of a request body that name the other server; `index` is the index of the
     /// prompt.
     ///
@@ -197,7 +201,7 @@ impl BootstrapTarget {
     ///
     /// # Errors
     /// A 400 for a number out of range, and for a header that is none.
-    pub(super) fn read(
+    pub(super) fn from_request_body(
         [host, port, room]: [Option<&Value>; 3],
         prefill_rank: Option<i64>,
         headers: &HeaderMap,
@@ -268,9 +272,10 @@ mod tests {
 
     use super::*;
 
-    fn read(body: &Value, index: usize) -> Result<BootstrapTarget, String> {
+    fn read(body: &Value, index: usize) -> Result<PrefillBootstrapTarget, String> {
         let members = ["host", "port", "room"].map(|name| body.get(name));
-        let read = BootstrapTarget::read(members, None, &HeaderMap::new(), index);
+        let read =
+            PrefillBootstrapTarget::from_request_body(members, None, &HeaderMap::new(), index);
         read.map_err(|fault| fault.message.to_string())
     }
 
@@ -278,7 +283,7 @@ mod tests {
     fn each_prompt_of_a_batch_has_a_room() {
         let one = json!({"host": "h", "port": 9, "room": 5});
         let list = json!({"host": ["g", "h"], "port": [null, 9], "room": [7, 5]});
-        let target = |host: &str, port, room| BootstrapTarget {
+        let target = |host: &str, port, room| PrefillBootstrapTarget {
             host: Some(host.to_owned()),
             port,
             room: Some(room),
@@ -288,7 +293,7 @@ mod tests {
         assert_eq!(read(&one, 2), Ok(target("h", Some(9), 7)));
         assert_eq!(read(&list, 0), Ok(target("g", None, 7)));
         assert_eq!(read(&list, 1), Ok(target("h", Some(9), 5)));
-        assert_eq!(read(&json!({"host": null}), 0), Ok(BootstrapTarget::default()));
+        assert_eq!(read(&json!({"host": null}), 0), Ok(PrefillBootstrapTarget::default()));
     }
 
     #[test]
@@ -305,7 +310,7 @@ mod tests {
         headers.insert("x-override-bootstrap-host", "h".parse().unwrap());
         let room = json!(9);
         let read = |headers: &HeaderMap| {
-            BootstrapTarget::read([None, None, Some(&room)], None, headers, 0)
+            PrefillBootstrapTarget::from_request_body([None, None, Some(&room)], None, headers, 0)
         };
         let target = read(&headers).unwrap();
         assert_eq!((target.host.as_deref(), target.room), (Some("h"), Some(3)));

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::message::RoomMessage;
+use super::message::BootstrapRoomMessage;
 use super::{DisaggregationParts, Met, RoomRequest, SendToPeer};
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::{InferenceService, KvTransfer, PrefillHandoff};
@@ -17,7 +17,7 @@ use vllm_sim_service::{InferenceService, KvTransfer, PrefillHandoff};
 const MAX_UNMATCHED_ROOMS: usize = 65_536;
 
 /// Requests of a prefill server that wait for their decode servers, by bootstrap room.
-pub(super) struct PrefillRooms {
+pub(super) struct PrefillBootstrapRooms {
     state: Mutex<RoomTable>,
     send: SendToPeer,
     service: Weak<InferenceService>,
@@ -38,7 +38,7 @@ struct RoomTable {
     kept: HashMap<String, (u64, SimTime)>,
 }
 
-impl PrefillRooms {
+impl PrefillBootstrapRooms {
     pub(super) fn new(parts: DisaggregationParts) -> Self {
         Self {
             state: Mutex::default(),
@@ -49,9 +49,9 @@ impl PrefillRooms {
         }
     }
 
-    pub(super) fn on_message(&self, message: RoomMessage) {
+    pub(super) fn on_message(&self, message: BootstrapRoomMessage) {
         match message {
-            RoomMessage::Announced { room, endpoint } => {
+            BootstrapRoomMessage::Announced { room, endpoint } => {
                 self.release_unread_prompts();
                 let mut state = self.state.lock();
                 if let Some(waiting) = state.waiting.remove(&room) {
@@ -64,12 +64,12 @@ impl PrefillRooms {
                 }
                 state.announced.insert(room, endpoint);
             }
-            RoomMessage::Aborted { room } => self.abort_room(room),
-            RoomMessage::Read { request } => {
+            BootstrapRoomMessage::Aborted { room } => self.abort_room(room),
+            BootstrapRoomMessage::Read { request } => {
                 self.state.lock().kept.remove(&request);
                 self.release_pages(&request);
             }
-            RoomMessage::Prefilled { .. } | RoomMessage::Failed { .. } => {}
+            BootstrapRoomMessage::Prefilled { .. } | BootstrapRoomMessage::Failed { .. } => {}
         }
     }
 
@@ -112,7 +112,7 @@ impl PrefillRooms {
     }
 
     /// Waits until the decode server of a room has announced itself.
-    pub(super) async fn meet(self: Arc<Self>, request: RoomRequest) -> Met {
+    pub(super) async fn wait_for_decode_server(self: Arc<Self>, request: RoomRequest) -> Met {
         self.release_unread_prompts();
         let room = request.room;
         let failed = |reason: &str| request.fault("Prefill bootstrap", "req", reason);
@@ -150,7 +150,9 @@ impl PrefillRooms {
         let report = move |is_prefilled| {
             let message = match is_prefilled {
                 true => rooms.keep_pages(room, &kept),
-                false => RoomMessage::Failed { room, reason: "Aborted by AbortReq.".to_owned() },
+                false => {
+                    BootstrapRoomMessage::Failed { room, reason: "Aborted by AbortReq.".to_owned() }
+                }
             };
             (rooms.send)(&endpoint, message.to_frames());
         };
@@ -159,11 +161,11 @@ impl PrefillRooms {
     }
 
     /// Keeps the pages of a finished prefill, and returns the message to the decode server.
-    fn keep_pages(&self, room: u64, request: &str) -> RoomMessage {
+    fn keep_pages(&self, room: u64, request: &str) -> BootstrapRoomMessage {
         if let Some(service) = self.service.upgrade() {
             let now = service.now();
             self.state.lock().kept.insert(request.to_owned(), (room, now));
         }
-        RoomMessage::Prefilled { room, request: request.to_owned() }
+        BootstrapRoomMessage::Prefilled { room, request: request.to_owned() }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::json_list::iter_list_member;
+use super::json_list::iter_array_field;
 use crate::app::App;
 use vllm_sim_wire::fault::Fault;
 
@@ -23,14 +23,14 @@ pub(super) fn check_generate_responses(app: &App, replies: &[Value]) -> Result<(
         )));
     }
     for reply in replies {
-        let choices = iter_list_member(reply, "choices").count();
+        let choices = iter_array_field(reply, "choices").count();
         if choices > most {
             let id = reply["request_id"].as_str().unwrap_or_default();
             return Err(Fault::bad_request(format!(
                 "choices count ({choices}) in response '{id}' exceeds server maximum ({most})."
             )));
         }
-        for (at, choice) in iter_list_member(reply, "choices").enumerate() {
+        for (at, choice) in iter_array_field(reply, "choices").enumerate() {
             let index = choice.get("index").and_then(Value::as_u64);
             let index = index.unwrap_or(at as u64);
             let long = |what: &str, length: usize| {
@@ -39,15 +39,15 @@ pub(super) fn check_generate_responses(app: &App, replies: &[Value]) -> Result<(
                 );
                 (length > longest).then(|| Fault::bad_request(text))
             };
-            let ids = iter_list_member(choice, "token_ids").count();
-            let entries = choice.get("logprobs").map(|l| iter_list_member(l, "content"));
+            let ids = iter_array_field(choice, "token_ids").count();
+            let entries = choice.get("logprobs").map(|l| iter_array_field(l, "content"));
             let entries: Vec<&Value> = entries.into_iter().flatten().collect();
             let too_long =
                 long("token_ids", ids).or_else(|| long("logprobs.content", entries.len()));
             if let Some(fault) = too_long {
                 return Err(fault);
             }
-            let tops = entries.iter().map(|entry| iter_list_member(entry, "top_logprobs").count());
+            let tops = entries.iter().map(|entry| iter_array_field(entry, "top_logprobs").count());
             if let (Some(widest), Some(wide)) = (widest, tops.max())
                 && wide > widest
             {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// Iterates over the items of the list `key` in a JSON object; empty if the member is not a list.
-pub(super) fn iter_list_member<'v>(
+pub(super) fn iter_array_field<'v>(
     value: &'v Value,
     key: &str,
 ) -> impl Iterator<Item = &'v Value> + use<'v> {

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::json_list::iter_list_member;
+use super::json_list::iter_array_field;
 use super::options::DerenderOptions;
-use super::token_choice::TokenChoice;
+use super::token_choice::TokenResponseChoice;
 use crate::app::App;
 use crate::openai::logprobs;
 
@@ -20,7 +20,7 @@ struct TextLogprob {
 /// Returns the log probabilities of a token response in the form of a chat choice.
 pub(super) fn chat_logprobs(
     app: &App,
-    choice: &TokenChoice<'_>,
+    choice: &TokenResponseChoice<'_>,
     options: &DerenderOptions,
     before: &[u32],
 ) -> Option<Value> {
@@ -42,7 +42,7 @@ pub(super) fn chat_logprobs(
 /// `offset` is the text offset of the first token, in characters.
 pub(super) fn completion_logprobs(
     app: &App,
-    choice: &TokenChoice<'_>,
+    choice: &TokenResponseChoice<'_>,
     options: &DerenderOptions,
     before: &[u32],
     offset: usize,
@@ -72,7 +72,7 @@ pub(super) fn completion_logprobs(
 
 fn text_logprobs(
     app: &App,
-    choice: &TokenChoice<'_>,
+    choice: &TokenResponseChoice<'_>,
     options: &DerenderOptions,
     before: &[u32],
 ) -> Option<Vec<TextLogprob>> {
@@ -83,8 +83,8 @@ fn text_logprobs(
         logprobs::logprob_token_text(tokenizer, id, &|| context.to_vec())
     };
     let logprob = |entry: &Value| entry.get("logprob").and_then(Value::as_f64).unwrap_or(-9999.0);
-    let entries = iter_list_member(logprobs, "content").map(|entry| {
-        let all: Vec<&Value> = iter_list_member(entry, "top_logprobs").collect();
+    let entries = iter_array_field(logprobs, "content").map(|entry| {
+        let all: Vec<&Value> = iter_array_field(entry, "top_logprobs").collect();
         let kept = options.top.unwrap_or(all.len()).min(all.len());
         let top = all[..kept].iter();
         let top = top.map(|other| (text(token_id_of(other), &context), logprob(other)));

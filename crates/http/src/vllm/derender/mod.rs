@@ -19,21 +19,21 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::ok_json;
+use super::ok_json_response;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
 use crate::request_head::ToolCallIds;
-use json_list::iter_list_member;
+use json_list::iter_array_field;
 use options::DerenderOptions;
-use parsed_text::{OutputParsers, ParsedText, TextExtent};
+use parsed_text::{OutputParsers, ParsedText, ReplyTextExtent};
 use reply::{
     add_weight_versions, chat_finish_reason, clamped_token_count, count_output_tokens,
-    response_model, usage_json,
+    response_model_name, usage_json,
 };
-use token_choice::{TokenChoice, text_and_stop};
+use token_choice::{TokenResponseChoice, text_and_stop_reason};
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
@@ -49,20 +49,20 @@ pub(crate) async fn derender_chat(
     }
     let request = DerenderChatRequest::parse(&value)?;
     let reply = &request.generate_response;
-    let model = response_model(&app, request.model.as_deref(), reply)?;
+    let model = response_model_name(&app, request.model.as_deref(), reply)?;
     bounds::check_generate_responses(&app, std::slice::from_ref(reply))?;
     let prompt = request.prompt_token_ids.as_deref();
     bounds::check_prompt_length(&app, prompt)?;
     let options = DerenderOptions::from_request(request.chat_request.as_ref());
-    let parsers = OutputParsers::of_server(&app, &options);
+    let parsers = OutputParsers::parsers_of_server(&app, &options);
     if parsers.is_some() && request.chat_request.is_none() {
         return Err(Fault::bad_request(parsed_text::CHAT_REQUEST_REQUIRED_MESSAGE));
     }
-    let prompt_ids = token_choice::prompt_ids(prompt, reply)?;
+    let prompt_ids = token_choice::given_prompt_token_ids(prompt, reply)?;
     let ids = ToolCallIds::with_random_hex_ids();
     let mut choices = Vec::new();
-    for (at, choice) in iter_list_member(reply, "choices").enumerate() {
-        let choice = TokenChoice::parse_choice(choice)?;
+    for (at, choice) in iter_array_field(reply, "choices").enumerate() {
+        let choice = TokenResponseChoice::parse_choice(choice)?;
         if choice.ids.is_empty() {
             return Err(Fault::bad_request(format!(
                 "choice {} has empty or null token_ids",
@@ -70,16 +70,17 @@ pub(crate) async fn derender_chat(
             )));
         }
         let special = match &parsers {
-            Some(_) => SpecialTokens::With,
+            Some(_) => SpecialTokenHandling::With,
             None => options.special,
         };
-        let (text, stop_reason) = text_and_stop(&app, &choice, &options, &prompt_ids, special);
+        let (text, stop_reason) =
+            text_and_stop_reason(&app, &choice, &options, &prompt_ids, special);
         let parsed = match &parsers {
-            Some(parsers) => parsers.parse_text(&text, TextExtent::Whole),
+            Some(parsers) => parsers.parse_text(&text, ReplyTextExtent::Whole),
             None => ParsedText::from_plain_text(text),
         };
         let finish_reason = chat_finish_reason(choice.finish_reason().unwrap_or("stop"), &parsed);
-        let logprobs = (!options.hides_tokens(parsers.as_ref()))
+        let logprobs = (!options.hides_output_tokens(parsers.as_ref()))
             .then(|| logprobs::chat_logprobs(&app, &choice, &options, &[]))
             .flatten();
         let mut shown = json!({
@@ -88,14 +89,14 @@ pub(crate) async fn derender_chat(
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
-            "token_ids": choice.shown_ids(&options, parsers.as_ref()),
+            "token_ids": choice.shown_token_ids(&options, parsers.as_ref()),
             "routed_experts": null,
         });
         add_weight_versions(&app, &mut shown, choice.json.get("weight_versions"));
         choices.push(shown);
     }
     let prompt_tokens = clamped_token_count(request.prompt_tokens);
-    Ok(ok_json(&json!({
+    Ok(ok_json_response(&json!({
         "id": reply.get("request_id"),
         "object": "chat.completion",
         "created": unix_now_secs() as u64,
@@ -126,7 +127,7 @@ pub(crate) async fn derender_completion(
     let Some(first) = replies.first() else {
         return Err(Fault::bad_request("generate_responses must not be empty"));
     };
-    let model = response_model(&app, request.model.as_deref(), first)?;
+    let model = response_model_name(&app, request.model.as_deref(), first)?;
     bounds::check_generate_responses(&app, replies)?;
     let options = DerenderOptions::from_request(request.completion_request.as_ref());
     let seeds = request.prompt_token_ids.as_deref().unwrap_or_default();
@@ -138,9 +139,9 @@ pub(crate) async fn derender_completion(
         completion += count_output_tokens(reply);
         let given = seeds.get(at).and_then(Option::as_deref);
         bounds::check_prompt_length(&app, given)?;
-        let prompt_ids = token_choice::prompt_ids(given, reply)?;
-        for (place, choice) in iter_list_member(reply, "choices").enumerate() {
-            let choice = TokenChoice::parse_choice(choice)?;
+        let prompt_ids = token_choice::given_prompt_token_ids(given, reply)?;
+        for (place, choice) in iter_array_field(reply, "choices").enumerate() {
+            let choice = TokenResponseChoice::parse_choice(choice)?;
             if choice.ids.is_empty() {
                 return Err(Fault::bad_request(format!(
                     "choice {} in response {} has empty or null token_ids",
@@ -149,7 +150,7 @@ pub(crate) async fn derender_completion(
                 )));
             }
             let (text, stop_reason) =
-                text_and_stop(&app, &choice, &options, &prompt_ids, options.special);
+                text_and_stop_reason(&app, &choice, &options, &prompt_ids, options.special);
             let (logprobs, _) = logprobs::completion_logprobs(&app, &choice, &options, &[], 0);
             let shown = reply.get("prompt_token_ids");
             let mut whole = json!({
@@ -158,7 +159,7 @@ pub(crate) async fn derender_completion(
                 "logprobs": logprobs,
                 "finish_reason": choice.finish_reason(),
                 "stop_reason": stop_reason,
-                "token_ids": choice.shown_ids(&options, None),
+                "token_ids": choice.shown_token_ids(&options, None),
                 "prompt_logprobs": reply.get("prompt_logprobs"),
                 "prompt_token_ids": shown.filter(|_| options.return_token_ids),
                 "routed_experts": null,
@@ -172,7 +173,7 @@ pub(crate) async fn derender_completion(
         let value = first.get(key);
         value.filter(|_| replies.iter().all(|reply| reply.get(key) == value))
     };
-    Ok(ok_json(&json!({
+    Ok(ok_json_response(&json!({
         "id": first.get("request_id"),
         "object": "text_completion",
         "created": unix_now_secs() as u64,

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::json_list::iter_list_member;
+use super::json_list::iter_array_field;
 use super::parsed_text::OutputParsers;
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 
 #[derive(Debug, Clone)]
 pub(super) struct DerenderOptions {
     /// Treatment of special tokens in the text of the derendered response.
-    pub(super) special: SpecialTokens,
+    pub(super) special: SpecialTokenHandling,
     pub(super) include_reasoning: bool,
     pub(super) return_token_ids: bool,
     /// Stop strings of the original request; `include_stop` keeps a matched one in the output.
@@ -30,11 +30,11 @@ impl DerenderOptions {
         let flag = |key: &str| request.get(key).and_then(Value::as_bool);
         let stops = match request.get("stop") {
             Some(Value::String(stop)) => vec![stop.clone()],
-            _ => iter_list_member(request, "stop")
+            _ => iter_array_field(request, "stop")
                 .filter_map(|stop| stop.as_str().map(str::to_owned))
                 .collect(),
         };
-        let offered = iter_list_member(request, "tools").next().is_some();
+        let offered = iter_array_field(request, "tools").next().is_some();
         let chosen = request.get("tool_choice").and_then(Value::as_str);
         // `logprobs` is a boolean in chat requests and a number in completion requests.
         let top = match request.get("logprobs") {
@@ -43,12 +43,12 @@ impl DerenderOptions {
             _ => None,
         };
         Self {
-            special: SpecialTokens::from_bool(flag("skip_special_tokens") == Some(false)),
+            special: SpecialTokenHandling::from_bool(flag("skip_special_tokens") == Some(false)),
             include_reasoning: flag("include_reasoning") != Some(false),
             return_token_ids: flag("return_token_ids") == Some(true),
             stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(),
             include_stop: flag("include_stop_str_in_output") == Some(true),
-            stop_ids: iter_list_member(request, "stop_token_ids")
+            stop_ids: iter_array_field(request, "stop_token_ids")
                 .filter_map(|id| u32::try_from(id.as_u64()?).ok())
                 .collect(),
             ignore_eos: flag("ignore_eos") == Some(true),
@@ -59,7 +59,7 @@ impl DerenderOptions {
 
     /// Returns whether token ids and log probabilities must be left out, because they would reveal
     /// hidden reasoning.
-    pub(super) fn hides_tokens(&self, parsers: Option<&OutputParsers>) -> bool {
+    pub(super) fn hides_output_tokens(&self, parsers: Option<&OutputParsers>) -> bool {
         parsers.is_some() && !self.include_reasoning
     }
 }

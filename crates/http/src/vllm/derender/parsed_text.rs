@@ -32,7 +32,7 @@ pub(super) struct OutputParsers {
 
 /// Selects whether a reply text is complete or a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TextExtent {
+pub(super) enum ReplyTextExtent {
     Whole,
     /// The text is a prefix of the reply; more text follows.
     Beginning,
@@ -40,7 +40,7 @@ pub(super) enum TextExtent {
 
 impl OutputParsers {
     /// Returns the tool and reasoning parsers of the server; `None` if it has none.
-    pub(super) fn of_server(app: &App, options: &DerenderOptions) -> Option<Self> {
+    pub(super) fn parsers_of_server(app: &App, options: &DerenderOptions) -> Option<Self> {
         let parsers = &app.settings.parsers;
         let configured = parsers.reasoning.is_some() || parsers.tools.is_some();
         configured.then(|| Self {
@@ -51,8 +51,8 @@ impl OutputParsers {
 
     /// Splits a reply text into reasoning, content and tool calls; the end of a prefix is held back
     /// while it may be part of a tag such as `</think>`.
-    pub(super) fn parse_text(&self, text: &str, portion: TextExtent) -> ParsedText {
-        let ended = portion == TextExtent::Whole;
+    pub(super) fn parse_text(&self, text: &str, portion: ReplyTextExtent) -> ParsedText {
+        let ended = portion == ReplyTextExtent::Whole;
         let mut parsed = ParsedText::default();
         let mut rest = text;
         if self.reasoning {
@@ -99,8 +99,8 @@ fn nonempty_text(text: &str) -> Option<String> {
 
 /// Returns a complete text unchanged, or a prefix without a possible start of the tag `marker` at
 /// its end.
-fn without_partial_tag<'t>(text: &'t str, marker: &str, portion: TextExtent) -> &'t str {
-    if portion == TextExtent::Whole {
+fn without_partial_tag<'t>(text: &'t str, marker: &str, portion: ReplyTextExtent) -> &'t str {
+    if portion == ReplyTextExtent::Whole {
         return text;
     }
     let held = (1..marker.len()).rev();
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn text_splits_into_reasoning_content_and_calls() {
-        let parsed = BOTH.parse_text(TEXT, TextExtent::Whole);
+        let parsed = BOTH.parse_text(TEXT, ReplyTextExtent::Whole);
         assert_eq!(parsed.reasoning.as_deref(), Some("Well."));
         assert_eq!(parsed.content.as_deref(), Some("Let me see. "));
         assert_eq!(parsed.calls, [("f".to_owned(), "{\"x\": 1}".to_owned())]);
@@ -130,7 +130,7 @@ mod tests {
             b.clone().unwrap_or_default().starts_with(a.as_deref().unwrap_or_default())
         };
         for end in 0..=TEXT.len() {
-            let parsed = BOTH.parse_text(&TEXT[..end], TextExtent::Beginning);
+            let parsed = BOTH.parse_text(&TEXT[..end], ReplyTextExtent::Beginning);
             // Text that resembles an opening marker is content once the text is complete.
             if end >= THINK_TAGS.0.len() {
                 assert!(grows(&before.reasoning, &parsed.reasoning), "{end}");
@@ -139,6 +139,6 @@ mod tests {
                 before = parsed;
             }
         }
-        assert_eq!(before, BOTH.parse_text(TEXT, TextExtent::Whole));
+        assert_eq!(before, BOTH.parse_text(TEXT, ReplyTextExtent::Whole));
     }
 }

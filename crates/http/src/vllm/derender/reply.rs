@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::json_list::iter_list_member;
+use super::json_list::iter_array_field;
 use super::parsed_text::ParsedText;
 use crate::app::App;
 use crate::generation;
@@ -20,7 +20,7 @@ pub(super) fn chat_finish_reason<'r>(reason: &'r str, parsed: &ParsedText) -> &'
 ///
 /// # Errors
 /// vLLM's 404 for a model that is not served.
-pub(super) fn response_model(
+pub(super) fn response_model_name(
     app: &App,
     named: Option<&str>,
     reply: &Value,
@@ -41,8 +41,8 @@ pub(super) fn add_weight_versions(app: &App, choice: &mut Value, versions: Optio
 }
 
 pub(super) fn count_output_tokens(reply: &Value) -> u64 {
-    let each = iter_list_member(reply, "choices")
-        .map(|choice| iter_list_member(choice, "token_ids").count() as u64);
+    let each = iter_array_field(reply, "choices")
+        .map(|choice| iter_array_field(choice, "token_ids").count() as u64);
     each.sum()
 }
 

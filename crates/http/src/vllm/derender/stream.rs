@@ -2,21 +2,23 @@
 
 use serde_json::{Value, json};
 
-use super::json_list::iter_list_member;
+use super::json_list::iter_array_field;
 use super::options::DerenderOptions;
-use super::parsed_text::{CHAT_REQUEST_REQUIRED_MESSAGE, OutputParsers, ParsedText, TextExtent};
-use super::reply::{
-    add_weight_versions, chat_finish_reason, clamped_token_count, response_model, usage_json,
+use super::parsed_text::{
+    CHAT_REQUEST_REQUIRED_MESSAGE, OutputParsers, ParsedText, ReplyTextExtent,
 };
-use super::token_choice::{TokenChoice, detokenize_output, prompt_ids};
+use super::reply::{
+    add_weight_versions, chat_finish_reason, clamped_token_count, response_model_name, usage_json,
+};
+use super::token_choice::{TokenResponseChoice, detokenize_output, given_prompt_token_ids};
 use super::{bounds, logprobs};
 use crate::app::App;
 use crate::error::HandlerResult;
 use crate::request_head::ToolCallIds;
-use crate::token_ids::to_decodable_id;
-use crate::vllm::ok_json;
+use crate::token_ids::to_decodable_token_id;
+use crate::vllm::ok_json_response;
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, DerenderStreamState};
 
@@ -47,7 +49,8 @@ impl DerenderState {
         let Some(wire) = wire else {
             return Ok(Self::default());
         };
-        let ids = |ids: &[u64]| ids.iter().copied().map(to_decodable_id).collect::<Result<_, _>>();
+        let ids =
+            |ids: &[u64]| ids.iter().copied().map(to_decodable_token_id).collect::<Result<_, _>>();
         let small = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         Ok(Self {
             prev_tokens: wire.prev_tokens.clone(),
@@ -81,9 +84,9 @@ impl DerenderState {
 
 pub(super) fn derender_chat_chunk(app: &App, request: &DerenderStreamRequest) -> HandlerResult {
     let chunk = &request.generate_chunk;
-    let model = response_model(app, request.model.as_deref(), &Value::Null)?;
+    let model = response_model_name(app, request.model.as_deref(), &Value::Null)?;
     let options = DerenderOptions::from_request(request.chat_request.as_ref());
-    let parsers = OutputParsers::of_server(app, &options);
+    let parsers = OutputParsers::parsers_of_server(app, &options);
     if !options.stops.is_empty() {
         return Err(Fault::bad_request(STOPS_UNSUPPORTED));
     }
@@ -97,13 +100,13 @@ pub(super) fn derender_chat_chunk(app: &App, request: &DerenderStreamRequest) ->
     let mut state = DerenderState::from_wire(request.stream_state.as_ref())?;
     check_context_length(app, request, &state)?;
     let mut choices = Vec::new();
-    for choice in iter_list_member(chunk, "choices") {
-        let choice = TokenChoice::parse_choice(choice)?;
+    for choice in iter_array_field(chunk, "choices") {
+        let choice = TokenResponseChoice::parse_choice(choice)?;
         let (delta, finish_reason, stop_reason) = match &parsers {
             Some(parsers) => parsed_delta(app, request, &mut state, &choice, (&options, parsers)),
             None => plain_delta(app, request, &mut state, &choice, &options),
         }?;
-        let hidden = options.hides_tokens(parsers.as_ref());
+        let hidden = options.hides_output_tokens(parsers.as_ref());
         let before = state.logprob_context_token_ids.clone();
         let logprobs = logprobs::chat_logprobs(app, &choice, &options, &before).filter(|_| !hidden);
         remember_context(&mut state, &choice);
@@ -113,13 +116,13 @@ pub(super) fn derender_chat_chunk(app: &App, request: &DerenderStreamRequest) ->
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
-            "token_ids": choice.shown_ids(&options, parsers.as_ref()),
+            "token_ids": choice.shown_token_ids(&options, parsers.as_ref()),
         });
         add_weight_versions(app, &mut shown_choice, None);
         choices.push(shown_choice);
     }
     let shown = chunk.get("prompt_token_ids");
-    Ok(ok_json(&json!({
+    Ok(ok_json_response(&json!({
         "chunk": {
             "id": chunk.get("request_id"),
             "object": "chat.completion.chunk",
@@ -142,7 +145,7 @@ pub(super) fn derender_completion_chunk(
     request: &DerenderStreamRequest,
 ) -> HandlerResult {
     let chunk = &request.generate_chunk;
-    let model = response_model(app, request.model.as_deref(), &Value::Null)?;
+    let model = response_model_name(app, request.model.as_deref(), &Value::Null)?;
     let options = DerenderOptions::from_request(request.completion_request.as_ref());
     if !options.stops.is_empty() {
         return Err(Fault::bad_request(STOPS_UNSUPPORTED));
@@ -152,9 +155,9 @@ pub(super) fn derender_completion_chunk(
     bounds::check_generate_responses(app, std::slice::from_ref(chunk))?;
     let mut state = DerenderState::from_wire(request.stream_state.as_ref())?;
     let mut choices = Vec::new();
-    for choice in iter_list_member(chunk, "choices") {
-        let choice = TokenChoice::parse_choice(choice)?;
-        let (ids, stop_reason) = choice.output_ids(app, &options);
+    for choice in iter_array_field(chunk, "choices") {
+        let choice = TokenResponseChoice::parse_choice(choice)?;
+        let (ids, stop_reason) = choice.output_token_ids(app, &options);
         let text = detokenize_chunk(app, request, &mut state, ids, options.special)?;
         let before = state.logprob_context_token_ids.clone();
         let offset = state.logprob_text_offset;
@@ -170,12 +173,12 @@ pub(super) fn derender_completion_chunk(
             "finish_reason": choice.finish_reason(),
             "stop_reason": stop_reason,
             "prompt_token_ids": shown.filter(|_| options.return_token_ids),
-            "token_ids": choice.shown_ids(&options, None),
+            "token_ids": choice.shown_token_ids(&options, None),
         });
         add_weight_versions(app, &mut shown_choice, None);
         choices.push(shown_choice);
     }
-    Ok(ok_json(&json!({
+    Ok(ok_json_response(&json!({
         "chunk": {
             "id": chunk.get("request_id"),
             "object": "text_completion",
@@ -195,10 +198,10 @@ fn plain_delta(
     app: &App,
     request: &DerenderStreamRequest,
     state: &mut DerenderState,
-    choice: &TokenChoice<'_>,
+    choice: &TokenResponseChoice<'_>,
     options: &DerenderOptions,
 ) -> Result<(Value, Option<String>, Value), Fault> {
-    let (ids, stop_reason) = choice.output_ids(app, options);
+    let (ids, stop_reason) = choice.output_token_ids(app, options);
     let text = detokenize_chunk(app, request, state, ids, options.special)?;
     let content = (!text.is_empty()).then_some(text);
     let delta = json!({"role": first_delta_role(state), "content": content, "reasoning": null});
@@ -211,20 +214,22 @@ fn parsed_delta(
     app: &App,
     request: &DerenderStreamRequest,
     state: &mut DerenderState,
-    choice: &TokenChoice<'_>,
+    choice: &TokenResponseChoice<'_>,
     (options, parsers): (&DerenderOptions, &OutputParsers),
 ) -> Result<(Value, Option<String>, Value), Fault> {
-    let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk)?;
-    let (ids, stop_reason) = choice.output_ids(app, options);
-    let before = detokenize_output(app, &state.output_token_ids, &prompt, SpecialTokens::With);
+    let prompt =
+        given_prompt_token_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk)?;
+    let (ids, stop_reason) = choice.output_token_ids(app, options);
+    let before =
+        detokenize_output(app, &state.output_token_ids, &prompt, SpecialTokenHandling::With);
     let whole = [&state.output_token_ids[..], ids].concat();
-    let before = parsers.parse_text(&before, TextExtent::Beginning);
+    let before = parsers.parse_text(&before, ReplyTextExtent::Beginning);
     let portion = match choice.finish_reason() {
-        Some(_) => TextExtent::Whole,
-        None => TextExtent::Beginning,
+        Some(_) => ReplyTextExtent::Whole,
+        None => ReplyTextExtent::Beginning,
     };
-    let now =
-        parsers.parse_text(&detokenize_output(app, &whole, &prompt, SpecialTokens::With), portion);
+    let now = parsers
+        .parse_text(&detokenize_output(app, &whole, &prompt, SpecialTokenHandling::With), portion);
     let reasoning = text_after(&before.reasoning, &now.reasoning);
     let mut delta = json!({
         "role": first_delta_role(state),
@@ -280,7 +285,7 @@ fn detokenize_chunk(
     request: &DerenderStreamRequest,
     state: &mut DerenderState,
     ids: &[u32],
-    special: SpecialTokens,
+    special: SpecialTokenHandling,
 ) -> Result<String, Fault> {
     let tokenizer = app.service.generator.tokenizer();
     let mut window: Vec<u32> = match &request.stream_state {
@@ -289,7 +294,10 @@ fn detokenize_chunk(
             pieces.map(|piece| id_of_piece(app, piece)).collect()
         }
         None => {
-            let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk)?;
+            let prompt = given_prompt_token_ids(
+                request.prompt_token_ids.as_deref(),
+                &request.generate_chunk,
+            )?;
             let tail = prompt.len().saturating_sub(DETOKENIZE_WINDOW_TOKENS);
             state.read_offset = prompt.len() - tail;
             prompt[tail..].to_vec()
@@ -333,7 +341,7 @@ fn id_of_piece(app: &App, piece: &str) -> u32 {
 }
 
 /// Stores the last tokens of a chunk in the state, as context for the next log probabilities.
-fn remember_context(state: &mut DerenderState, choice: &TokenChoice<'_>) {
+fn remember_context(state: &mut DerenderState, choice: &TokenResponseChoice<'_>) {
     let all = [&state.logprob_context_token_ids[..], &choice.ids].concat();
     let from = all.len().saturating_sub(LOGPROB_CONTEXT_TOKENS);
     state.logprob_context_token_ids = all[from..].to_vec();
@@ -351,7 +359,7 @@ fn chunk_usage(request: &DerenderStreamRequest) -> Option<Value> {
 }
 
 fn check_single_choice(chunk: &Value, what: &str) -> Result<(), Fault> {
-    match iter_list_member(chunk, "choices").count() {
+    match iter_array_field(chunk, "choices").count() {
         0 | 1 => Ok(()),
         many => Err(Fault::bad_request(format!(
             "{what} expects at most one choice per chunk (got {many})."
@@ -367,8 +375,8 @@ fn check_context_length(
 ) -> Result<(), Fault> {
     let prompt = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
     let before = state.output_token_ids.len();
-    let choices = iter_list_member(&request.generate_chunk, "choices");
-    let delta: usize = choices.map(|c| iter_list_member(c, "token_ids").count()).sum();
+    let choices = iter_array_field(&request.generate_chunk, "choices");
+    let delta: usize = choices.map(|c| iter_array_field(c, "token_ids").count()).sum();
     let longest = app.settings.model.max_model_len as usize;
     if prompt + before + delta <= longest {
         return Ok(());

@@ -2,28 +2,28 @@
 
 use serde_json::Value;
 
-use super::json_list::iter_list_member;
+use super::json_list::iter_array_field;
 use super::options::DerenderOptions;
 use super::parsed_text::OutputParsers;
 use crate::app::App;
-use crate::token_ids::to_decodable_id;
-use vllm_sim_tokenizer::SpecialTokens;
+use crate::token_ids::to_decodable_token_id;
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 
 /// A choice of a token response of `/inference/v1/generate`, complete or a chunk.
-pub(super) struct TokenChoice<'v> {
+pub(super) struct TokenResponseChoice<'v> {
     pub(super) json: &'v Value,
     pub(super) ids: Vec<u32>,
 }
 
-impl<'v> TokenChoice<'v> {
+impl<'v> TokenResponseChoice<'v> {
     /// Parses a choice of a token response.
     ///
     /// # Errors
     /// Returns a 400 for an id of more than 32 bits.
     pub(super) fn parse_choice(json: &'v Value) -> Result<Self, Fault> {
-        let ids = iter_list_member(json, "token_ids")
-            .map(|id| id.as_u64().map_or(Ok(u32::MAX), to_decodable_id));
+        let ids = iter_array_field(json, "token_ids")
+            .map(|id| id.as_u64().map_or(Ok(u32::MAX), to_decodable_token_id));
         let ids = ids.collect::<Result<_, _>>()?;
         Ok(Self { json, ids })
     }
@@ -44,7 +44,7 @@ impl<'v> TokenChoice<'v> {
     }
 
     /// Returns the token ids of the choice without the stop token, and the stop reason to report.
-    pub(super) fn output_ids(&self, app: &App, options: &DerenderOptions) -> (&[u32], Value) {
+    pub(super) fn output_token_ids(&self, app: &App, options: &DerenderOptions) -> (&[u32], Value) {
         let named = self.stop_reason();
         let Some((last, before)) = self.ids.split_last() else {
             return (&self.ids, named);
@@ -71,12 +71,13 @@ impl<'v> TokenChoice<'v> {
     }
 
     /// Returns the token ids of the choice if the derendered response includes them.
-    pub(super) fn shown_ids(
+    pub(super) fn shown_token_ids(
         &self,
         options: &DerenderOptions,
         parsers: Option<&OutputParsers>,
     ) -> Option<Vec<u32>> {
-        (options.return_token_ids && !options.hides_tokens(parsers)).then(|| self.ids.clone())
+        (options.return_token_ids && !options.hides_output_tokens(parsers))
+            .then(|| self.ids.clone())
     }
 }
 
@@ -84,24 +85,27 @@ impl<'v> TokenChoice<'v> {
 ///
 /// # Errors
 /// Returns a 400 for an id of more than 32 bits.
-pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Result<Vec<u32>, Fault> {
+pub(super) fn given_prompt_token_ids(
+    given: Option<&[u64]>,
+    reply: &Value,
+) -> Result<Vec<u32>, Fault> {
     match given {
-        Some(ids) => ids.iter().copied().map(to_decodable_id).collect(),
-        None => iter_list_member(reply, "prompt_token_ids")
-            .map(|id| to_decodable_id(id.as_u64().unwrap_or(u64::MAX)))
+        Some(ids) => ids.iter().copied().map(to_decodable_token_id).collect(),
+        None => iter_array_field(reply, "prompt_token_ids")
+            .map(|id| to_decodable_token_id(id.as_u64().unwrap_or(u64::MAX)))
             .collect(),
     }
 }
 
 /// Returns the text of a complete choice, cut at a stop string, and its stop reason.
-pub(super) fn text_and_stop(
+pub(super) fn text_and_stop_reason(
     app: &App,
-    choice: &TokenChoice<'_>,
+    choice: &TokenResponseChoice<'_>,
     options: &DerenderOptions,
     prompt_ids: &[u32],
-    special: SpecialTokens,
+    special: SpecialTokenHandling,
 ) -> (String, Value) {
-    let (ids, stop_reason) = choice.output_ids(app, options);
+    let (ids, stop_reason) = choice.output_token_ids(app, options);
     let mut text = detokenize_output(app, ids, prompt_ids, special);
     let named = choice.stop_reason();
     let stops: &[String] = match (&named, choice.finish_reason()) {
@@ -123,7 +127,7 @@ pub(super) fn detokenize_output(
     app: &App,
     ids: &[u32],
     prompt_ids: &[u32],
-    special: SpecialTokens,
+    special: SpecialTokenHandling,
 ) -> String {
     let mut decoder = app.service.generator.tokenizer().detokenizer_after(prompt_ids, special);
     let mut text = String::new();

@@ -10,7 +10,7 @@ use vllm_sim_engine::duration;
 
 /// Shape of a fake gauge as a function of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waveform {
+pub(crate) enum FakeGaugeWaveform {
     /// The gauge is a sine around the mean of its start and end value.
     Oscillate,
     /// The gauge is linear from start to end value in one period, then constant.
@@ -25,7 +25,7 @@ pub(crate) enum Waveform {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum FakeGauge {
     Fixed(f64),
-    Moving { waveform: Waveform, start: f64, end: f64, period: Duration },
+    Moving { waveform: FakeGaugeWaveform, start: f64, end: f64, period: Duration },
 }
 
 impl FakeGauge {
@@ -36,10 +36,10 @@ impl FakeGauge {
         };
         Some(Self::Moving {
             waveform: match name {
-                "oscillate" => Waveform::Oscillate,
-                "ramp" => Waveform::Ramp,
-                "rampreset" => Waveform::RampReset,
-                "squarewave" => Waveform::SquareWave,
+                "oscillate" => FakeGaugeWaveform::Oscillate,
+                "ramp" => FakeGaugeWaveform::Ramp,
+                "rampreset" => FakeGaugeWaveform::RampReset,
+                "squarewave" => FakeGaugeWaveform::SquareWave,
                 _ => return None,
             },
             start: start.parse().ok()?,
@@ -63,15 +63,15 @@ impl FakeGauge {
         let within = Duration::from_nanos((t.as_nanos() % period.as_nanos()) as u64);
         let share = |t: Duration| t.as_secs_f64() / period.as_secs_f64();
         match waveform {
-            Waveform::Oscillate => {
+            FakeGaugeWaveform::Oscillate => {
                 let (middle, swing) = ((start + end) / 2.0, (end - start) / 2.0);
                 middle + swing * (TAU * share(t)).sin()
             }
-            Waveform::Ramp if share(t) >= 1.0 => end,
-            Waveform::Ramp => start + share(t) * (end - start),
-            Waveform::RampReset => start + share(within) * (end - start),
-            Waveform::SquareWave if within < period / 2 => start,
-            Waveform::SquareWave => end,
+            FakeGaugeWaveform::Ramp if share(t) >= 1.0 => end,
+            FakeGaugeWaveform::Ramp => start + share(t) * (end - start),
+            FakeGaugeWaveform::RampReset => start + share(within) * (end - start),
+            FakeGaugeWaveform::SquareWave if within < period / 2 => start,
+            FakeGaugeWaveform::SquareWave => end,
         }
     }
 
@@ -79,7 +79,7 @@ impl FakeGauge {
     /// `refresh`.
     ///
     /// With `whole`, the value of a function of time is truncated to an integer.
-    pub(crate) fn shown(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
+    pub(crate) fn shown_value(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
         let Self::Moving { .. } = self else {
             return self.at(t);
         };
@@ -136,9 +136,9 @@ mod tests {
     fn a_moving_value_steps_with_the_refresh_and_loses_its_fraction() {
         let ramp = gauge(r#""ramp:0:10:1s""#);
         let (t, refresh) = (Duration::from_millis(399), Duration::from_millis(150));
-        assert_eq!(ramp.shown(t, refresh, false), 3.0);
-        assert_eq!(ramp.shown(Duration::from_millis(160), refresh, true), 1.0);
-        assert_eq!(gauge("2.5").shown(t, refresh, true), 2.5);
+        assert_eq!(ramp.shown_value(t, refresh, false), 3.0);
+        assert_eq!(ramp.shown_value(Duration::from_millis(160), refresh, true), 1.0);
+        assert_eq!(gauge("2.5").shown_value(t, refresh, true), 2.5);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(super) use gauge::FakeGauge;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct FakeMetrics {
-    pub(super) loras: Option<Vec<FakeLora>>,
+    pub(super) loras: Option<Vec<FakeLoraRequests>>,
     pub(super) running_requests: Option<FakeGauge>,
     pub(super) waiting_requests: Option<FakeGauge>,
     pub(super) kv_cache_usage: Option<FakeGauge>,
@@ -56,7 +56,7 @@ pub struct FakeMetrics {
 /// One fake series of `vllm:lora_requests_info`; names of adapters are separated by commas.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub(super) struct FakeLora {
+pub(super) struct FakeLoraRequests {
     pub(super) running: String,
     pub(super) waiting: String,
     pub(super) timestamp: f64,
@@ -65,4 +65,4 @@ pub(super) struct FakeLora {
 /// Error for an update of fake metrics on a server with real metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the simulator is reporting real metrics; fake metrics cannot be updated")]
-pub struct RealMetrics;
+pub struct FakeMetricsDisabled;

@@ -1,5 +1,5 @@
 use super::super::tests::TestEngine;
-use super::super::{Metrics, Settings};
+use super::super::{Metrics, MetricsSettings};
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,15 +9,15 @@ fn fake(json: &str) -> FakeMetrics {
     serde_json::from_str(json).unwrap()
 }
 
-fn settings(json: &str) -> Settings {
-    Settings {
+fn settings(json: &str) -> MetricsSettings {
+    MetricsSettings {
         model_name: "m".to_owned(),
         fake: Some((fake(json), Duration::from_millis(100))),
         lora: Some(1),
         runtime_series: false,
         legacy: true,
         clock: || 1000.0,
-        ..Settings::default()
+        ..MetricsSettings::default()
     }
 }
 
@@ -27,7 +27,7 @@ fn server(json: &str) -> Arc<Metrics> {
 
 fn text(metrics: &Metrics, now: f64) -> String {
     let mut out = String::new();
-    metrics.encode(&mut out, now);
+    metrics.encode_page(&mut out, now);
     out
 }
 
@@ -113,7 +113,7 @@ fn an_update_changes_what_it_names_and_clears_what_is_empty() {
         r#"{"running-requests":1,"kv-cache-usage":0.5,"ttft-buckets-values":[4],
             "total-prompt-tokens":9,"request-success-total":{"stop":1,"length":2}}"#,
     );
-    let update = |json| metrics.update_fake(&fake(json));
+    let update = |json| metrics.update_fake_metrics(&fake(json));
     update(
         r#"{"running-requests":null,"kv-cache-usage":0.75,"ttft-buckets-values":[],
             "request-prompt-tokens":[0,3],"request-success-total":{}}"#,
@@ -139,7 +139,7 @@ fn a_moving_value_starts_when_it_is_set() {
     assert_eq!(value(&text(&metrics, 1003.55), "num_requests_running{"), "3.0");
     NOW.store(1100, Ordering::Relaxed);
     let update = fake(r#"{"waiting-requests":"squarewave:1:2:4s"}"#);
-    metrics.update_fake(&update).unwrap();
+    metrics.update_fake_metrics(&update).unwrap();
     let shown = text(&metrics, 1102.0);
     assert_eq!(value(&shown, "num_requests_running{"), "10.0");
     assert_eq!(value(&shown, "num_requests_waiting{"), "2.0");
@@ -150,6 +150,6 @@ fn real_metrics_cannot_be_updated() {
     let mut s = settings("{}");
     s.fake = None;
     let metrics = Metrics::new(s);
-    let refused = metrics.update_fake(&FakeMetrics::default());
-    assert_eq!(refused, Err(RealMetrics));
+    let refused = metrics.update_fake_metrics(&FakeMetrics::default());
+    assert_eq!(refused, Err(FakeMetricsDisabled));
 }

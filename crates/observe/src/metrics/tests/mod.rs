@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use exposition::{Family, parse};
 use vllm_sim_engine::driver::{
-    EngineObserver, ParentRequestCounters, PlannedFinish, RequestInfo, SequenceRecord,
+    EngineObserver, ParentRequestCounters, PlannedFinishReason, RequestInfo, SequenceRecord,
 };
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime};
 use vllm_sim_wire::VllmVersion;
@@ -12,14 +12,14 @@ mod exposition;
 mod recorded;
 mod traffic;
 
-fn base() -> Settings {
-    Settings {
+fn base() -> MetricsSettings {
+    MetricsSettings {
         model_name: "tiny-llama".to_owned(),
         max_model_len: 1024,
         cache_config: vec![cache(50, "sha256_cbor", 1)],
         routes: vec!["/v1/models".to_owned()],
         clock: || 1.5e9,
-        ..Settings::default()
+        ..MetricsSettings::default()
     }
 }
 
@@ -47,35 +47,35 @@ fn cache(blocks: u32, algo: &str, engines: u32) -> Vec<(String, String)> {
     cache_config_labels(fields, VllmVersion::V032)
 }
 
-fn config_a() -> Settings {
-    Settings { lora: Some(2), tool_parser: true, ..base() }
+fn config_a() -> MetricsSettings {
+    MetricsSettings { lora: Some(2), tool_parser: true, ..base() }
 }
 
-fn config_b() -> Settings {
-    Settings { kv_cache_metrics: true, cache_config: vec![cache(40, "sha256", 1)], ..base() }
+fn config_b() -> MetricsSettings {
+    MetricsSettings { kv_cache_metrics: true, cache_config: vec![cache(40, "sha256", 1)], ..base() }
 }
 
-fn config_c() -> Settings {
-    Settings { spec_positions: 3, cache_config: vec![cache(40, "xxhash_cbor", 1)], ..base() }
+fn config_c() -> MetricsSettings {
+    MetricsSettings { spec_positions: 3, cache_config: vec![cache(40, "xxhash_cbor", 1)], ..base() }
 }
 
-fn config_d() -> Settings {
-    Settings {
+fn config_d() -> MetricsSettings {
+    MetricsSettings {
         engines: vec!["0".to_owned(), "1".to_owned()],
-        api_servers: ApiServers::Several,
+        api_servers: ApiServerCount::Several,
         lora: Some(1),
         cache_config: vec![cache(40, "sha256", 2); 2],
         ..base()
     }
 }
 
-fn metrics(settings: Settings) -> Arc<Metrics> {
+fn metrics(settings: MetricsSettings) -> Arc<Metrics> {
     Metrics::new(settings)
 }
 
 fn text(metrics: &Metrics) -> String {
     let mut out = String::new();
-    metrics.encode(&mut out, 1.5e9);
+    metrics.encode_page(&mut out, 1.5e9);
     out
 }
 
@@ -85,8 +85,8 @@ fn families(metrics: &Metrics) -> Vec<Family> {
 
 /// Counts one `GET /v1/models`, which the recorded servers had answered.
 fn get_models(metrics: &Metrics) {
-    let handler = metrics.http().handler("/v1/models").unwrap();
-    metrics.http().observe(handler, "GET", 200, 0, 900, 0.001);
+    let handler = metrics.http_metrics().handler_id("/v1/models").unwrap();
+    metrics.http_metrics().observe_request(handler, "GET", 200, 0, 900, 0.001);
 }
 
 /// Returns `name{other labels} value` for each series of these families, without `vllm:` and the
@@ -109,7 +109,7 @@ fn series(metrics: &Metrics, names: &[&str]) -> Vec<String> {
 /// Engine whose events a test sends to the observer of a rank, for one sequence of 100 prompt tokens
 /// that arrives at the start.
 pub(super) struct TestEngine {
-    observer: MetricsObserver,
+    observer: EngineMetricsObserver,
     pub(super) record: SequenceRecord,
 }
 
@@ -119,7 +119,7 @@ impl TestEngine {
             id: "request".into(),
             max_tokens: 16,
             limited: true,
-            finish: PlannedFinish::Length,
+            finish: PlannedFinishReason::Length,
             lora: None,
             parent: Some(Arc::new(ParentRequestCounters::new(2, 1))),
             kv_source: None,
@@ -130,7 +130,7 @@ impl TestEngine {
         let features =
             EngineFeatures { loras: true, cache: true, steps: true, ..EngineFeatures::default() };
         Self {
-            observer: MetricsObserver::new(metrics.engine(rank), features),
+            observer: EngineMetricsObserver::new(metrics.engine_metrics(rank), features),
             record: SequenceRecord::new(SimTime::ZERO, SimTime::ZERO, &sequence, request),
         }
     }

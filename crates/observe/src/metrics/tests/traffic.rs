@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use vllm_sim_engine::{BlockKey, BlockPlan};
+use vllm_sim_engine::{BlockKey, PlannedKvBlocks};
 
 #[test]
 fn several_servers_show_no_queues_before_the_first_step() {
@@ -29,9 +29,9 @@ fn request(m: &Metrics) {
     engine.tokens(1000, 4, 125);
     engine.event(1000, &SchedulerEvent::Preempted { id: SeqId(1) });
     engine.end(SequenceEndReason::Finished);
-    m.on_rejected(Rejection::QueuedTokens);
-    m.engine(0).on_mm_cache(3, 1);
-    m.engine(0).set_sleep_state(SleepState::DiscardAll);
+    m.on_rejected(RejectionReason::QueuedTokens);
+    m.engine_metrics(0).on_mm_cache_lookup(3, 1);
+    m.engine_metrics(0).set_sleep_state(SleepState::DiscardAll);
 }
 
 #[test]
@@ -142,11 +142,11 @@ request_prefill_kv_computed_tokens_sum{} 20";
 
 #[test]
 fn evictions_are_observed_with_the_gaps_between_accesses() {
-    let m = metrics(Settings { kv_cache_metrics: true, ..base() });
-    let mut observer = BlockLifetime::new(m.engine(0), 1.0);
+    let m = metrics(MetricsSettings { kv_cache_metrics: true, ..base() });
+    let mut observer = KvBlockLifetimeObserver::new(m.engine_metrics(0), 1.0);
     let mut record = TestEngine::new(&m, 0).record;
     let keys = vec![BlockKey(7)];
-    let plan = Arc::new(BlockPlan { keys, block_size: 16, ..BlockPlan::default() });
+    let plan = Arc::new(PlannedKvBlocks { keys, block_size: 16, ..PlannedKvBlocks::default() });
     let at = SimTime::from_millis;
     let stored = SchedulerEvent::Stored { plan: plan.clone(), from: 0, to: 1 };
     observer.on_engine_event(at(0), &stored);
@@ -177,8 +177,13 @@ fn evictions_are_observed_with_the_gaps_between_accesses() {
 
 #[test]
 fn invocations_of_the_tool_parser_count_by_mode_outcome_and_request() {
-    let m = metrics(Settings { tool_parser: true, ..base() });
-    m.on_tool_parser(ToolMode::NonStreaming, ToolOutcome::ToolCall, ToolRequest::Responses, 2);
+    let m = metrics(MetricsSettings { tool_parser: true, ..base() });
+    m.on_tool_parser_invocations(
+        ToolParserMode::NonStreaming,
+        ToolParserOutcome::ToolCall,
+        ToolParserApi::Responses,
+        2,
+    );
     let tools = series(&m, &["tool_call_parser_invocations_total"]);
     let counted: Vec<&str> =
         tools.iter().map(String::as_str).filter(|s| s.ends_with(" 2")).collect();
@@ -189,11 +194,11 @@ fn invocations_of_the_tool_parser_count_by_mode_outcome_and_request() {
 #[test]
 fn reasons_that_only_one_project_has_follow_the_project() {
     let shown = |compat| {
-        let m = metrics(Settings { compat, ..base() });
+        let m = metrics(MetricsSettings { compat, ..base() });
         for (end, planned) in [
-            (SequenceEndReason::Finished, PlannedFinish::ToolCalls),
-            (SequenceEndReason::Finished, PlannedFinish::RemoteDecode),
-            (SequenceEndReason::Threshold, PlannedFinish::Stop),
+            (SequenceEndReason::Finished, PlannedFinishReason::ToolCalls),
+            (SequenceEndReason::Finished, PlannedFinishReason::RemoteDecode),
+            (SequenceEndReason::Threshold, PlannedFinishReason::Stop),
         ] {
             let mut engine = TestEngine::new(&m, 0);
             engine.record.request.finish = planned;
@@ -203,7 +208,7 @@ fn reasons_that_only_one_project_has_follow_the_project() {
         all.into_iter().filter(|s| !s.ends_with(" 0")).collect::<Vec<_>>()
     };
     assert_eq!(
-        shown(Compat::Vllm),
+        shown(MetricsCompat::Vllm),
         [
             "request_success_total{stop} 1",
             "request_success_total{length} 1",
@@ -211,7 +216,7 @@ fn reasons_that_only_one_project_has_follow_the_project() {
         ]
     );
     assert_eq!(
-        shown(Compat::Llmd),
+        shown(MetricsCompat::Llmd),
         [
             "request_success_total{tool_calls} 1",
             "request_success_total{remote_decode} 1",
@@ -223,7 +228,7 @@ fn reasons_that_only_one_project_has_follow_the_project() {
 #[test]
 fn deprecated_names_have_the_values_of_the_new_names() {
     let plain = metrics(config_a());
-    let old = metrics(Settings { legacy: true, ..config_a() });
+    let old = metrics(MetricsSettings { legacy: true, ..config_a() });
     let names = |m: &Metrics| families(m).into_iter().map(|f| f.name).collect::<Vec<_>>();
     let (new_names, all_names) = (names(&plain), names(&old));
     assert_eq!(all_names[..new_names.len()], new_names);
@@ -269,7 +274,7 @@ fn deprecated_names_have_the_values_of_the_new_names() {
 
 #[test]
 fn every_series_of_the_success_family_gets_the_second_label() {
-    let m = metrics(Settings { finish_reason_label: true, ..base() });
+    let m = metrics(MetricsSettings { finish_reason_label: true, ..base() });
     let line = "vllm:request_success_total{engine=\"0\",finish_reason=\"stop\",\
                 finished_reason=\"stop\",model_name=\"tiny-llama\"} 0.0\n";
     assert!(text(&m).contains(line));
@@ -286,10 +291,10 @@ fn adapters_show_under_the_settings_of_each_project() {
     let shown = series(&m, &["lora_requests_info"]);
     assert_eq!(shown, [idle[0], "lora_requests_info{2,sql-lora,sql-lora} 1500000000"]);
 
-    m.restart();
+    m.reset_for_restart();
     assert_eq!(series(&m, &["lora_requests_info"]), idle);
 
-    let m = metrics(Settings { compat: Compat::Llmd, ..config_a() });
+    let m = metrics(MetricsSettings { compat: MetricsCompat::Llmd, ..config_a() });
     assert_eq!(series(&m, &["lora_requests_info"]), idle);
 }
 
@@ -307,10 +312,10 @@ fn scrapes_in_the_middle_of_traffic_add_up() {
                     let mut engine = TestEngine::new(m, i);
                     engine.record.request.lora = Some("a".into());
                     engine.tokens(0, 2, 0);
-                    let handler = m.http().handler("/v1/models").unwrap();
+                    let handler = m.http_metrics().handler_id("/v1/models").unwrap();
                     for n in 0..EACH {
                         engine.tokens(125 * u64::from(n), 2, 125 * u64::from(n));
-                        m.http().observe(handler, "GET", 200, 1, 1, 0.5);
+                        m.http_metrics().observe_request(handler, "GET", 200, 1, 1, 0.5);
                         engine.event(0, &SchedulerEvent::Resumed { id: SeqId(1) });
                         engine.end(SequenceEndReason::Finished);
                     }
@@ -351,6 +356,6 @@ fn scrapes_in_the_middle_of_traffic_add_up() {
 fn a_page_is_appended_to_the_buffer() {
     let m = metrics(base());
     let mut out = "before\n".to_owned();
-    m.encode(&mut out, 1.5e9);
+    m.encode_page(&mut out, 1.5e9);
     assert!(out.starts_with("before\n# HELP python_gc"));
 }

@@ -12,7 +12,7 @@ pub(super) const APPLY_COMMAND: &str = "kubectl apply -f kserve.yaml";
 ///
 /// Source: `pkg/apis/serving/v1alpha2/llm_inference_service_types.go` and
 /// `config/llmisvcconfig/config-llm-template.yaml` of kserve/kserve, v0.20.0.
-pub(super) fn render_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
+pub(super) fn render_manifest_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
     let mut spec = workload(servers, servers.serving);
     spec["model"] = json!({"uri": format!("hf://{}", servers.model), "name": servers.model});
     spec["router"] = json!({"gateway": {}, "route": {}, "scheduler": {}});
@@ -36,7 +36,7 @@ pub(super) fn render_file(servers: &DeployedServers<'_>) -> Result<String, &'sta
 
 fn workload(servers: &DeployedServers<'_>, replicas: u32) -> Value {
     // KServe's field for data parallelism makes one pod per group of ranks.
-    let arguments = servers.arguments_with_sizes(&[DATA_PARALLEL_FLAG]);
+    let arguments = servers.arguments_with_parallel_sizes(&[DATA_PARALLEL_FLAG]);
     let mut environment = servers.container_environment();
     if !arguments.is_empty() {
         // A shell splits the value into words.

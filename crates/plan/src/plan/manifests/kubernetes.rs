@@ -8,7 +8,7 @@ pub(super) const FILE_NAME: &str = "kubernetes.yaml";
 pub(super) const APPLY_COMMAND: &str = "kubectl apply -f kubernetes.yaml";
 
 /// Renders the YAML file of Kubernetes Deployments and Services, which need no operator.
-pub(super) fn render_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
+pub(super) fn render_manifest_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
     let mut documents = Vec::new();
     let name = &servers.name;
     match servers.prefill {
@@ -41,7 +41,8 @@ fn deployment_and_service(servers: &DeployedServers<'_>, name: &str, replicas: u
     // Weights are loaded for up to an hour.
     startup["failureThreshold"] = json!(360);
     let mut arguments = vec![servers.model.to_owned(), "--port=8000".to_owned()];
-    arguments.extend(servers.arguments_with_sizes(&[TENSOR_PARALLEL_FLAG, DATA_PARALLEL_FLAG]));
+    arguments
+        .extend(servers.arguments_with_parallel_sizes(&[TENSOR_PARALLEL_FLAG, DATA_PARALLEL_FLAG]));
     let deployment = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",

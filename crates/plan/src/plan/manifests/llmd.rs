@@ -19,7 +19,9 @@ const SIDE_CHANNEL_PORT: u16 = 5600;
 ///
 /// Source: `charts/llm-d-modelservice/values.yaml`, its `values.schema.json` and `templates` of
 /// llm-d-incubation/llm-d-modelservice, v0.4.12.
-pub(super) fn render_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
+pub(super) fn render_helm_values_file(
+    servers: &DeployedServers<'_>,
+) -> Result<String, &'static str> {
     if servers.gpus != servers.tensor.saturating_mul(servers.data) {
         return Err(
             "the chart counts GPUs of tensor and data parallelism only, and a server takes others",

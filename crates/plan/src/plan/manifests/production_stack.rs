@@ -12,7 +12,9 @@ pub(super) const APPLY_COMMAND: &str = "helm install vllm vllm/vllm-stack --vers
 ///
 /// Source: `helm/values.yaml`, `helm/values.schema.json` and
 /// `helm/templates/deployment-vllm-multi.yaml` of vllm-project/production-stack, chart 0.1.12.
-pub(super) fn render_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
+pub(super) fn render_helm_values_file(
+    servers: &DeployedServers<'_>,
+) -> Result<String, &'static str> {
     if servers.prefill > 0 {
         return Err(
             "the chart splits prefill and decode only with LMCache and one fixed decode server",
@@ -21,7 +23,7 @@ pub(super) fn render_file(servers: &DeployedServers<'_>) -> Result<String, &'sta
     let (policy, note) = policy(servers.policy);
     // The chart turns prefix caching off unless it is asked for, and `extraArgs` come later.
     let mut engine = json!({"enablePrefixCaching": true, "tensorParallelSize": servers.tensor});
-    let extra = servers.arguments_with_sizes(&[DATA_PARALLEL_FLAG]);
+    let extra = servers.arguments_with_parallel_sizes(&[DATA_PARALLEL_FLAG]);
     if !extra.is_empty() {
         engine["extraArgs"] = json!(extra);
     }

@@ -26,7 +26,7 @@ pub(super) struct DeployedServers<'a> {
 }
 
 /// Text in the first line of every file, by which a later plan knows the files that it may replace.
-pub(super) const WRITTEN_BY: &str = "Written by `vllm-sim plan`.";
+pub(super) const WRITTEN_BY_PLAN_COMMENT: &str = "Written by `vllm-sim plan`.";
 /// Name of the flag of tensor parallelism.
 pub(super) const TENSOR_PARALLEL_FLAG: &str = "tensor-parallel-size";
 /// Name of the flag of data parallelism.
@@ -44,7 +44,7 @@ impl<'a> DeployedServers<'a> {
             let value = commands.flag_value(name);
             value.and_then(|text| text.parse().ok()).unwrap_or(1)
         };
-        let (prefill, serving) = commands.server_counts();
+        let (prefill, serving) = commands.prefill_and_serving_counts();
         Self {
             model: commands.model_name(),
             name: dns_label(commands.model_name()),
@@ -61,7 +61,7 @@ impl<'a> DeployedServers<'a> {
 
     /// Returns the arguments of `vllm serve` after the model: first the parallel sizes named in
     /// `sizes` that are above 1, then all others.
-    pub(super) fn arguments_with_sizes(&self, sizes: &[&str]) -> Vec<String> {
+    pub(super) fn arguments_with_parallel_sizes(&self, sizes: &[&str]) -> Vec<String> {
         let known =
             [(TENSOR_PARALLEL_FLAG, self.tensor), (DATA_PARALLEL_FLAG, self.data)].into_iter();
         let sizes = known.filter(|(name, size)| *size > 1 && sizes.contains(name));
@@ -112,9 +112,9 @@ fn dns_label(model: &str) -> String {
     format!("vllm-{}", name.trim_matches('-'))
 }
 
-/// Formats documents of a YAML file below comment lines, of which the first is [`WRITTEN_BY`].
+/// Formats documents of a YAML file below comment lines, of which the first is [`WRITTEN_BY_PLAN_COMMENT`].
 pub(super) fn format_yaml_file(comments: &[&str], documents: &[Value]) -> String {
-    let comments = [WRITTEN_BY].iter().chain(comments);
+    let comments = [WRITTEN_BY_PLAN_COMMENT].iter().chain(comments);
     let mut text: String = comments.map(|line| format!("# {line}\n")).collect();
     for (index, document) in documents.iter().enumerate() {
         if index > 0 {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{RunExtent, SimulatedTrial, TrialRunner};
+use super::{RunExtent, SimulatedDeploymentTrial, TrialRunner};
 use crate::plan::worker_count::{WorkerCount, gpus_of_workers};
 
 impl TrialRunner<'_> {
@@ -14,7 +14,7 @@ impl TrialRunner<'_> {
     pub(super) fn search_fewest_split_workers(
         &mut self,
         traffic: f64,
-    ) -> Result<Option<SimulatedTrial>> {
+    ) -> Result<Option<SimulatedDeploymentTrial>> {
         let most = self.most_workers();
         let beside_all_decode = |prefill| WorkerCount::Split { prefill, decode: most.1 };
         let beside_all_prefill = |decode| WorkerCount::Split { prefill: most.0, decode };
@@ -28,7 +28,7 @@ impl TrialRunner<'_> {
         let Some((least_prefill, least_decode)) = fewest else {
             return self.largest_split(traffic);
         };
-        let mut best: Option<SimulatedTrial> = None;
+        let mut best: Option<SimulatedDeploymentTrial> = None;
         for prefill in least_prefill..=most.0 {
             let budget = best.as_ref().map_or(self.most_gpus, |best| best.gpus - 1);
             let count = |decode| WorkerCount::Split { prefill, decode };
@@ -65,12 +65,13 @@ impl TrialRunner<'_> {
 
     /// Simulates the largest deployment with equally many prefill and decode workers to its end, so
     /// that the report can name the missed bounds.
-    fn largest_split(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
+    fn largest_split(&mut self, traffic: f64) -> Result<Option<SimulatedDeploymentTrial>> {
         let groups = self.most_groups();
         let count = WorkerCount::Split { prefill: groups, decode: groups };
         let trial = self.simulate_trial(count, traffic, RunExtent::Whole)?;
         // The report names what the last trial misses, so a known run moves to the end.
-        let is_same = |other: &SimulatedTrial| other.workers == count && other.traffic == traffic;
+        let is_same =
+            |other: &SimulatedDeploymentTrial| other.workers == count && other.traffic == traffic;
         self.trials.retain(|other| !is_same(other));
         self.trials.push(trial.clone());
         Ok(self.meets_requirements(&trial).then_some(trial))

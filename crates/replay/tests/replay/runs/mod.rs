@@ -14,10 +14,10 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::TokenDelays;
 use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime};
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::mocker::MockerConfig;
+use vllm_sim_engine::sched::mocker::DynamoMockerConfig;
 use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
-use vllm_sim_engine::sched::vllm::VllmConfig;
+use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 use vllm_sim_replay::outcome::{PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerChange};
 use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
 use vllm_sim_replay::workload::{
@@ -25,8 +25,8 @@ use vllm_sim_replay::workload::{
     WorkloadError, WorkloadSource,
 };
 use vllm_sim_replay::{
-    EndpointPickerConfig, KvAwareRouterConfig, KvTransferTime, PoolSpec, QueuePolicy,
-    ReplaySettings, ReplayTotals, RouterConfig, run_replay,
+    EndpointPickerConfig, KvAwareRouterConfig, KvTransferTime, PoolSpec, ReplaySettings,
+    ReplayTotals, RouterConfig, RouterQueuePolicy, run_replay,
 };
 
 #[derive(Debug, Clone, PartialEq)]
@@ -95,11 +95,11 @@ impl RecordingSink {
 
 /// Engine with few blocks, so that it preempts.
 fn vllm(blocks: u32) -> SchedulerSpec {
-    SchedulerSpec::Vllm(Box::new(VllmConfig {
+    SchedulerSpec::Vllm(Box::new(VllmSchedulerConfig {
         latency: LatencyModel::Polynomial(PolynomialStepTime::new(u64::from(blocks) * 16)),
         num_gpu_blocks: blocks,
         max_num_batched_tokens: 512,
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     }))
 }
 
@@ -164,7 +164,7 @@ fn routers() -> Vec<RouterConfig> {
         RouterConfig::Kv(KvAwareRouterConfig::default()),
         RouterConfig::Kv(KvAwareRouterConfig {
             queue_threshold: Some(0.2),
-            policy: QueuePolicy::Wspt,
+            policy: RouterQueuePolicy::Wspt,
             temperature: 0.5,
             event_lag: Duration::from_millis(50),
             ..KvAwareRouterConfig::default()

@@ -49,14 +49,14 @@ fn workload(seed: u64, arrivals: ArrivalProcess) -> SyntheticWorkload {
 }
 
 fn engines() -> [SchedulerSpec; 3] {
-    let pressed = VllmConfig {
+    let pressed = VllmSchedulerConfig {
         num_gpu_blocks: 260,
         max_num_seqs: 12,
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(20),
             decode: Duration::from_millis(5),
         },
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     };
     [
         SchedulerSpec::Vllm(Box::new(pressed)),

@@ -185,13 +185,13 @@ fn unequal_workers_take_their_engines_in_turn() {
 
 /// Two prefill workers and two decode workers; a prompt token takes `fetch_ns` to transfer.
 fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> ReplaySettings {
-    let engine = SchedulerSpec::Mocker(Box::new(MockerConfig {
+    let engine = SchedulerSpec::Mocker(Box::new(DynamoMockerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(20),
             decode: Duration::from_millis(5),
         },
         num_gpu_blocks: blocks,
-        ..MockerConfig::default()
+        ..DynamoMockerConfig::default()
     }));
     let (before, after) = router.prefill_and_decode_routers();
     ReplaySettings {

@@ -4,13 +4,13 @@ use super::*;
 
 /// Two ranks behind a round-robin router: a prefill step takes 10 ms, a decode step 1 ms.
 fn two_ranks(async_scheduling: bool) -> PoolSpec {
-    let engine = SchedulerSpec::Vllm(Box::new(VllmConfig {
+    let engine = SchedulerSpec::Vllm(Box::new(VllmSchedulerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(10),
             decode: Duration::from_millis(1),
         },
         async_scheduling,
-        ..VllmConfig::default()
+        ..VllmSchedulerConfig::default()
     }));
     PoolSpec { ranks: 2, ..PoolSpec::new(engine, 2, RouterConfig::RoundRobin) }
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 fn tool(name: &str, parameters: Value) -> ToolDefinition {
     ToolDefinition {
@@ -38,33 +38,33 @@ fn weather() -> Vec<ToolDefinition> {
     ]
 }
 
-fn plan(choice: &ToolChoice, settings: &ToolSettings, seed: u64) -> Vec<ToolCall> {
-    let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+fn plan(choice: &ToolChoice, settings: &ToolCallSettings, seed: u64) -> Vec<ToolCall> {
+    let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
     plan_tool_calls(&weather(), choice, settings, &SchemaCache::default(), &mut rng)
         .expect("a plan")
 }
 
-fn counts(choice: &ToolChoice, settings: &ToolSettings) -> BTreeSet<usize> {
+fn counts(choice: &ToolChoice, settings: &ToolCallSettings) -> BTreeSet<usize> {
     (0..200).map(|seed| plan(choice, settings, seed).len()).collect()
 }
 
 #[test]
 fn the_number_of_calls_follows_llm_d() {
-    let settings = ToolSettings::default();
+    let settings = ToolCallSettings::default();
     assert_eq!(counts(&ToolChoice::None, &settings), BTreeSet::from([0]));
     assert_eq!(counts(&ToolChoice::Auto, &settings), BTreeSet::from([0, 1, 2]));
     assert_eq!(counts(&ToolChoice::Required, &settings), BTreeSet::from([1, 2]));
-    let never = ToolSettings { extra_call_probability: 0, ..ToolSettings::default() };
+    let never = ToolCallSettings { extra_call_probability: 0, ..ToolCallSettings::default() };
     assert_eq!(counts(&ToolChoice::Auto, &never), BTreeSet::from([0]));
-    let single = ToolSettings { parallel: false, ..ToolSettings::default() };
+    let single = ToolCallSettings { parallel: false, ..ToolCallSettings::default() };
     assert_eq!(counts(&ToolChoice::Required, &single), BTreeSet::from([1]));
 }
 
 #[test]
 fn a_forced_tool_is_called_once_and_no_other() {
     let forced = ToolChoice::Named("get_time".to_owned());
-    let llmd = ToolSettings { repeats_named: true, ..ToolSettings::default() };
-    assert_eq!(counts(&forced, &ToolSettings::default()), [1].into());
+    let llmd = ToolCallSettings { repeats_named: true, ..ToolCallSettings::default() };
+    assert_eq!(counts(&forced, &ToolCallSettings::default()), [1].into());
     assert_eq!(counts(&forced, &llmd), [1, 2].into());
     for seed in 0..50 {
         for call in plan(&forced, &llmd, seed) {
@@ -76,11 +76,11 @@ fn a_forced_tool_is_called_once_and_no_other() {
 
 #[test]
 fn an_unknown_forced_tool_is_refused() {
-    let mut rng = request_rng(1, 0, StreamPurpose::Structured);
+    let mut rng = request_rng(1, 0, RandomStreamPurpose::Structured);
     let error = plan_tool_calls(
         &weather(),
         &ToolChoice::Named("zip".to_owned()),
-        &ToolSettings::default(),
+        &ToolCallSettings::default(),
         &SchemaCache::default(),
         &mut rng,
     );
@@ -106,15 +106,15 @@ fn the_ranges_of_the_flags_hold() {
             "required": ["i", "year", "x", "l", "bounded"]
         }),
     )];
-    let settings = ToolSettings {
+    let settings = ToolCallSettings {
         integer: Some((7, 9)),
         number: Some((1.5, 2.5)),
         array: (2, 4),
-        ..ToolSettings::default()
+        ..ToolCallSettings::default()
     };
     let cache = SchemaCache::default();
     for seed in 0..100 {
-        let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+        let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
         let calls = plan_tool_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
         for call in calls.expect("calls") {
             let value: Value = serde_json::from_str(&call.arguments).expect("JSON");
@@ -140,14 +140,14 @@ fn optional_arguments_follow_their_probability() {
     )];
     let cache = SchemaCache::default();
     for (percent, expected) in [(0, 0..1), (50, 140..260), (100, 400..401)] {
-        let settings = ToolSettings {
+        let settings = ToolCallSettings {
             not_required_probability: percent,
             extra_call_probability: 0,
-            ..ToolSettings::default()
+            ..ToolCallSettings::default()
         };
         let with_b = (0..400)
             .filter(|&seed| {
-                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+                let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
                 let calls =
                     plan_tool_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
                 calls.expect("calls")[0].arguments.contains("\"b\"")
@@ -166,11 +166,11 @@ fn tools_without_parameters_get_an_empty_object() {
             parameters,
             strict: None,
         }];
-        let mut rng = request_rng(1, 0, StreamPurpose::Structured);
+        let mut rng = request_rng(1, 0, RandomStreamPurpose::Structured);
         let calls = plan_tool_calls(
             &tools,
             &ToolChoice::Required,
-            &ToolSettings::default(),
+            &ToolCallSettings::default(),
             &SchemaCache::default(),
             &mut rng,
         );
@@ -181,8 +181,8 @@ fn tools_without_parameters_get_an_empty_object() {
 #[test]
 fn bad_parameters_name_the_tool() {
     let tools = [tool("f", json!({"type": "objekt"}))];
-    let mut rng = request_rng(1, 0, StreamPurpose::Structured);
-    let settings = ToolSettings::default();
+    let mut rng = request_rng(1, 0, RandomStreamPurpose::Structured);
+    let settings = ToolCallSettings::default();
     let cache = SchemaCache::default();
     let error = plan_tool_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
     assert_eq!(
@@ -214,6 +214,6 @@ fn the_whitelist_is_that_of_llm_d() {
         (json!({"type": "object", "properties": {}, "additionalProperties": {}}), false),
         (json!([]), false),
     ] {
-        assert_eq!(validate_llmd_whitelist(&parameters).is_ok(), allowed, "{parameters}");
+        assert_eq!(validate_llmd_tool_parameters(&parameters).is_ok(), allowed, "{parameters}");
     }
 }

@@ -30,7 +30,7 @@ const ALLOWED_KEYWORDS: &[&str] = &[
 ///
 /// # Errors
 /// A sentence that names the unsupported keyword and its location.
-pub(super) fn check_llmd_schema(parameters: &Value) -> Result<(), String> {
+pub(super) fn check_llmd_tool_schema(parameters: &Value) -> Result<(), String> {
     // An explicit stack, because documents may be nested arbitrarily deep.
     let mut stack = vec![(parameters, "parameters".to_owned())];
     while let Some((value, at)) = stack.pop() {

@@ -1,5 +1,5 @@
 use crate::kv::BlockAllocationRequest;
-use crate::{PromptTransfer, Scheduler, SchedulerEvent, SequenceEndReason};
+use crate::{PromptKvTransfer, Scheduler, SchedulerEvent, SequenceEndReason};
 
 use super::prefill::is_prefill;
 use crate::sched::AdmittedSequence;
@@ -71,7 +71,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.reject_sequence(slot, pass);
             return AdmissionOutcome::Next;
         }
-        if self.would_start_in_vain(slot, pass.now) {
+        if self.would_restart_without_progress(slot, pass.now) {
             return AdmissionOutcome::Stop;
         }
         // Announced prompts come before prompts that are computed locally.
@@ -98,7 +98,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return AdmissionOutcome::Next;
         }
         let seq = &self.seqs[slot];
-        if seq.request.transfer == PromptTransfer::RemotePrefill && !seq.load.is_here {
+        if seq.request.transfer == PromptKvTransfer::RemotePrefill && !seq.load.is_here {
             return self.start_remote_fetch(slot, cached, pass);
         }
         if self.host.is_some()
@@ -168,7 +168,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.pool.cached_prefix_in_all_groups(plan, tokens_with_block_keys(plan, seq.known))
         });
         let prompt = seq.prompt;
-        self.pool.record_divergence_points(&mut seq.table, prompt, found);
+        self.pool.record_prompt_divergence_points(&mut seq.table, prompt, found);
         found.0
     }
 
@@ -207,7 +207,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn is_waiting_for_state(&self, slot: SequenceSlot, cached: u32) -> bool {
         let seq = &self.seqs[slot];
         let plan = seq.plan.as_ref().filter(|_| seq.table.is_empty());
-        plan.is_some_and(|plan| self.pool.is_state_still_computing(plan, cached))
+        plan.is_some_and(|plan| self.pool.is_recurrent_state_still_computing(plan, cached))
     }
 
     fn is_below_hit_threshold(&self, slot: SequenceSlot, cached: u32) -> bool {
@@ -275,7 +275,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         let room = pass.max_next_sequence_tokens();
         if room > 0 && self.aligns_chunks {
-            return Some(self.align_chunk_to_blocks(seq, past, new.min(room)))
+            return Some(self.align_prefill_chunk_to_blocks(seq, past, new.min(room)))
                 .filter(|&new| new > 0);
         }
         (room > 0 || new == 0).then(|| new.min(room))
@@ -319,7 +319,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let tokens = past + new;
         let slots = match loads {
             true => tokens,
-            false => self.with_lookahead_slots(tokens),
+            false => self.tokens_with_lookahead_slots(tokens),
         };
         let need = BlockAllocationRequest {
             prefix: cached,
@@ -369,7 +369,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let drafts = self.config.drafts_per_step();
         let step = match drafts {
             0 => 0,
-            drafts => self.with_lookahead_slots(1 + drafts),
+            drafts => self.tokens_with_lookahead_slots(1 + drafts),
         };
         let is_prefilling = |seq: &ScheduledSequence| match seq.state {
             SequenceRunState::Running => seq.step.is_prefill_chunk,
@@ -392,7 +392,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.counts.admissions += 1;
         self.seqs[slot].place = self.counts.admissions;
         self.record_lora_use(slot, pass.step);
-        self.record_sequence_start(slot, pass.now);
+        self.record_restart_after_preemption(slot, pass.now);
         let host = R::on_sequence_admitted(self, slot);
         let reads = self.config.enable_prefix_caching && !self.seqs[slot].request.skip_cache_read;
         let seq = &mut self.seqs[slot];
@@ -409,9 +409,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             seq.cached = cached;
             let external = match seq.request.transfer {
-                PromptTransfer::RemotePrefill if !seq.load.is_lost => seq.prompt - cached,
-                PromptTransfer::RemotePrefill => 0,
-                PromptTransfer::Local | PromptTransfer::RemoteDecode => loaded,
+                PromptKvTransfer::RemotePrefill if !seq.load.is_lost => seq.prompt - cached,
+                PromptKvTransfer::RemotePrefill => 0,
+                PromptKvTransfer::Local | PromptKvTransfer::RemoteDecode => loaded,
             };
             let event = SchedulerEvent::Scheduled { id, cached, external };
             pass.out.push_back((pass.now, event));
@@ -455,7 +455,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let fetched = SchedulerEvent::Fetched { id: seq.id, tokens, took: delay };
             pass.out.push_back((pass.now, fetched));
         }
-        self.timers.schedule(pass.now + delay, (slot, seq.generation));
+        self.timers.schedule_item(pass.now + delay, (slot, seq.generation));
         AdmissionOutcome::Next
     }
 
@@ -479,7 +479,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     fn drop_waiting_sequence(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         self.waiting.remove_sequence(&self.seqs, slot);
-        self.remove_from_host_cache(slot);
+        self.remove_sequence_from_host_cache(slot);
         self.free_sequence_blocks(slot);
         R::on_sequence_left(self, slot);
         step.rejected.push(self.seqs[slot].id);

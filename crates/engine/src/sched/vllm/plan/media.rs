@@ -1,6 +1,6 @@
 //! Limits prompt chunks to media items that the encoder can process.
 
-use crate::sched::vllm::encoder_cache::MediaChunk;
+use crate::sched::vllm::encoder_cache::PromptChunkWithMedia;
 use crate::sched::vllm::seqs::SequenceSlot;
 use crate::sched::vllm::step::ScheduledStep;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
@@ -25,12 +25,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             true => new,
             false => self.config.max_num_batched_tokens,
         };
-        let lookahead = self.config.tokens_read_by_drafter();
+        let lookahead = self.config.prompt_tokens_read_by_drafter();
         match new {
             0 => 0,
-            _ => {
-                encoder.plan_chunk_encoding(media, MediaChunk { slot, past, new, most, lookahead })
-            }
+            _ => encoder.plan_chunk_encoding(
+                media,
+                PromptChunkWithMedia { slot, past, new, most, lookahead },
+            ),
         }
     }
 
@@ -96,6 +97,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns the number of embeddings in the encoder cache and of those referenced by sequences;
     /// `None` if no encoder is simulated.
     pub fn encoder_cache_counts(&self) -> Option<(u32, u32)> {
-        Some(self.encoder.as_ref()?.embedding_counts())
+        Some(self.encoder.as_ref()?.encoder_cache_embedding_counts())
     }
 }

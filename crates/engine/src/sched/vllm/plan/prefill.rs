@@ -14,7 +14,7 @@ pub(super) fn is_prefill(seq: &ScheduledSequence, past: u32) -> bool {
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns the maximum number of tokens that a step computes of one prompt.
-    pub(super) fn max_chunk_tokens(&self) -> u32 {
+    pub(super) fn max_prefill_chunk_tokens(&self) -> u32 {
         let all = self.seqs.len() as u32;
         if all <= 1 {
             return u32::MAX;
@@ -30,7 +30,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// and at the last full block of the prompt.
     ///
     /// **Source:** `_mamba_block_aligned_split`; states are not taken out of the middle of a step.
-    pub(super) fn align_chunk_to_blocks(
+    pub(super) fn align_prefill_chunk_to_blocks(
         &self,
         seq: &ScheduledSequence,
         past: u32,
@@ -63,7 +63,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let stops = [
             if past.is_multiple_of(size) { 0 } else { floor(past) + size },
             floor(drop.0).saturating_sub(drop.1),
-            floor(seq.table.divergence_tokens(size)),
+            floor(seq.table.prompt_divergence_tokens(size)),
         ];
         let inside = stops.into_iter().filter(|&stop| past < stop && stop < end);
         inside.min().unwrap_or(end).saturating_sub(past)
@@ -71,7 +71,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether the next step must compute no prompt tokens (`prefill_schedule_interval`).
     #[inline]
-    pub(super) fn is_prefill_held_back(&self) -> bool {
+    pub(super) fn is_prefill_throttled(&self) -> bool {
         let interval = self.config.prefill.prefill_schedule_interval;
         if interval <= 1 || self.cadence.was_short {
             return false;

@@ -1,6 +1,6 @@
 use crate::SimTime;
 use crate::kv::BlockAllocationRequest;
-use crate::{Outbox, SchedulerEvent, StepDrafts};
+use crate::{Outbox, SchedulerEvent, StepDraftCounts};
 
 use crate::sched::vllm::config::{PreemptionVictim, SchedulingPolicy};
 use crate::sched::vllm::pass::SchedulingPass;
@@ -99,13 +99,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             fetched: false,
         };
         let entry =
-            SequenceStepOutput { slot, emit: 0, last: false, drafts: StepDrafts::default() };
+            SequenceStepOutput { slot, emit: 0, last: false, drafts: StepDraftCounts::default() };
         let cost = self.rules.step_cost(&work, self.window);
         step.push_sequence(entry, work, cost, 0);
     }
 
     /// Returns `tokens` plus the token slots that the drafter writes after them.
-    pub(super) fn with_lookahead_slots(&self, tokens: u32) -> u32 {
+    pub(super) fn tokens_with_lookahead_slots(&self, tokens: u32) -> u32 {
         match &self.config.speculation {
             None => tokens,
             Some(speculation) => {
@@ -160,7 +160,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 slot,
                 emit: 1,
                 last,
-                drafts: StepDrafts::default(),
+                drafts: StepDraftCounts::default(),
             });
             pass.at += 1;
         }
@@ -182,7 +182,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let seq = &self.seqs[slot];
             let tokens = seq.computed + seq.step.ahead + new;
             let cache = tokens.min(self.cacheable_tokens(slot, seq.known));
-            let slots = self.with_lookahead_slots(tokens);
+            let slots = self.tokens_with_lookahead_slots(tokens);
             let need = BlockAllocationRequest {
                 tokens: slots,
                 lookahead: slots - tokens,
@@ -212,7 +212,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 }
             }
             self.remove_from_step(victim, pass);
-            self.delay_step_for_copies(victim, pass.step);
+            self.delay_step_for_host_copies(victim, pass.step);
             R::on_preempt(self, victim);
             self.preempt_sequence(victim, pass.now, pass.out);
             if victim == slot {

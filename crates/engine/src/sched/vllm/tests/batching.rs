@@ -28,7 +28,7 @@ fn an_arrival_at_the_end_of_a_step_joins_the_next_step() {
 
 #[test]
 fn async_scheduling_delays_an_arrival_by_one_more_step() {
-    let config = VllmConfig { async_scheduling: true, ..config() };
+    let config = VllmSchedulerConfig { async_scheduling: true, ..config() };
     let log = event_log(
         config,
         submit_inputs(vec![(0, new_sequence(1, 40, 4)), (3, new_sequence(2, 40, 1))]),
@@ -39,7 +39,7 @@ fn async_scheduling_delays_an_arrival_by_one_more_step() {
 
 #[test]
 fn no_token_is_scheduled_after_the_planned_end() {
-    let config = VllmConfig { async_scheduling: true, ..config() };
+    let config = VllmSchedulerConfig { async_scheduling: true, ..config() };
     let log = event_log(
         config,
         submit_inputs(vec![(0, new_sequence(1, 40, 1)), (20, new_sequence(2, 40, 2))]),
@@ -49,14 +49,14 @@ fn no_token_is_scheduled_after_the_planned_end() {
 
 #[test]
 fn prompt_is_chunked_by_max_num_batched_tokens() {
-    let config = VllmConfig { max_num_batched_tokens: 64, ..config() };
+    let config = VllmSchedulerConfig { max_num_batched_tokens: 64, ..config() };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 150, 1))]));
     assert_eq!(log, "0: s1 | 30: t1 e1");
 }
 
 #[test]
 fn running_sequences_are_served_before_waiting_ones() {
-    let config = VllmConfig { max_num_batched_tokens: 33, ..config() };
+    let config = VllmSchedulerConfig { max_num_batched_tokens: 33, ..config() };
     let log = event_log(
         config,
         submit_inputs(vec![(0, new_sequence(1, 32, 4)), (5, new_sequence(2, 64, 1))]),
@@ -67,7 +67,7 @@ fn running_sequences_are_served_before_waiting_ones() {
 
 #[test]
 fn unchunked_prompt_waits_for_a_full_token_budget() {
-    let config = VllmConfig {
+    let config = VllmSchedulerConfig {
         max_num_batched_tokens: 64,
         prefill: ChunkedPrefillConfig {
             enable_chunked_prefill: false,
@@ -84,7 +84,7 @@ fn unchunked_prompt_waits_for_a_full_token_budget() {
 
 #[test]
 fn unchunked_prompt_above_the_budget_runs_alone() {
-    let config = VllmConfig {
+    let config = VllmSchedulerConfig {
         max_num_batched_tokens: 64,
         prefill: ChunkedPrefillConfig {
             enable_chunked_prefill: false,
@@ -101,7 +101,7 @@ fn unchunked_prompt_above_the_budget_runs_alone() {
 
 #[test]
 fn chunks_are_cut_at_the_long_prefill_threshold() {
-    let config = VllmConfig {
+    let config = VllmSchedulerConfig {
         prefill: ChunkedPrefillConfig {
             long_prefill_token_threshold: 50,
             ..ChunkedPrefillConfig::default()
@@ -117,7 +117,7 @@ fn chunks_are_cut_at_the_long_prefill_threshold() {
 
 #[test]
 fn single_prompt_ignores_long_prefill_threshold() {
-    let config = VllmConfig {
+    let config = VllmSchedulerConfig {
         prefill: ChunkedPrefillConfig {
             long_prefill_token_threshold: 50,
             ..ChunkedPrefillConfig::default()
@@ -130,7 +130,7 @@ fn single_prompt_ignores_long_prefill_threshold() {
 
 #[test]
 fn adaptive_prefill_threshold_shares_the_token_budget() {
-    let config = VllmConfig {
+    let config = VllmSchedulerConfig {
         prefill: ChunkedPrefillConfig {
             long_prefill_token_threshold: 50,
             long_prefill_token_threshold_adaptive: true,
@@ -145,7 +145,7 @@ fn adaptive_prefill_threshold_shares_the_token_budget() {
 
 #[test]
 fn prefill_schedule_interval_delays_prompts() {
-    let config = VllmConfig {
+    let config = VllmSchedulerConfig {
         prefill: ChunkedPrefillConfig {
             prefill_schedule_interval: 3,
             ..ChunkedPrefillConfig::default()
@@ -161,7 +161,7 @@ fn prefill_schedule_interval_delays_prompts() {
 
 #[test]
 fn max_num_seqs_bounds_the_batch() {
-    let config = VllmConfig { max_num_seqs: 1, ..config() };
+    let config = VllmSchedulerConfig { max_num_seqs: 1, ..config() };
     let log = event_log(
         config,
         submit_inputs(vec![(0, new_sequence(1, 40, 2)), (0, new_sequence(2, 40, 1))]),
@@ -177,38 +177,38 @@ fn prompt_blocks_are_hit_later_in_the_same_step() {
 
 #[test]
 fn accepted_drafts_are_emitted_together() {
-    let speculation = Some(SpeculationConfig {
+    let speculation = Some(SpeculativeDecodingConfig {
         accept: vec![1.0, 1.0],
         drops_last_block: true,
-        ..SpeculationConfig::default()
+        ..SpeculativeDecodingConfig::default()
     });
-    let config = VllmConfig { speculation, ..config() };
+    let config = VllmSchedulerConfig { speculation, ..config() };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 6))]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: v1:2/2 t1x3 | 12: v1:2/2 t1x2 e1");
 }
 
 #[test]
 fn rejected_drafts_leave_no_tokens() {
-    let speculation = Some(SpeculationConfig {
+    let speculation = Some(SpeculativeDecodingConfig {
         accept: vec![1.0, 0.0, 1.0],
         drops_last_block: true,
-        ..SpeculationConfig::default()
+        ..SpeculativeDecodingConfig::default()
     });
-    let config = VllmConfig { speculation, ..config() };
+    let config = VllmSchedulerConfig { speculation, ..config() };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 6))]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: v1:1/3 t1x2 | 12: v1:1/3 t1x2 | 13: v1:1/3 t1 e1");
 }
 
 #[test]
 fn submitted_drafts_override_acceptance_rates() {
-    let speculation = Some(SpeculationConfig {
+    let speculation = Some(SpeculativeDecodingConfig {
         accept: vec![0.0; 4],
         drops_last_block: false,
-        ..SpeculationConfig::default()
+        ..SpeculativeDecodingConfig::default()
     });
-    let config = VllmConfig { speculation, ..config() };
+    let config = VllmSchedulerConfig { speculation, ..config() };
     let drafts = [(0, 0), (4, 2), (4, 4), (4, 4), (2, 0)];
-    let drafts = drafts.map(|(proposed, accepted)| StepDrafts { proposed, accepted });
+    let drafts = drafts.map(|(proposed, accepted)| StepDraftCounts { proposed, accepted });
     let told = Sequence { drafts: Some(Arc::new(drafts)), ..new_sequence(1, 40, 6) };
     let log = event_log(config, submit_inputs(vec![(0, told)]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: v1:2/4 t1x3 | 13: v1:0/2 t1 e1");
@@ -216,8 +216,10 @@ fn submitted_drafts_override_acceptance_rates() {
 
 #[test]
 fn request_beyond_max_loras_is_overtaken() {
-    let config =
-        VllmConfig { loras: LoraConfig { max_loras: 1, ..LoraConfig::default() }, ..config() };
+    let config = VllmSchedulerConfig {
+        loras: LoraConfig { max_loras: 1, ..LoraConfig::default() },
+        ..config()
+    };
     let lora = |id, lora| Sequence { lora: Some(LoraId(lora)), ..new_sequence(id, 40, 2) };
     let log =
         event_log(config, submit_inputs(vec![(0, lora(1, 1)), (0, lora(2, 2)), (0, lora(3, 1))]));
@@ -230,7 +232,7 @@ fn with_lora(id: u64, lora: u32, output: u32) -> Sequence {
 
 #[test]
 fn waiting_adapter_gets_a_slot_when_the_batch_drains() {
-    let config = VllmConfig {
+    let config = VllmSchedulerConfig {
         loras: LoraConfig {
             max_loras: 1,
             load_time: Duration::from_millis(100),
@@ -258,8 +260,10 @@ fn waiting_adapter_gets_a_slot_when_the_batch_drains() {
 
 #[test]
 fn a_steady_stream_of_one_adapter_starves_another() {
-    let config =
-        VllmConfig { loras: LoraConfig { max_loras: 1, ..LoraConfig::default() }, ..config() };
+    let config = VllmSchedulerConfig {
+        loras: LoraConfig { max_loras: 1, ..LoraConfig::default() },
+        ..config()
+    };
     // One arrives every 5 ms and runs for longer, so the adapter of 1000 never finds a slot.
     let mut inputs: Vec<_> = (0..200).map(|i| (i * 5, with_lora(i, 1, 5))).collect();
     inputs.insert(1, (1, with_lora(1000, 2, 1)));
@@ -272,7 +276,7 @@ fn a_steady_stream_of_one_adapter_starves_another() {
 
 #[test]
 fn sequence_waiting_for_a_lora_slot_counts_as_deferred() {
-    let mut engine = VllmScheduler::new(VllmConfig {
+    let mut engine = VllmScheduler::new(VllmSchedulerConfig {
         loras: LoraConfig { max_loras: 1, ..LoraConfig::default() },
         ..config()
     })

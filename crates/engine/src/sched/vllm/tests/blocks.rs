@@ -1,11 +1,11 @@
 //! Tests prefix hits, allocation and preemption.
 
 use super::*;
-use crate::kv::{LayerGroups, SparseLayerKind};
+use crate::kv::{KvCacheLayerGroups, SparseLayerKind};
 
 #[test]
 fn a_cached_prefix_is_not_computed_but_the_last_token_always_is() {
-    let config = VllmConfig { max_num_batched_tokens: 16, ..config() };
+    let config = VllmSchedulerConfig { max_num_batched_tokens: 16, ..config() };
     let inputs = vec![(0, sequence_in_family(1, 7, 32, 1)), (30, sequence_in_family(2, 7, 32, 1))];
     // 1 takes two chunks of 16. 2 finds one of its two blocks: the other holds the last token.
     assert_eq!(
@@ -24,7 +24,7 @@ fn skip_cache_read_computes_the_whole_prompt() {
 
 #[test]
 fn a_prompt_waits_until_all_of_it_fits_though_its_first_chunk_would() {
-    let tight = |reserve_full_prompt| VllmConfig {
+    let tight = |reserve_full_prompt| VllmSchedulerConfig {
         num_gpu_blocks: 5,
         max_num_batched_tokens: 48,
         prefill: ChunkedPrefillConfig { reserve_full_prompt, ..ChunkedPrefillConfig::default() },
@@ -40,7 +40,7 @@ fn a_prompt_waits_until_all_of_it_fits_though_its_first_chunk_would() {
 
 #[test]
 fn last_admitted_is_preempted_and_resumes_first() {
-    let config = VllmConfig { num_gpu_blocks: 4, ..config() };
+    let config = VllmSchedulerConfig { num_gpu_blocks: 4, ..config() };
     let inputs =
         vec![(0, new_sequence(1, 31, 3)), (0, new_sequence(2, 31, 3)), (1, new_sequence(3, 16, 1))];
     // At 11 both need a third block; 2 is preempted and recomputes its 32 tokens before 3.
@@ -50,7 +50,8 @@ fn last_admitted_is_preempted_and_resumes_first() {
 
 #[test]
 fn preemption_victim_can_be_the_first_admitted() {
-    let config = VllmConfig { num_gpu_blocks: 4, victim: PreemptionVictim::First, ..config() };
+    let config =
+        VllmSchedulerConfig { num_gpu_blocks: 4, victim: PreemptionVictim::First, ..config() };
     let log = event_log(
         config,
         submit_inputs(vec![(0, new_sequence(1, 31, 3)), (0, new_sequence(2, 31, 3))]),
@@ -61,7 +62,7 @@ fn preemption_victim_can_be_the_first_admitted() {
 
 #[test]
 fn a_preempted_sequence_finds_its_own_blocks_again() {
-    let config = VllmConfig { num_gpu_blocks: 6, max_num_batched_tokens: 40, ..config() };
+    let config = VllmSchedulerConfig { num_gpu_blocks: 6, max_num_batched_tokens: 40, ..config() };
     let inputs = vec![(0, sequence_in_family(1, 1, 47, 3)), (0, sequence_in_family(2, 2, 47, 3))];
     // 48 tokens to compute would take two steps; two blocks of 16 are still cached.
     let log = event_log(config, submit_inputs(inputs));
@@ -70,7 +71,7 @@ fn a_preempted_sequence_finds_its_own_blocks_again() {
 
 #[test]
 fn token_in_flight_is_released_after_preemption() {
-    let config = VllmConfig { num_gpu_blocks: 4, async_scheduling: true, ..config() };
+    let config = VllmSchedulerConfig { num_gpu_blocks: 4, async_scheduling: true, ..config() };
     let log = event_log(
         config,
         submit_inputs(vec![(0, new_sequence(1, 31, 3)), (0, new_sequence(2, 31, 3))]),
@@ -81,7 +82,8 @@ fn token_in_flight_is_released_after_preemption() {
 
 #[test]
 fn priority_orders_the_queue_and_chooses_the_victim() {
-    let config = VllmConfig { num_gpu_blocks: 4, policy: SchedulingPolicy::Priority, ..config() };
+    let config =
+        VllmSchedulerConfig { num_gpu_blocks: 4, policy: SchedulingPolicy::Priority, ..config() };
     let urgent = Sequence { priority: -1, ..new_sequence(2, 31, 3) };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 31, 3)), (0, urgent)]));
     assert_eq!(log, "0: s2 s1 | 10: t2 t1 | 11: t2 t1 p1 | 12: t2 e2 r1 | 22: t1 e1");
@@ -89,7 +91,8 @@ fn priority_orders_the_queue_and_chooses_the_victim() {
 
 #[test]
 fn other_sequences_run_in_the_step_that_preempts_the_lowest() {
-    let config = VllmConfig { num_gpu_blocks: 6, policy: SchedulingPolicy::Priority, ..config() };
+    let config =
+        VllmSchedulerConfig { num_gpu_blocks: 6, policy: SchedulingPolicy::Priority, ..config() };
     let lowest = Sequence { priority: 5, ..new_sequence(2, 30, 4) };
     let log = event_log(
         config,
@@ -100,7 +103,8 @@ fn other_sequences_run_in_the_step_that_preempts_the_lowest() {
 
 #[test]
 fn a_victim_already_in_the_step_returns_its_tokens() {
-    let config = VllmConfig { num_gpu_blocks: 4, policy: SchedulingPolicy::Priority, ..config() };
+    let config =
+        VllmSchedulerConfig { num_gpu_blocks: 4, policy: SchedulingPolicy::Priority, ..config() };
     let low = Sequence { priority: 5, ..new_sequence(1, 28, 5) };
     let log = event_log(config, submit_inputs(vec![(0, low), (1, new_sequence(2, 31, 3))]));
     // 1 was admitted first and is already in the step of 22 when 2 needs a block.
@@ -112,7 +116,7 @@ fn a_victim_already_in_the_step_returns_its_tokens() {
 
 #[test]
 fn the_watermark_keeps_blocks_free_unless_nothing_runs() {
-    let config = VllmConfig { num_gpu_blocks: 6, watermark: 0.5, ..config() };
+    let config = VllmSchedulerConfig { num_gpu_blocks: 6, watermark: 0.5, ..config() };
     let log = event_log(
         config,
         submit_inputs(vec![(0, new_sequence(1, 64, 2)), (0, new_sequence(2, 16, 1))]),
@@ -123,7 +127,7 @@ fn the_watermark_keeps_blocks_free_unless_nothing_runs() {
 #[test]
 fn the_watermark_is_a_fraction_of_all_blocks_with_the_null_block() {
     // One block of six is kept free; of five it would be none.
-    let config = VllmConfig { num_gpu_blocks: 5, watermark: 0.17, ..config() };
+    let config = VllmSchedulerConfig { num_gpu_blocks: 5, watermark: 0.17, ..config() };
     let log = event_log(
         config,
         submit_inputs(vec![(0, new_sequence(1, 64, 1)), (0, new_sequence(2, 16, 1))]),
@@ -133,15 +137,18 @@ fn the_watermark_is_a_fraction_of_all_blocks_with_the_null_block() {
 
 #[test]
 fn block_events_are_emitted_at_the_end_of_their_step() {
-    let config = VllmConfig {
-        reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
+    let config = VllmSchedulerConfig {
+        reporting: SchedulerReportingConfig {
+            kv_events: true,
+            ..SchedulerReportingConfig::default()
+        },
         num_gpu_blocks: 3,
         ..config()
     };
     let inputs = vec![
         (0, Submit(sequence_in_family(1, 1, 30, 4))),
         (20, Submit(sequence_in_family(2, 2, 40, 1))),
-        (25, TestInput::Command(EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget))),
+        (25, TestInput::Command(EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Forget))),
     ];
     // 1 fills block 0 with its prompt and block 1 at 11; 2 reuses both. The reset happens while the
     // step of 2 is in flight, and is reported with it.
@@ -154,14 +161,14 @@ fn block_events_are_emitted_at_the_end_of_their_step() {
 
 #[test]
 fn a_remote_prompt_is_fetched_and_its_last_token_costs_a_decode() {
-    let config = VllmConfig {
-        transfer: TransferConfig {
+    let config = VllmSchedulerConfig {
+        transfer: PrefillTransferConfig {
             fetch: (Duration::from_millis(5), Duration::from_micros(100)),
-            ..TransferConfig::default()
+            ..PrefillTransferConfig::default()
         },
         ..config()
     };
-    let remote = Sequence { transfer: PromptTransfer::RemotePrefill, ..new_sequence(1, 50, 2) };
+    let remote = Sequence { transfer: PromptKvTransfer::RemotePrefill, ..new_sequence(1, 50, 2) };
     let log = event_log(config, submit_inputs(vec![(0, remote), (0, new_sequence(2, 40, 4))]));
     assert_eq!(log, "0: s2 | 10: t2 s1+0+50 | 11: t2 t1 | 12: t2 t1 e1 | 13: t2 e2");
 }
@@ -175,14 +182,15 @@ fn hits_below_the_threshold_end_the_sequence() {
 /// Returns the turns of one conversation; block keys depend on the position, lengths are in tokens.
 fn conversation_turn(id: u64, prompt: u32, output: u32) -> Sequence {
     let keys = (1..=u64::from((prompt + output) / 16)).map(BlockKey);
-    let plan = BlockPlan { keys: keys.collect(), block_size: 16, ..BlockPlan::default() };
+    let plan =
+        PlannedKvBlocks { keys: keys.collect(), block_size: 16, ..PlannedKvBlocks::default() };
     Sequence { plan: Some(Arc::new(plan)), ..new_sequence(id, prompt, output) }
 }
 
 #[test]
 fn sliding_window_turn_hits_the_prompt_not_the_answer() {
     let hits = |layer_groups| {
-        let config = VllmConfig { layer_groups, ..config() };
+        let config = VllmSchedulerConfig { layer_groups, ..config() };
         let turns = vec![
             (0, conversation_turn(1, 160, 64)),
             (1000, conversation_turn(2, 256, 64)),
@@ -193,7 +201,7 @@ fn sliding_window_turn_hits_the_prompt_not_the_answer() {
         starts.map(str::to_owned).collect::<Vec<_>>()
     };
     let groups = |tokens, interval| {
-        Some(LayerGroups {
+        Some(KvCacheLayerGroups {
             full: 1,
             sparse: 1,
             kind: SparseLayerKind::Window(tokens),
@@ -216,13 +224,16 @@ fn sliding_window_turn_hits_the_prompt_not_the_answer() {
 
 #[test]
 fn lookahead_block_is_cached_once_next_tokens_exist() {
-    let config = VllmConfig {
-        speculation: Some(SpeculationConfig {
+    let config = VllmSchedulerConfig {
+        speculation: Some(SpeculativeDecodingConfig {
             accept: vec![1.0],
             drops_last_block: false,
-            ..SpeculationConfig::default()
+            ..SpeculativeDecodingConfig::default()
         }),
-        reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
+        reporting: SchedulerReportingConfig {
+            kv_events: true,
+            ..SchedulerReportingConfig::default()
+        },
         ..config()
     };
     let mut ahead = sequence_in_family(1, 7, 32, 4);
@@ -244,8 +255,11 @@ fn lookahead_block_is_cached_once_next_tokens_exist() {
 #[test]
 fn events_of_a_planned_step_come_with_the_step_before() {
     let log = |async_scheduling| {
-        let config = VllmConfig {
-            reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
+        let config = VllmSchedulerConfig {
+            reporting: SchedulerReportingConfig {
+                kv_events: true,
+                ..SchedulerReportingConfig::default()
+            },
             async_scheduling,
             ..config()
         };

@@ -1,18 +1,18 @@
 //! Tests block numbers and prefix hits with layer groups.
 
 use super::*;
-use crate::kv::{LayerGroups, SparseLayerKind};
+use crate::kv::{KvCacheLayerGroups, SparseLayerKind};
 use crate::latency::{KvCachePlan, known_model_shape};
 
-fn config_with_layer_groups(kind: SparseLayerKind, sparse: u32) -> VllmConfig {
-    VllmConfig {
-        layer_groups: Some(LayerGroups { full: 1, sparse, kind, interval: Some(0) }),
+fn config_with_layer_groups(kind: SparseLayerKind, sparse: u32) -> VllmSchedulerConfig {
+    VllmSchedulerConfig {
+        layer_groups: Some(KvCacheLayerGroups { full: 1, sparse, kind, interval: Some(0) }),
         ..config()
     }
 }
 
 /// Returns the blocks in use after each scheduled step.
-fn held_blocks_per_step(config: VllmConfig, sequence: Sequence) -> Vec<u32> {
+fn held_blocks_per_step(config: VllmSchedulerConfig, sequence: Sequence) -> Vec<u32> {
     let mut engine = VllmScheduler::new(config).unwrap();
     let mut out = Outbox::new();
     engine.submit(SimTime::ZERO, sequence, &mut out).unwrap();
@@ -37,8 +37,8 @@ fn a_window_frees_blocks_that_it_has_passed() {
         [12, 10, 9, 11, 10, 12, 11, 13]
     );
     // Two groups double this.
-    let two = VllmConfig {
-        layer_groups: window.layer_groups.map(|groups| LayerGroups { sparse: 2, ..groups }),
+    let two = VllmSchedulerConfig {
+        layer_groups: window.layer_groups.map(|groups| KvCacheLayerGroups { sparse: 2, ..groups }),
         ..window
     };
     assert_eq!(
@@ -52,12 +52,12 @@ fn mamba_state_takes_one_block_at_any_length() {
     let state = config_with_layer_groups(SparseLayerKind::State(2), 3);
     // The prompt of 100 tokens stops at 96; the state there is kept until the next one is computed.
     assert_eq!(held_blocks_per_step(state.clone(), new_sequence(1, 100, 20)), [9, 13, 10, 14, 11]);
-    let uncached = VllmConfig { enable_prefix_caching: false, ..state };
+    let uncached = VllmSchedulerConfig { enable_prefix_caching: false, ..state };
     assert_eq!(held_blocks_per_step(uncached, new_sequence(1, 100, 20)), [10, 11]);
 }
 
 /// Returns how many sequences of this length run together after all prompts are computed.
-fn max_concurrent_sequences(config: &VllmConfig, tokens: u32) -> usize {
+fn max_concurrent_sequences(config: &VllmSchedulerConfig, tokens: u32) -> usize {
     let mut engine = VllmScheduler::new(config.clone()).unwrap();
     let mut out = Outbox::new();
     for id in 0..8000 {
@@ -84,12 +84,12 @@ fn gpt_oss_has_room_for_what_its_groups_take_at_any_context_length() {
     let shape = known_model_shape("openai/gpt-oss-20b").unwrap();
     let plan = KvCachePlan::new(&shape, 1, 16, 2.0, true);
     let of = |max_model_len| {
-        let config = VllmConfig {
+        let config = VllmSchedulerConfig {
             num_gpu_blocks: 163_839,
             max_model_len,
             max_num_seqs: 100_000,
             max_num_batched_tokens: 131_072,
-            layer_groups: plan.layer_groups(Some(0)),
+            layer_groups: plan.kv_cache_layer_groups(Some(0)),
             ..config()
         };
         max_concurrent_sequences(&config, 1024)
@@ -101,7 +101,7 @@ fn gpt_oss_has_room_for_what_its_groups_take_at_any_context_length() {
     assert!(found >= least && found <= most, "{found}: {least} to {most}");
     assert_eq!(of(8192), found);
     // Blocks of all layers would be half as many and twice the size.
-    let flat = VllmConfig {
+    let flat = VllmSchedulerConfig {
         num_gpu_blocks: 81_919,
         max_num_seqs: 100_000,
         max_num_batched_tokens: 131_072,

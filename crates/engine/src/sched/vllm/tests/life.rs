@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_step_runs_to_its_end_after_the_abort_of_its_sequence() {
-    let config = VllmConfig { num_gpu_blocks: 4, ..config() };
+    let config = VllmSchedulerConfig { num_gpu_blocks: 4, ..config() };
     let inputs = vec![
         (0, Submit(new_sequence(1, 60, 4))),
         (1, Submit(new_sequence(2, 60, 1))),
@@ -16,7 +16,7 @@ fn a_step_runs_to_its_end_after_the_abort_of_its_sequence() {
 
 #[test]
 fn slot_of_an_aborted_sequence_in_flight_is_not_reused() {
-    let config = VllmConfig { async_scheduling: true, ..config() };
+    let config = VllmSchedulerConfig { async_scheduling: true, ..config() };
     let inputs = vec![
         (0, Submit(new_sequence(1, 40, 4))),
         (5, Abort(1)),
@@ -32,8 +32,10 @@ fn changed_delays_apply_to_the_step_in_flight() {
         ..crate::TokenDelays::default()
     };
     let log = |ms| {
-        let config =
-            VllmConfig { latency: LatencyModel::Delays(Box::new(first(3_600_000))), ..config() };
+        let config = VllmSchedulerConfig {
+            latency: LatencyModel::Delays(Box::new(first(3_600_000))),
+            ..config()
+        };
         let change = TestInput::Command(EngineCommand::Delays(Arc::new(first(ms))));
         event_log(config, vec![(0, Submit(new_sequence(1, 40, 1))), (5, change)])
     };
@@ -54,7 +56,7 @@ fn a_pause_stops_scheduling_and_loses_nothing() {
 
 #[test]
 fn all_sequences_can_be_cancelled() {
-    let config = VllmConfig { max_num_seqs: 1, ..config() };
+    let config = VllmSchedulerConfig { max_num_seqs: 1, ..config() };
     let inputs = vec![
         (0, Submit(new_sequence(2, 40, 3))),
         (0, Submit(new_sequence(1, 40, 3))),
@@ -74,7 +76,7 @@ fn tail_delays_the_end_of_a_sequence() {
 
 #[test]
 fn output_ends_at_max_model_len() {
-    let config = VllmConfig { max_model_len: 42, ..config() };
+    let config = VllmSchedulerConfig { max_model_len: 42, ..config() };
     assert_eq!(
         event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 9))])),
         "0: s1 | 10: t1 | 11: t1 e1"
@@ -83,7 +85,7 @@ fn output_ends_at_max_model_len() {
 
 #[test]
 fn an_impossible_sequence_is_rejected_with_a_reason() {
-    let config = VllmConfig { max_waiting: Some(1), num_gpu_blocks: 4, ..config() };
+    let config = VllmSchedulerConfig { max_waiting: Some(1), num_gpu_blocks: 4, ..config() };
     let mut engine = VllmScheduler::new(config).unwrap();
     let mut out = Outbox::new();
     let mut submit = |seq| engine.submit(SimTime::ZERO, seq, &mut out);
@@ -94,7 +96,8 @@ fn an_impossible_sequence_is_rejected_with_a_reason() {
 
 #[test]
 fn late_advance_reports_events_at_their_due_times() {
-    let mut engine = VllmScheduler::new(VllmConfig { async_scheduling: true, ..config() }).unwrap();
+    let mut engine =
+        VllmScheduler::new(VllmSchedulerConfig { async_scheduling: true, ..config() }).unwrap();
     let mut out = Outbox::new();
     engine.submit(SimTime::ZERO, new_sequence(1, 40, 3), &mut out).unwrap();
     engine.advance(SimTime::from_millis(500), &mut out);
@@ -103,9 +106,9 @@ fn late_advance_reports_events_at_their_due_times() {
 
 #[test]
 fn config_error_names_the_invalid_setting() {
-    let error = |config: VllmConfig| VllmScheduler::new(config).unwrap_err().to_string();
-    let zero = VllmConfig { block_size: 0, ..config() };
+    let error = |config: VllmSchedulerConfig| VllmScheduler::new(config).unwrap_err().to_string();
+    let zero = VllmSchedulerConfig { block_size: 0, ..config() };
     assert_eq!(error(zero), "block_size is 0, must be at least 1");
-    let high = VllmConfig { watermark: 1.5, ..config() };
+    let high = VllmSchedulerConfig { watermark: 1.5, ..config() };
     assert_eq!(error(high), "watermark is 1.5, must be between 0 and 1");
 }

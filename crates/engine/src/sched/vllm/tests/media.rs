@@ -1,23 +1,23 @@
 //! Tests chunks and encodings of images, audio and video.
 
 use super::*;
-use crate::latency::{EncoderLatency, RooflineSetup, find_gpu, known_model_shape};
-use crate::{EncoderKind, PromptMediaItem};
+use crate::latency::{MediaEncoderLatency, RooflineModelSetup, find_gpu, known_model_shape};
+use crate::{MediaEncoderKind, PromptMediaItem};
 
 /// Creates a sequence with items: content, first token, number of tokens.
 fn with_media(seq: Sequence, items: &[(u64, u32, u32)]) -> Sequence {
     let items = items.iter().map(|&(key, start, len)| PromptMediaItem {
         key,
-        kind: EncoderKind::Vision,
+        kind: MediaEncoderKind::Vision,
         start,
         len,
     });
     Sequence { media: PromptMediaItem::sorted_without_overlap(items.collect()), ..seq }
 }
 
-fn config_with_encoder(budget: u32, cache_size: u32) -> VllmConfig {
-    VllmConfig {
-        encoder: Some(Box::new(EncoderConfig {
+fn config_with_encoder(budget: u32, cache_size: u32) -> VllmSchedulerConfig {
+    VllmSchedulerConfig {
+        encoder: Some(Box::new(EncoderSchedulingConfig {
             budget,
             cache_size,
             chunked_input: true,
@@ -45,7 +45,7 @@ fn chunk_ends_before_media_without_encoder_cache_room() {
 
 #[test]
 fn sequence_without_encoder_room_is_overtaken() {
-    let config = VllmConfig {
+    let config = VllmSchedulerConfig {
         prefill: ChunkedPrefillConfig {
             long_prefill_token_threshold: 16,
             ..ChunkedPrefillConfig::default()
@@ -126,9 +126,9 @@ fn oversized_media_item_waits_only_for_other_items() {
 fn encoding_time_is_added_once_before_the_step() {
     let mut config = config_with_encoder(2000, 2000);
     let shape = known_model_shape("Qwen/Qwen2.5-7B-Instruct").unwrap();
-    let setup = RooflineSetup::new(shape, find_gpu("H100").unwrap().clone());
+    let setup = RooflineModelSetup::new(shape, find_gpu("H100").unwrap().clone());
     // An embedding of an unknown encoder takes 10 us.
-    let latency = EncoderLatency::new((None, None), &setup, false).unwrap();
+    let latency = MediaEncoderLatency::new((None, None), &setup, false).unwrap();
     if let Some(encoder) = &mut config.encoder {
         encoder.latency = Some(Box::new(latency));
     }
@@ -168,7 +168,7 @@ fn an_item_in_the_prefix_cache_is_not_encoded() {
 
 #[test]
 fn a_preempted_or_ended_sequence_holds_no_embeddings() {
-    let mut engine = VllmScheduler::new(VllmConfig {
+    let mut engine = VllmScheduler::new(VllmSchedulerConfig {
         max_num_batched_tokens: 16,
         ..config_with_encoder(100, 100)
     })
@@ -181,7 +181,7 @@ fn a_preempted_or_ended_sequence_holds_no_embeddings() {
     assert_eq!(engine.encoder_cache_counts(), Some((30, 30)));
     engine.apply_command(
         at(1),
-        EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt),
+        EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Preempt),
         &mut out,
     );
     // The reset follows the running step.
