@@ -21,6 +21,7 @@ use super::model::ModelConfig;
 use super::parallel::ParallelConfig;
 use super::reserved_memory::ReservedGpuMemory;
 use super::speculative::SpeculativeConfig;
+use super::speedup::{SimulationSpeedupRatios, read_speedup_ratio};
 use super::values::FlagValues;
 use super::{api, block_size, cuda_graphs};
 
@@ -123,15 +124,6 @@ pub struct StepTimingConfig {
     pub latency_factor: f64,
     /// The source of the step times of batching schedulers.
     pub latency_source: LatencySource,
-}
-
-/// Divisors of simulated durations (speed-up ratios).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SimulationSpeedupRatios {
-    /// Divisor of every modelled duration, more than 0 (default 1).
-    pub speedup_ratio: f64,
-    /// Additional divisor of decode durations, more than 0 (default 1).
-    pub decode_speedup_ratio: f64,
 }
 
 /// Settings of GPU and CPU memory for the KV cache.
@@ -300,15 +292,6 @@ impl EngineConfig {
     }
 }
 
-impl SimulationSpeedupRatios {
-    fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
-        Ok(Self {
-            speedup_ratio: read_speedup_ratio(v, &engine::SPEEDUP_RATIO)?,
-            decode_speedup_ratio: read_speedup_ratio(v, &engine::DECODE_SPEEDUP_RATIO)?,
-        })
-    }
-}
-
 impl ServerReplicaConfig {
     fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         Ok(Self {
@@ -414,13 +397,6 @@ fn read_serving_role(v: &FlagValues) -> Result<ServingRole, ConfigError> {
                 .to_owned(),
         )),
     }
-}
-
-fn read_speedup_ratio(v: &FlagValues, flag: &Flag<f64>) -> Result<f64, ConfigError> {
-    Ok(match v.get(flag)? {
-        0.0 => 1.0,
-        ratio => ratio,
-    })
 }
 
 /// Reads the delay between server starts; -1 selects a delay by the number of replicas.

@@ -50,6 +50,7 @@ mod show;
 mod speculative;
 mod speculative_keys;
 mod speech;
+mod speedup;
 mod values;
 mod without_effect;
 mod yaml;
@@ -66,8 +67,7 @@ pub use did_you_mean::closest_known_name;
 pub use encoder::MediaEncoderConfig;
 pub use engine::{
     EngineConfig, KvCacheMemoryConfig, KvTransferCostConfig, PrefixCachingConfig, SchedulingConfig,
-    ServerReplicaConfig, SglangSchedulerConfig, SimulationSpeedupRatios, StepAndQueueLimits,
-    StepTimingConfig,
+    ServerReplicaConfig, SglangSchedulerConfig, StepAndQueueLimits, StepTimingConfig,
 };
 pub use engine_flags::{load_single_engine_config, nearest_engine_flag_name};
 pub use error::ConfigError;
@@ -102,6 +102,7 @@ pub use sglang_parsers::{
 pub use show::mask_url_passwords;
 pub use speculative::SpeculativeConfig;
 pub use speech::{SpeechConfig, SpeechModelCapabilities};
+pub use speedup::SimulationSpeedupRatios;
 pub use vllm_sim_observe::metrics::MetricsCompat;
 pub use without_effect::warnings_of_unknown_env_variables;
 

@@ -1,9 +1,7 @@
 //! Command line of `python -m sglang.launch_server`, translated to the flags of this crate.
 //!
-//! A flag of SGLang that acts becomes one of ours, any other one is accepted and named in one
-//! warning. Flags of this crate that SGLang does not have are passed on.
-//!
-//! **Source:** SGLang 0.5.23 `srt/arg_groups/fields` and `srt/server_args.py`.
+//! SGLang's flags that act become ours; others are accepted and named in one warning. Other flags of
+//! this crate are passed on. **Source:** SGLang 0.5.23 `srt/arg_groups/fields` and `srt/server_args.py`.
 
 use serde_json::{Map, Value};
 

@@ -12,6 +12,7 @@
 #[cfg(feature = "zmq")]
 mod copies;
 mod encode;
+mod encoding;
 mod endpoint;
 mod loss;
 mod message;
@@ -31,10 +32,8 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use encode::{
-    HostKvEventDetail, KvEventEncoding, KvEventHashFormat, LayerCacheGroups, encode_kv_event_batch,
-    is_kv_event,
-};
+pub use encode::{encode_kv_event_batch, is_kv_event};
+pub use encoding::{HostKvEventDetail, KvEventEncoding, KvEventHashFormat, LayerCacheGroups};
 pub use endpoint::{EndpointPortError, endpoint_of_rank, is_bind_endpoint};
 pub use loss::{KvEventLoss, KvEventLossSchedule, KvEventLossSwitch};
 pub use message::{AttentionKind, KvEventFormat, KvEventPreviewFeatures};

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::copies::KvBlockCopyCounts;
-use super::encode::{KvEventEncoding, encode_with_remaining_copies, is_kv_event};
+use super::encode::{encode_with_remaining_copies, is_kv_event};
+use super::encoding::KvEventEncoding;
 use super::endpoint;
 use super::loss::{KvEventLossSwitch, LossSchedulePosition};
 use super::message::KvEventPreviewFeatures;
@@ -169,7 +170,7 @@ impl KvEventPublisher {
     /// ignored.
     ///
     /// `ts` is in Unix seconds. If the queue is full, the batch is dropped and counted, and leaves
-    /// a gap in the sequence numbers. A batch queued while [`loss`](PublisherConfig::loss) is set
+    /// a gap in the sequence numbers. A batch queued while [`loss`](KvEventPublisherConfig::loss) is set
     /// is lost, even if it is sent later.
     pub fn publish(&self, mut batch: Vec<SchedulerEvent>, ts: f64) {
         batch.retain(is_kv_event);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::encode::{KvEventEncoding, encode_kv_event_batch};
+use super::encode::encode_kv_event_batch;
+use super::encoding::KvEventEncoding;
 use super::loss::KvEventLoss;
 use super::message::{KvEventFormat, KvEventPreviewFeatures};
 use super::publisher::{KvEventBatching, KvEventPublisher, KvEventPublisherConfig};

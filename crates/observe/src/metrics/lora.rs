@@ -11,6 +11,7 @@
 //!
 //! **Source:** vLLM `vllm/v1/metrics/{loggers,stats}.py`; llm-d-inference-sim `metrics.go`.
 
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 use super::series::{MetricCellVec, MetricSeries};
@@ -26,6 +27,8 @@ pub(super) struct LoraRequestsInfo {
     vec: Arc<MetricCellVec>,
     compat: MetricsCompat,
     clock: UnixClock,
+    /// Lock held while series are added or removed; a scrape never takes it.
+    changing_series: Mutex<()>,
 }
 
 impl LoraRequestsInfo {
@@ -35,6 +38,7 @@ impl LoraRequestsInfo {
             vec,
             compat: settings.compat,
             clock: settings.clock,
+            changing_series: Mutex::new(()),
         }
     }
 
@@ -57,6 +61,7 @@ impl LoraRequestsInfo {
         [running, waiting]: [&str; 2],
         value: f64,
     ) -> Arc<MetricSeries> {
+        let _changing = self.changing_series.lock();
         let series = self.vec.with_label_values(&[&self.max_lora, running, waiting], 0.0);
         series.set(value);
         series.show_series(1.0);
@@ -73,7 +78,9 @@ impl LoraRequestsInfo {
 
     /// Replaces all series by the given ones: running adapters, waiting adapters, value.
     pub(super) fn replace_series(&self, series: &[([&str; 2], f64)]) {
+        let changing = self.changing_series.lock();
         self.vec.retain_series(|_| false);
+        drop(changing);
         for (lists, value) in series {
             self.set_series_value(*lists, *value);
         }

@@ -1,0 +1,60 @@
+//! Settings of the encoding of KV events.
+
+use super::message::{AttentionKind, KvEventFormat, KvEventPreviewFeatures};
+use vllm_sim_wire::VllmVersion;
+
+/// Message format and options for an engine's KV cache events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KvEventEncoding {
+    /// Message format, named after the program that publishes it.
+    pub format: KvEventFormat,
+    /// Form of block hashes: integer or bytes.
+    pub hashes: KvEventHashFormat,
+    /// Level of detail of KV events about blocks in CPU memory.
+    pub host: HostKvEventDetail,
+    /// Groups of layers with a KV cache of their own.
+    pub groups: LayerCacheGroups,
+    /// vLLM release whose KV event fields are sent.
+    pub version: VllmVersion,
+    /// Enabled behaviour of open pull requests of vLLM (`--preview`).
+    pub preview: KvEventPreviewFeatures,
+}
+
+/// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LayerCacheGroups {
+    /// Index of the group of layers whose KV events have no group index: the first with full attention.
+    pub main: u32,
+    /// Attention kind of the main group of layers and of the groups after it.
+    pub main_kind: AttentionKind,
+    /// Attention kind of the groups of layers before the main group.
+    pub sparse_kind: AttentionKind,
+}
+
+impl LayerCacheGroups {
+    pub(super) const fn attention_kind_of_group(&self, group: u32) -> AttentionKind {
+        if group < self.main { self.sparse_kind } else { self.main_kind }
+    }
+}
+
+/// Level of detail of KV events about blocks stored in CPU memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostKvEventDetail {
+    /// Block hashes only, one event per offloaded chunk (vLLM's `OffloadingConnector`).
+    #[default]
+    Names,
+    /// Block hashes, parent hashes and tokens (`self_describing_kv_events`).
+    Tokens,
+    /// All fields of GPU events, plus the locality `LOCAL` (`SimpleCPUOffloadConnector`).
+    Local,
+}
+
+/// Form of block hashes in KV events (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvEventHashFormat {
+    /// Last 64 bits of the block hash, as an integer.
+    #[default]
+    Int,
+    /// Complete hash; the number is its length in bytes.
+    Bytes(usize),
+}
