@@ -187,14 +187,17 @@ async fn included_stop_token_has_its_text() {
 }
 
 #[tokio::test]
-async fn a_cut_prompt_keeps_its_special_tokens() {
+async fn a_cut_prompt_keeps_its_special_tokens_unless_a_side_is_named() {
     let sim = Sim::serve(&[]).await;
     let text = "one two three four five six";
     let all = sim.post("/tokenize", &json!({"prompt": text})).await.json();
     let all = all["tokens"].as_array().unwrap().clone();
-    for (side, kept) in
-        [("left", [&all[..1], &all[all.len() - 3..]].concat()), ("right", all[..4].to_vec())]
-    {
+    let last = &all[all.len() - 4..];
+    for (side, kept) in [
+        (json!(null), [&all[..1], &last[1..]].concat()),
+        (json!("left"), last.to_vec()),
+        (json!("right"), all[..4].to_vec()),
+    ] {
         let body = json!({
             "prompt": text, "max_tokens": 1, "truncate_prompt_tokens": 4, "truncation_side": side,
             "return_token_ids": true,

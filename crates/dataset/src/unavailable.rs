@@ -6,7 +6,7 @@ use rand_chacha::rand_core::Rng;
 
 use super::error::DatasetError;
 use super::hash::PromptHash;
-use super::reply::{RecordedReply, RequestedReplyLength, RowStorage};
+use super::reply::{DatasetRowStorage, RecordedReply, RequestedReplyLength};
 use super::row::DatasetFormat;
 
 /// Placeholder for a dataset, without values, in a build without the feature `sqlite`.
@@ -18,7 +18,7 @@ impl Dataset {
     ///
     /// # Errors
     /// Returns [`DatasetError::NotBuilt`].
-    pub fn open(path: &Path, _table: &str, _rows: RowStorage) -> Result<Self, DatasetError> {
+    pub fn open(path: &Path, _table: &str, _rows: DatasetRowStorage) -> Result<Self, DatasetError> {
         Err(DatasetError::NotBuilt { path: path.into() })
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use crate::chat::ChatTemplates;
 use crate::error::TokenizerError;
 use crate::source::{ModelFolder, TOKENIZER_JSON};
-use crate::special_tokens::SpecialTokens;
+use crate::special_tokens::SpecialTokenHandling;
 
 /// Tokenizer of a `tokenizer.json`, which this build cannot open.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ impl HfTokenizer {
         match *self {}
     }
 
-    pub(crate) fn encode(&self, _text: &str, _special: SpecialTokens) -> Vec<u32> {
+    pub(crate) fn encode(&self, _text: &str, _special: SpecialTokenHandling) -> Vec<u32> {
         match *self {}
     }
 
-    pub(crate) fn decode(&self, _ids: &[u32], _special: SpecialTokens) -> String {
+    pub(crate) fn decode(&self, _ids: &[u32], _special: SpecialTokenHandling) -> String {
         match *self {}
     }
 
@@ -96,7 +96,11 @@ pub(crate) struct DecodeStream<'t> {
 }
 
 impl<'t> DecodeStream<'t> {
-    pub(crate) fn new(hf: &'t HfTokenizer, _prompt: &[u32], _special: SpecialTokens) -> Self {
+    pub(crate) fn new(
+        hf: &'t HfTokenizer,
+        _prompt: &[u32],
+        _special: SpecialTokenHandling,
+    ) -> Self {
         match *hf {}
     }
 
