@@ -69,9 +69,9 @@ def is_attention_dp(point):
     those of MiniMax in fp8 on two B200 equal those on two B300 at twice the concurrency within 3 %.
     """
     requests = point["concurrency"] * (point.get("attention_dp") or 1)
-    from_ = 256 if (point["measured"] or "") >= "2026-04-21" else 512
-    return point["precision"] == "fp4" and point["isl"] == 1024 and requests >= from_ or (
-        point["precision"] == "fp4" and requests >= 512 and (point["measured"] or "") >= "2026-04-21")
+    late, short = (point["measured"] or "") >= "2026-04-21", point["isl"] == 1024
+    return point["model"].endswith("MiniMax-M2.5") and point["precision"] == "fp4" and (late or short) and (
+        requests >= (256 if late and short else 512))
 
 
 def server(name, point):

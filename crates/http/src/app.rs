@@ -1,4 +1,4 @@
-//! The state of a server that all HTTP handlers share, with the paths that it serves.
+//! State of a server that all HTTP handlers share, with the index and templates of its routes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

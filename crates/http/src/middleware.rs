@@ -1,5 +1,5 @@
-//! Middleware that sees a request before it is handled and its response afterwards, without waiting;
-//! here the rewriting of paths and CORS.
+//! Middleware that sees a request before it is handled and its response afterwards, without waiting.
+//! CORS and the rewriting of paths are such middleware.
 
 use std::convert::Infallible;
 use std::sync::Arc;

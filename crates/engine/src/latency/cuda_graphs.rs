@@ -104,8 +104,7 @@ impl CudaGraphs {
         self.sizes.last().is_none_or(|most| u64::from(*most) < tokens)
     }
 
-    /// Returns whether a step of `tokens` is larger than the CUDA graphs of a default server, or
-    /// than every captured size.
+    /// Returns whether a step has more than 512 tokens, or more than the largest captured size.
     pub(super) fn is_large_step(&self, tokens: u64) -> bool {
         tokens > LAUNCH_BOUND_TOKENS || self.exceeds_largest_graph(tokens)
     }

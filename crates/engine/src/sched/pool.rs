@@ -421,7 +421,7 @@ impl SlotScheduler {
         f(delays, rng)
     }
 
-    pub(super) fn sequence_token_delays<'a>(&'a self, seq: &'a Sequence) -> &'a TokenDelays {
+    fn sequence_token_delays<'a>(&'a self, seq: &'a Sequence) -> &'a TokenDelays {
         seq.delays.as_deref().unwrap_or(&self.delays)
     }
 
