@@ -282,7 +282,7 @@ pub(crate) fn read_body_within_bounds<T: RequestField>(
 
 /// Returns the error for a value that passed validation but that its Rust type cannot read, a bug
 /// of ours that must fail only one request.
-fn unreadable_value_fault() -> Fault {
+pub fn unreadable_value_fault() -> Fault {
     Fault::bad_request("The request could not be read.")
 }
 
