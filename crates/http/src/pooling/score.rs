@@ -27,8 +27,10 @@ pub(crate) async fn create_score(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
+    const TEXT_MEMBERS: &[&str] =
+        &["text_1", "text_2", "data_1", "data_2", "queries", "documents", "items"];
     let request = PoolingRequest::parse_score(&value)?;
-    let model = check_request(&app, &request)?;
+    let model = check_request(&app, &head, &request, TEXT_MEMBERS)?;
     let [ones, twos] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, twos.len())?;
     let mut scorer = TextPairScorer::new(&app, &request, ones.len() + twos.len())?;
@@ -57,7 +59,7 @@ pub(crate) async fn create_rerank(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = PoolingRequest::parse_rerank(&value)?;
-    let model = check_request(&app, &request)?;
+    let model = check_request(&app, &head, &request, &["query", "documents"])?;
     let [queries, documents] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, documents.len())?;
     let mut scorer = TextPairScorer::new(&app, &request, 1 + documents.len())?;

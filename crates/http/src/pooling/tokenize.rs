@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::openai::chat;
+use crate::request_head::RequestHead;
 use crate::token_ids;
 use vllm_sim_service::prompt::{PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_tokenizer::SpecialTokenHandling;
@@ -22,6 +23,9 @@ use vllm_sim_wire::vllm::pooling::PoolingRequest;
 /// Maximum number of tokens of the padded inputs of one pooling request: 8,192 inputs of 2,048
 /// tokens.
 const MAX_PADDED_TOKENS: usize = 16 << 20;
+
+/// Members of a pooling request whose texts the tokenizer reads, unless it has pairs of texts.
+pub(super) const INPUT_MEMBERS: &[&str] = &["input", "messages"];
 
 /// Truncation and padding of the inputs of a pooling request.
 #[derive(Clone, Copy)]
@@ -195,13 +199,19 @@ fn require_tokens(ids: Vec<u32>) -> Result<Vec<u32>, Fault> {
 }
 
 /// Checks what vLLM checks before it reads the inputs of a pooling request: arguments of the
-/// multimodal processor, the model's name, the truncation.
+/// multimodal processor, the model's name, the truncation. `members` are the members of the body
+/// whose texts the tokenizer reads.
 ///
 /// Source: vLLM 0.33 `entrypoints/pooling/base/serving.py`, `_init_ctx`, `_validate_request`.
 ///
 /// # Errors
 /// The first 400 or 404 in vLLM's order.
-pub(super) fn check_request(app: &App, request: &PoolingRequest) -> Result<Arc<str>, Fault> {
+pub(super) fn check_request(
+    app: &App,
+    head: &RequestHead,
+    request: &PoolingRequest,
+    members: &[&str],
+) -> Result<Arc<str>, Fault> {
     let limits = &app.rules.limits;
     request.check_mm_kwargs(limits)?;
     let model = super::pooling_model_name(app, request.model.as_deref())?;
@@ -212,5 +222,6 @@ pub(super) fn check_request(app: &App, request: &PoolingRequest) -> Result<Arc<s
              truncation size.",
         ));
     }
+    head.check_encodable(members)?;
     Ok(model)
 }
