@@ -138,6 +138,30 @@ async fn inputs_are_padded_to_the_context_after_their_truncation() {
     assert_eq!(tokens(&sim.post("/score", &pair).await.json()), Some(3 * 2048));
 }
 
+/// One letter each would otherwise take 8 KiB of memory, and as much work as a full context.
+#[tokio::test]
+async fn padding_of_many_inputs_is_limited() {
+    let sim = pooling().await;
+    let many = vec!["a"; 8193];
+    for (path, body, inputs) in [
+        ("/v1/embeddings", json!({"input": many}), 8193),
+        ("/pooling", json!({"input": many}), 8193),
+        ("/score", json!({"text_1": "a", "text_2": many}), 8194),
+        ("/rerank", json!({"query": "a", "documents": many}), 8194),
+    ] {
+        let refused = sim.post(path, &merged(body, json!({"padding": "max_length"}))).await;
+        let error = refused.json()["error"].clone();
+        let text = format!(
+            "padding=\"max_length\" would make {inputs} inputs of 2048 tokens; at most 16777216 \
+             tokens are allowed. Send fewer inputs or no padding."
+        );
+        assert!(error["message"].as_str().is_some_and(|m| m.starts_with(&text)), "{path}: {error}");
+        assert_eq!((refused.status, &error["param"]), (400, &json!("padding")), "{path}");
+    }
+    let body = json!({"input": many, "encoding_format": "base64", "padding": null});
+    assert_eq!(tokens(&sim.post("/v1/embeddings", &body).await.json()), Some(2 * 8193));
+}
+
 #[tokio::test]
 async fn queries_and_documents_have_limits_of_their_own() {
     let sim = pooling().await;

@@ -295,8 +295,54 @@ async fn an_unpaired_surrogate_in_a_prompt_is_refused() {
     assert!(other["error"]["message"].to_string().contains("messages"), "{other}");
     let envelope = ask("/v1/messages", &said(r"a\ud800")).await.json();
     assert_eq!(envelope["error"]["type"], "invalid_request_error", "{envelope}");
-    assert_eq!(ask("/v1/completions", r#""prompt": "\ud83d\ude00""#).await.status, 200);
-    assert_eq!(ask("/v1/completions", r#""prompt": "a", "user": "\ud800""#).await.status, 200);
+    // U+10FFFF is a character like any other.
+    let last = "\"prompt\": \"\u{10ffff}\\ud83d\\ude00\"";
+    for accepted in [
+        r#""prompt": "\ud83d\ude00""#,
+        last,
+        r#""prompt": "a", "user": "\ud800""#,
+        r#""prompt": "a", "tools": ["\ud800"], "input": "\ud800""#,
+    ] {
+        let answer = ask("/v1/completions", accepted).await;
+        assert_eq!(answer.status, 200, "{accepted}: {answer:?}");
+    }
+}
+
+/// The tokenizer reads the prompt after the schema and the model were checked.
+#[tokio::test]
+async fn an_unpaired_surrogate_is_refused_after_the_schema_and_the_model() {
+    let sim = Sim::serve(&["--enable-scale-out"]).await;
+    let said = r#""messages": [{"role": "user", "content": "a\ud800"}]"#;
+    for (path, body, status, text) in [
+        ("/v1/completions", r#"{"prompt": "\ud800", "n": "x"}"#.to_owned(), 400, "body.n"),
+        ("/v1/completions", r#"{"prompt": "\ud800", "model": "no"}"#.to_owned(), 404, "exist"),
+        ("/v1/chat/completions", format!(r#"{{{said}, "model": "no"}}"#), 404, "exist"),
+        ("/v1/messages", format!(r#"{{{said}, "max_tokens": 1, "model": "no"}}"#), 404, "exist"),
+        ("/v1/responses", r#"{"input": "\ud800", "model": "no"}"#.to_owned(), 404, "exist"),
+        ("/tokenize", r#"{"prompt": "\ud800", "model": "no"}"#.to_owned(), 404, "exist"),
+        ("/invocations", format!("{{{said}}}"), 400, "TextEncodeInput"),
+        ("/v1/chat/completions/render", format!("{{{said}}}"), 400, "TextEncodeInput"),
+        ("/v1/completions/render", r#"{"prompt": "\ud800"}"#.to_owned(), 400, "TextEncodeInput"),
+    ] {
+        let answer = sim.ask(post(path, &[], body.as_bytes())).await;
+        let message = answer.json()["error"]["message"].to_string();
+        assert!(answer.status == status && message.contains(text), "{path} {body}: {message}");
+    }
+    let pooling = Sim::serve(&["--runner", "pooling", "--convert", "embed"]).await;
+    for (path, body, status, text) in [
+        ("/v1/embeddings", r#"{"input": ["a", "\ud800"]}"#, 400, "TextEncodeInput"),
+        ("/v1/embeddings", r#"{"input": "\ud800", "model": "no"}"#, 404, "exist"),
+        ("/pooling", r#"{"input": "\udc00"}"#, 400, "TextEncodeInput"),
+        ("/score", r#"{"text_1": "a", "text_2": "\ud800"}"#, 400, "TextEncodeInput"),
+        ("/rerank", r#"{"query": "\ud800", "documents": ["a"]}"#, 400, "TextEncodeInput"),
+        ("/v2/embed", r#"{"texts": ["\ud800"]}"#, 400, "TextEncodeInput"),
+    ] {
+        let answer = pooling.ask(post(path, &[], body.as_bytes())).await;
+        let shown = answer.json();
+        let shown = shown["error"]["message"].as_str().or(shown["detail"].as_str());
+        let found = shown.is_some_and(|message| message.contains(text));
+        assert!(answer.status == status && found, "{path} {body}: {answer:?}");
+    }
 }
 
 /// vLLM's response object has no `truncation` of null, though the request may have it.

@@ -34,8 +34,6 @@ pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, Fault> {
 /// Method, headers and complete body of a request, for routes that parse the body themselves.
 pub(super) struct RawRequest {
     pub(super) method: Method,
-    /// Member of the body with the prompt, if the route reads a text and not a conversation.
-    prompt_member: Option<&'static str>,
     pub(super) head: RequestHead,
     pub(super) bytes: Bytes,
 }
@@ -60,24 +58,9 @@ impl RawRequest {
     /// # Errors
     /// The errors of [`Self::parse_fastapi_json`], converted to that API.
     pub(super) fn parse_dialect_json(&self, app: &App) -> Result<Value, Fault> {
-        let value = self.parse_unchecked_json(app)?;
-        self.check_prompt_surrogates(app)?;
-        Ok(value)
-    }
-
-    /// Parses the request body like [`Self::parse_dialect_json`], without the check of its texts.
-    pub(super) fn parse_unchecked_json(&self, app: &App) -> Result<Value, Fault> {
         let media_type = app.dialect.media_type(self.media_type());
         vllm_sim_wire::body::read_json_body(media_type, &self.bytes)
             .map_err(|fault| app.dialect.unreadable_body_fault(fault))
-    }
-
-    /// Rejects a prompt with an unpaired surrogate, which llm-d-inference-sim replaces.
-    pub(super) fn check_prompt_surrogates(&self, app: &App) -> Result<(), Fault> {
-        match app.dialect.checks_schema_first() {
-            true => vllm_sim_wire::body::check_prompt_surrogates(&self.bytes, self.prompt_member),
-            false => Ok(()),
-        }
     }
 
     /// Returns the raw request body if its first check is the one against the JSON schema.
@@ -107,14 +90,17 @@ impl FromRequest<Arc<App>> for RawRequest {
         let memory =
             app.service.large_body_memory().reserve_body_bytes(estimated_body_memory_bytes(&bytes));
         let memory = memory.map_err(|full| error::serve_error_fault(&full.into()))?;
-        let path = parts.uri.path();
-        let converses = ["/chat/", "/responses", "/messages"].map(|part| path.contains(part));
+        // llm-d-inference-sim replaces unpaired surrogates.
+        let unencodable_members = match app.dialect.checks_schema_first() {
+            true => vllm_sim_wire::body::members_with_unpaired_surrogates(&bytes),
+            false => Vec::new(),
+        };
         Ok(Self {
-            prompt_member: (!converses.contains(&true)).then_some("prompt"),
             method: parts.method,
             head: RequestHead {
                 faults: context.faults,
                 usage: context.usage,
+                unencodable_members,
                 _memory: memory,
                 ..RequestHead::new(parts.headers)
             },

@@ -60,6 +60,9 @@ pub(crate) trait GenerationRequestBody: Sized {
     /// The API endpoint to which the body is sent.
     const ENDPOINT: ApiEndpoint;
 
+    /// Members of the body whose texts the tokenizer reads.
+    const TEXT_MEMBERS: &'static [&'static str];
+
     /// Parses a request body by its JSON schema.
     ///
     /// # Errors
@@ -115,7 +118,8 @@ impl<R: GenerationRequestBody> ParsedRequestBody<R> {
     /// Returns the parsed request body, and its model after a lookup if it was not resolved yet.
     ///
     /// # Errors
-    /// An injected failure, [`GenerationRequestBody::check_before_model_lookup`], an unknown model.
+    /// An injected failure, [`GenerationRequestBody::check_before_model_lookup`], an unknown model,
+    /// a prompt that the tokenizer cannot read.
     pub(crate) fn into_body_and_model(
         self,
         app: &App,
@@ -127,6 +131,7 @@ impl<R: GenerationRequestBody> ParsedRequestBody<R> {
             Some(resolved) => first.map(|()| resolved)?,
             None => resolve_model(app, head, request.model(), first)?,
         };
+        head.check_encodable(R::TEXT_MEMBERS)?;
         Ok((request, resolved))
     }
 }

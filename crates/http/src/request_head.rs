@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use vllm_sim_service::{LargeBodyReservation, RequestFaults, TokenUsage};
+use vllm_sim_wire::fault::Fault;
 
 /// Header names that the server looks up in requests; static names avoid parsing.
 pub(super) mod names {
@@ -43,6 +44,8 @@ pub(super) struct RequestHead {
     pub(super) faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens for the request history; `None` without `--request-history`.
     pub(super) usage: Option<Arc<TokenUsage>>,
+    /// Members of the request's body whose texts no tokenizer can encode.
+    pub(super) unencodable_members: Vec<String>,
     /// Reserved memory of a large body, until the response is complete.
     pub(super) _memory: Option<LargeBodyReservation>,
 }
@@ -75,6 +78,18 @@ pub(super) fn has_only_common_headers(headers: &HeaderMap) -> bool {
 impl RequestHead {
     pub(super) fn new(headers: HeaderMap) -> Self {
         Self { plain: has_only_common_headers(&headers), headers, ..Self::default() }
+    }
+
+    /// Rejects a prompt with an unpaired surrogate; `members` are those members of the body that the
+    /// tokenizer reads.
+    ///
+    /// # Errors
+    /// vLLM's 400.
+    pub(super) fn check_encodable(&self, members: &[&str]) -> Result<(), Fault> {
+        match self.unencodable_members.iter().any(|member| members.contains(&member.as_str())) {
+            true => Err(vllm_sim_wire::body::unencodable_prompt_fault()),
+            false => Ok(()),
+        }
     }
 
     /// Returns the headers of a request that may contain one of [`names`]; empty if all headers are

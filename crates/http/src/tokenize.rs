@@ -14,6 +14,7 @@ use super::generation;
 use super::{error, json};
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
+use crate::request_head::RequestHead;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokenHandling;
@@ -23,9 +24,9 @@ use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChatRequest, Toke
 
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
-    JsonRequest { value, .. }: JsonRequest,
+    JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    answer_tokenize(&app, &value).await
+    answer_tokenize(&app, &head, &value).await
 }
 
 pub(super) async fn detokenize(
@@ -47,7 +48,11 @@ pub(super) async fn detokenize(
     Ok(error::json_response(StatusCode::OK, out))
 }
 
-async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
+async fn answer_tokenize(
+    app: &Arc<App>,
+    head: &RequestHead,
+    value: &Value,
+) -> Result<Response<Body>, Fault> {
     let body = Cow::Borrowed(value);
     let body = app.dialect.schema_body(ApiEndpoint::Tokenize, body)?;
     let request =
@@ -57,6 +62,7 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
         TokenizeRequest::Text(request) => {
+            head.check_encodable(&["prompt"])?;
             let strings = request.return_token_strs;
             let tokenizer = tokenizer.clone();
             let encode = move || {
@@ -69,6 +75,7 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
         }
         TokenizeRequest::Chat(request) => {
             request.reject_untrusted_template(&app.rules.limits)?;
+            head.check_encodable(&["messages", "tools"])?;
             let strings = request.return_token_strs;
             let conversation = tokenize_conversation(*request);
             let tokens = app.service.tokenize_conversation(&app.rules, conversation);

@@ -95,6 +95,11 @@ impl SimulatedTokenizer {
     }
 }
 
+/// Returns the beginning of a text that has at most `most` tokens; `most` is at least 1.
+pub(crate) fn truncate_text(text: &str, most: usize) -> &str {
+    split_pieces(text).nth(most - 1).map_or(text, |last| &text[..last.range.end])
+}
+
 fn character_of_id(id: u32) -> Option<char> {
     let code = id.checked_sub(CHARACTER_ID_FLAG)?;
     char::from_u32(code).filter(|c| !c.is_ascii())

@@ -450,6 +450,56 @@ fn long_text_encoded_in_parts_equals_whole_encoding() {
 }
 
 #[test]
+fn text_is_cut_after_a_number_of_tokens() {
+    let simulated = Tokenizer::new_simulated();
+    let text = "één 世界, two 😀 words";
+    let pieces = simulated.tokenize_with_text(text);
+    for most in 0..=pieces.ids.len() + 1 {
+        let kept = most.min(pieces.ids.len());
+        assert_eq!(simulated.truncate_text(text, most), pieces.text_of_tokens(0, kept));
+    }
+    let tiny = tiny_tokenizer();
+    let count = tiny.encode(text, Without).len();
+    for most in 0..=count + 1 {
+        let kept = tiny.truncate_text(text, most);
+        assert!(text.starts_with(kept) && tiny.encode(kept, Without).len() <= most, "{kept}");
+    }
+    assert_eq!(tiny.truncate_text(text, count), text);
+}
+
+#[test]
+fn texts_with_one_simulated_id_do_not_change_the_cut() {
+    let simulated = Tokenizer::new_simulated();
+    // The character's id is the hash of a word that the tokenizer has read before.
+    let collides = |n: &u32| {
+        let id = crate::simulated::fnv1a_32(format!("w{n}").as_bytes());
+        id.checked_sub(0x8000_0000).and_then(char::from_u32).is_some_and(|c| !c.is_ascii())
+    };
+    let word = format!("w{}", (0..).find(collides).unwrap());
+    let id = simulated.encode(&word, Without)[0];
+    let character = char::from_u32(id - 0x8000_0000).unwrap();
+    let text = format!("{character}a b");
+    assert_eq!(simulated.truncate_text(&text, 1), character.to_string());
+}
+
+#[test]
+fn long_text_is_cut_in_parts() {
+    let tokenizer = tiny_tokenizer();
+    let line = "All the words of a licence, and more. ";
+    let text = line.repeat((1 << 20) / line.len() + 100);
+    let count = tokenizer.encode(&text, Without).len();
+    for most in [3, count - 5, count] {
+        let kept = tokenizer.truncate_text(&text, most);
+        assert!(text.starts_with(kept));
+        assert_eq!(tokenizer.encode(kept, Without).len(), most);
+    }
+    // The regular expression fails on such a text as a whole.
+    let blanks = " ".repeat(11 << 20);
+    let count = tokenizer.encode(&blanks, Without).len();
+    assert_eq!(tokenizer.truncate_text(&blanks, count), blanks);
+}
+
+#[test]
 fn large_inputs_are_encoded_in_time() {
     let word = "x".repeat(1 << 20);
     let blanks = " ".repeat(1 << 20);

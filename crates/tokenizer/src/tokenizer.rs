@@ -63,14 +63,7 @@ impl Tokenizer {
         match self {
             _ if most == 0 => "",
             Self::Hf(hf) => hf.truncate_text(text, most),
-            Self::Simulated(simulated) => {
-                let ids = simulated.encode(text);
-                let mut kept = String::new();
-                for id in ids.iter().take(most) {
-                    simulated.append_token_text(*id, &mut kept);
-                }
-                text.get(..kept.len()).unwrap_or(text)
-            }
+            Self::Simulated(_) => simulated::truncate_text(text, most),
         }
     }
 

@@ -137,56 +137,47 @@ pub fn read_json_body(content_type: Option<&str>, body: &[u8]) -> Result<Value, 
     Ok(value)
 }
 
-/// Members of a request body that become text for the tokenizer.
-const TEXT_MEMBERS: &[&str] = &[
-    "messages",
-    "input",
-    "system",
-    "instructions",
-    "tools",
-    "query",
-    "queries",
-    "documents",
-    "items",
-    "text_1",
-    "text_2",
-    "data_1",
-    "data_2",
-    "texts",
-    "inputs",
-];
-
-/// Rejects a prompt with an unpaired surrogate, as the tokenizers of Hugging Face do.
-///
-/// `prompt_member` is a further member that the route reads, apart from messages, tools and the like.
-///
-/// # Errors
-/// vLLM's 400 with the message of the tokenizer.
-pub fn check_prompt_surrogates(body: &[u8], prompt_member: Option<&str>) -> Result<(), Fault> {
-    // A character that is none, so that no client sends it.
-    const UNPAIRED: char = '\u{10ffff}';
-    let is_escape = |bytes: &[u8]| matches!(bytes, [b'\\', b'u', b'd' | b'D']);
-    if !body.contains(&b'\\') || !body.windows(3).any(is_escape) {
-        return Ok(());
+/// Returns the members of a JSON body whose texts have an unpaired surrogate, which no tokenizer of
+/// Hugging Face encodes.
+pub fn members_with_unpaired_surrogates(body: &[u8]) -> Vec<String> {
+    if !has_unpaired_surrogate_escape(body) || check_json_value_count(body).is_err() {
+        return Vec::new();
     }
-    let parsed = python::loads_with_unpaired(body, UNPAIRED).unwrap_or_default();
-    let has_unpaired =
-        |member| parsed.get(member).is_some_and(|text| contains_char(text, UNPAIRED));
-    match TEXT_MEMBERS.iter().copied().chain(prompt_member).any(has_unpaired) {
-        true => Err(Fault::bad_request(
-            "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]",
-        )),
-        false => Ok(()),
-    }
+    // The two values differ only where a surrogate was replaced.
+    let [one, other] =
+        ['a', 'b'].map(|unpaired| python::loads_with_unpaired(body, unpaired).unwrap_or_default());
+    let members = one.as_object().into_iter().flatten();
+    let unpaired = members.filter(|(name, value)| other.get(name) != Some(value));
+    unpaired.map(|(name, _)| name.clone()).collect()
 }
 
-fn contains_char(value: &Value, wanted: char) -> bool {
-    match value {
-        Value::String(text) => text.contains(wanted),
-        Value::Array(items) => items.iter().any(|item| contains_char(item, wanted)),
-        Value::Object(map) => map.values().any(|item| contains_char(item, wanted)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+/// Returns whether a JSON text has an escape like `\ud800` without the other half of its pair.
+fn has_unpaired_surrogate_escape(body: &[u8]) -> bool {
+    let (mut rest, mut after_high) = (body, false);
+    while let Some(at) = rest.iter().position(|byte| *byte == b'\\') {
+        let unit = escaped_code_unit(&rest[at..]);
+        let is_low = unit.is_some_and(|unit| matches!(unit, 0xdc00..=0xdfff));
+        if (after_high || is_low) && !(after_high && is_low && at == 0) {
+            return true;
+        }
+        after_high = unit.is_some_and(|unit| matches!(unit, 0xd800..=0xdbff));
+        let length = if unit.is_some() { 6 } else { 2 };
+        rest = rest.get(at + length..).unwrap_or_default();
     }
+    after_high
+}
+
+/// Returns the UTF-16 code unit of an escape `\uXXXX` at the start of a text.
+fn escaped_code_unit(text: &[u8]) -> Option<u16> {
+    let digits = text.strip_prefix(b"\\u")?.get(..4)?;
+    u16::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// Returns vLLM's 400 for a prompt that its tokenizer cannot read, with the tokenizer's message.
+pub fn unencodable_prompt_fault() -> Fault {
+    Fault::bad_request(
+        "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]",
+    )
 }
 
 /// Parses the optional body of a JSON route; `None` if absent.
@@ -282,7 +273,7 @@ pub(crate) fn read_body_within_bounds<T: RequestField>(
 
 /// Returns the error for a value that passed validation but that its Rust type cannot read, a bug
 /// of ours that must fail only one request.
-fn unreadable_value_fault() -> Fault {
+pub fn unreadable_value_fault() -> Fault {
     Fault::bad_request("The request could not be read.")
 }
 
@@ -439,6 +430,32 @@ mod tests {
         let fault = check_json_value_count(list(MAX_JSON_VALUES + 1).as_bytes()).unwrap_err();
         let words = "the request body holds more than 4194304 JSON values";
         assert_eq!((fault.status, fault.message.as_str()), (413, words));
+    }
+
+    #[test]
+    fn members_with_unpaired_surrogates_are_named() {
+        let members = |body: &str| members_with_unpaired_surrogates(body.as_bytes());
+        for paired in [
+            r#"{"a": "\ud83d\ude00\uD83D\uDE00"}"#,
+            "{\"a\": \"\u{10ffff} \\ud83d\\ude00\"}",
+            r#"{"a": "\\ud800 \u0041"}"#,
+            r#"{"a": "\u"#,
+            r#"["\ud800"]"#,
+        ] {
+            assert_eq!(members(paired), [""; 0], "{paired}");
+        }
+        for unpaired in [
+            r"\ud800",
+            r"\udc00",
+            r"\udc00\ud800",
+            r"\ud83d\ud83d\ude00",
+            r"\ud800x\udc00",
+            r"\ud800\n\udc00",
+            r"\ude00\ud83d\ude00\\",
+        ] {
+            let body = format!(r#"{{"a": "b", "c": [{{"d": "{unpaired}"}}], "e": 1e400}}"#);
+            assert_eq!(members(&body), ["c"], "{unpaired}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use vllm_sim_python as python;
 
+use super::body::unreadable_value_fault;
 use super::bounds::RequestBounds;
 use super::checker::{CheckError, SchemaChecker};
 use super::fault::Fault;
@@ -119,7 +120,7 @@ fn read_at<T: RequestField>(
     })?;
     let read = T::read(changed.as_ref().unwrap_or(value));
     // A value that its own schema accepts is always read.
-    read.ok_or_else(|| BodyReadError::Fault(Fault::bad_request("The request could not be read.")))
+    read.ok_or_else(|| BodyReadError::Fault(unreadable_value_fault()))
 }
 
 impl SchemaError {

@@ -22,7 +22,7 @@ use super::app::App;
 use super::dialect::ApiEndpoint;
 use super::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
 use super::{error, transfer};
-use crate::body::{JsonRequest, RawRequest};
+use crate::body::JsonRequest;
 use crate::error::HandlerResult;
 use crate::openai::chat;
 use crate::request_head::{RequestHead, request_id};
@@ -35,6 +35,7 @@ use vllm_sim_wire::fault::Fault;
 
 impl GenerationRequestBody for MessagesRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Messages;
+    const TEXT_MEMBERS: &[&str] = &["messages", "system", "tools"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -47,28 +48,23 @@ impl GenerationRequestBody for MessagesRequest {
 
 pub(super) async fn create_anthropic_message(
     State(app): State<Arc<App>>,
-    received: RawRequest,
+    JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let value = received.parse_unchecked_json(&app)?;
-    let encodable = received.check_prompt_surrogates(&app);
-    let head = received.head;
     let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
     let read = ParsedRequestBody::new(&app, &head, Cow::Owned(value))?;
-    let answer = match encodable {
-        Ok(()) => answer_message(&app, &head, read, threshold).await,
-        Err(fault) => Err(fault),
-    };
+    let answer = answer_message(&app, &head, read, threshold).await;
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_error_response(&fault, app.version)))
 }
 
 pub(super) async fn count_message_tokens(
     State(app): State<Arc<App>>,
-    JsonRequest { value, .. }: JsonRequest,
+    JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = CountTokensRequest::parse(&value)?;
     let count = async {
         generation::resolve_model_target(&app, Some(&request.model))?;
+        head.check_encodable(MessagesRequest::TEXT_MEMBERS)?;
         let mut request = convert::count_tokens_chat_request(&app, &request)?;
         request.validate_without_prompt(&app.rules.limits)?;
         let conversation = vec![chat::chat_conversation(&app, &mut request)];

@@ -13,7 +13,7 @@ use super::chat;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
-use crate::generation;
+use crate::generation::{self, GenerationRequestBody as _};
 use crate::request_head::{RequestHead, request_id};
 use crate::transfer;
 use vllm_sim_python::PythonValue;
@@ -44,6 +44,7 @@ async fn answer_batch(
     let id = request_id("chatcmpl-", &head.headers, given);
     let model = first.and_then(|request| request.model.as_deref());
     let resolved = generation::resolve_model(app, head, model, Ok(()))?;
+    head.check_encodable(ChatRequest::TEXT_MEMBERS)?;
     let started =
         chat::start_chat_generation(app, head, &mut requests, resolved, id, threshold).await;
     let (mut view, reply) = started?;

@@ -32,6 +32,7 @@ use vllm_sim_wire::openai::shared::ChatToolChoice;
 
 impl GenerationRequestBody for ChatRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Chat;
+    const TEXT_MEMBERS: &[&str] = &["messages", "tools", "documents"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)

@@ -30,6 +30,7 @@ use vllm_sim_wire::openai::completion::{CompletionPrompt as Asked, CompletionReq
 
 impl GenerationRequestBody for CompletionRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Completions;
+    const TEXT_MEMBERS: &[&str] = &["prompt"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)

@@ -30,6 +30,7 @@ pub(crate) async fn create_cohere_embeddings(
 ) -> HandlerResult {
     let request = CohereEmbedRequest::parse(&value)?;
     pooling_model_name(&app, request.model.as_deref())?;
+    received.check_encodable(&["texts", "inputs"])?;
     let converted = pooling_body(&app, &request)?;
     let pooling = PoolingRequest::parse_converted_embedding(&converted)?;
     let _guard = count_in_flight(&app, count_inputs(&pooling))?;

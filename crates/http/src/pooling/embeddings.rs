@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Response, header};
+use axum::http::{HeaderValue, Response, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::binary::BinaryFormat;
-use super::tokenize::check_request;
+use super::tokenize::{INPUT_MEMBERS, check_request};
 use super::{
     NO_IO_PLUGIN_MESSAGE, count_in_flight, count_inputs, list_head_json, list_tail_json,
     pooling_request_id, rows, tokenize_inputs, usage_json, vector,
@@ -22,6 +22,7 @@ use crate::body::{JsonRequest, RawRequest};
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
 use crate::json;
+use crate::request_head::RequestHead;
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::pooling::{
@@ -61,15 +62,15 @@ pub(crate) async fn create_embeddings(
     if let Some((request, value)) = text.and_then(PoolingRequest::parse_long_embedding) {
         // Frees the body, which takes about as much memory as the parsed request.
         received.bytes = Bytes::new();
-        let headers = &received.head.headers;
-        return answer_pooling(&app, headers, &value, request, EMBEDDINGS_ROUTE).await;
+        let head = &received.head;
+        return answer_pooling(&app, head, &value, request, EMBEDDINGS_ROUTE).await;
     }
     let dialect = app.dialect;
     let value = dialect
         .schema_body(ApiEndpoint::Embeddings, Cow::Owned(received.parse_dialect_json(&app)?))?;
     let request = PoolingRequest::parse_embedding(&value)
         .map_err(|fault| dialect.unreadable_body_fault(fault))?;
-    answer_pooling(&app, &received.head.headers, &value, request, EMBEDDINGS_ROUTE).await
+    answer_pooling(&app, &received.head, &value, request, EMBEDDINGS_ROUTE).await
 }
 
 pub(crate) async fn create_pooling(
@@ -83,19 +84,19 @@ pub(crate) async fn create_pooling(
         let text = "dimensions is currently not supported";
         return Err(Fault::bad_parameter(text, "dimensions"));
     }
-    answer_pooling(&app, &head.headers, &value, request, POOLING_ROUTE).await
+    answer_pooling(&app, &head, &value, request, POOLING_ROUTE).await
 }
 
 async fn answer_pooling(
     app: &Arc<App>,
-    headers: &HeaderMap,
+    head: &RequestHead,
     value: &Value,
     request: PoolingRequest,
     route: PoolingRoute,
 ) -> Result<Response<Body>, Fault> {
     let guard = app.count_request_in_load();
     let classes = wants_class_scores(app, &request)?;
-    let model = check_request(app, &request)?;
+    let model = check_request(app, head, &request, INPUT_MEMBERS)?;
     let _guard = count_in_flight(app, count_inputs(&request))?;
     let inputs = tokenize_inputs(app, &request, value).await?;
     let length = if classes {
@@ -113,7 +114,7 @@ async fn answer_pooling(
         (false, false) => llmd_embedding(tokens, length),
     };
     let read = inputs.tokens.len();
-    let id = pooling_request_id(route.prefix, headers, request.request_id.as_deref());
+    let id = pooling_request_id(route.prefix, &head.headers, request.request_id.as_deref());
     let format = BinaryFormat::new(&request.embed_dtype, &request.endianness);
     drop(guard);
     if request.encoding_format.starts_with("bytes") {

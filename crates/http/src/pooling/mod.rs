@@ -111,8 +111,9 @@ async fn tokenize_inputs(
     request: &PoolingRequest,
     body: &Value,
 ) -> Result<TokenizedInputs, Fault> {
-    let params = TokenizeParams::new(app, request)?;
-    let mut inputs = TokenizedInputs::with_capacity(count_inputs(request));
+    let count = count_inputs(request);
+    let params = TokenizeParams::new(app, request, count)?;
+    let mut inputs = TokenizedInputs::with_capacity(count);
     let special = SpecialTokenHandling::from_bool(request.add_special_tokens.unwrap_or(true));
     match &request.input {
         PoolingInput::Prompts(CompletionPrompts(prompts)) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::tokenize::{TokenizeParams, check_request};
+use super::tokenize::{TokenizeParams, check_request, encode_text};
 use super::{count_in_flight, pooling_request_id, usage_json, vector};
 use crate::app::App;
 use crate::body::JsonRequest;
@@ -16,7 +16,9 @@ use crate::vllm::ok_json_response;
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::prompt::PromptTruncation;
+use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokenHandling;
+use vllm_sim_wire::body::unreadable_value_fault;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
@@ -25,15 +27,20 @@ pub(crate) async fn create_score(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
+    const TEXT_MEMBERS: &[&str] =
+        &["text_1", "text_2", "data_1", "data_2", "queries", "documents", "items"];
     let request = PoolingRequest::parse_score(&value)?;
-    let model = check_request(&app, &request)?;
+    let model = check_request(&app, &head, &request, TEXT_MEMBERS)?;
     let [ones, twos] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, twos.len())?;
-    let pairs = twos.iter().enumerate().map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
-    let mut scorer = TextPairScorer::new(&app, &request)?;
+    let mut scorer = TextPairScorer::new(&app, &request, ones.len() + twos.len())?;
+    let mut query = scorer.encode_query(&ones[0]).await?;
     let mut data = Vec::with_capacity(twos.len());
-    for (index, (one, two)) in pairs.enumerate() {
-        let score = scorer.score_pair(one, two, ones.len() == 1 && index > 0).await?;
+    for (index, two) in twos.iter().enumerate() {
+        if let Some(one) = ones.get(index).filter(|_| index > 0) {
+            query = scorer.encode_query(one).await?;
+        }
+        let score = scorer.score_document(&query, two).await?;
         data.push(json!({"index": index, "object": "score", "score": score}));
     }
     Ok(ok_json_response(&json!({
@@ -52,13 +59,14 @@ pub(crate) async fn create_rerank(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = PoolingRequest::parse_rerank(&value)?;
-    let model = check_request(&app, &request)?;
+    let model = check_request(&app, &head, &request, &["query", "documents"])?;
     let [queries, documents] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, documents.len())?;
-    let mut scorer = TextPairScorer::new(&app, &request)?;
+    let mut scorer = TextPairScorer::new(&app, &request, 1 + documents.len())?;
+    let query = scorer.encode_query(&queries[0]).await?;
     let mut ranked = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {
-        let score = scorer.score_pair(&queries[0], document, index > 0).await?;
+        let score = scorer.score_document(&query, document).await?;
         ranked.push((index, score));
     }
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -113,6 +121,14 @@ impl ScoringModel {
     }
 }
 
+const WITH_SPECIAL: SpecialTokenHandling = SpecialTokenHandling::With;
+
+/// A query after its truncation, with its tokens.
+struct EncodedQuery<'t> {
+    text: &'t str,
+    tokens: Vec<u32>,
+}
+
 struct TextPairScorer<'a> {
     app: &'a App,
     model: ScoringModel,
@@ -124,7 +140,8 @@ struct TextPairScorer<'a> {
 }
 
 impl<'a> TextPairScorer<'a> {
-    fn new(app: &'a App, request: &PoolingRequest) -> Result<Self, Fault> {
+    /// Creates a scorer for a request with `texts` queries and documents.
+    fn new(app: &'a App, request: &PoolingRequest, texts: usize) -> Result<Self, Fault> {
         let limit = |name: &str, most: i128| {
             let context = app.rules.limits.max_model_len;
             if most < 0 {
@@ -141,49 +158,75 @@ impl<'a> TextPairScorer<'a> {
             limit("max_tokens_per_query", request.max_tokens_per_query)?,
             limit("max_tokens_per_doc", request.max_tokens_per_doc)?,
         ];
-        let params = TokenizeParams::new(app, request)?;
+        let params = TokenizeParams::new(app, request, texts)?;
         Ok(Self { app, model: ScoringModel::new(app)?, params, most, tokens: 0 })
     }
 
-    /// Returns the score of two texts. With an embedding model, usage counts the tokens of a
-    /// repeated first text only once.
-    async fn score_pair(
+    /// Encodes a query once, for all documents that are compared with it.
+    async fn encode_query<'t>(
         &mut self,
-        one: &TextToScore,
-        two: &TextToScore,
-        again: bool,
+        query: &'t TextToScore,
+    ) -> Result<EncodedQuery<'t>, Fault> {
+        let text = self.truncate_text(query, self.most[0]).await;
+        let tokens = match self.model {
+            ScoringModel::BiEncoder { .. } => {
+                let tokens = self.params.encode_text(self.app, text, WITH_SPECIAL).await?;
+                self.tokens += tokens.len();
+                tokens
+            }
+            ScoringModel::ConcatenatedTexts | ScoringModel::CrossEncoder => {
+                encode_text(self.app, text, WITH_SPECIAL).await
+            }
+        };
+        Ok(EncodedQuery { text, tokens })
+    }
+
+    async fn score_document(
+        &mut self,
+        query: &EncodedQuery<'_>,
+        document: &TextToScore,
     ) -> Result<f64, Fault> {
-        let tokenizer = self.app.service.generator.tokenizer();
-        let [one, two] = [(one, self.most[0]), (two, self.most[1])].map(|(text, most)| {
-            let limits = most > 0 && text.parts.is_none();
-            if limits { tokenizer.truncate_text(&text.text, most) } else { &text.text }
-        });
-        let with = SpecialTokenHandling::With;
+        // The scores of many short texts must not hold the thread.
+        tokio::task::yield_now().await;
+        let text = self.truncate_text(document, self.most[1]).await;
         match self.model {
             ScoringModel::BiEncoder { dimensions } => {
-                let one = self.params.encode_text(self.app, one, with).await?;
-                let two = self.params.encode_text(self.app, two, with).await?;
-                self.tokens += two.len() + if again { 0 } else { one.len() };
-                Ok(vector::cosine_similarity(&one, &two, dimensions))
+                let tokens = self.params.encode_text(self.app, text, WITH_SPECIAL).await?;
+                self.tokens += tokens.len();
+                Ok(vector::cosine_similarity(&query.tokens, &tokens, dimensions))
             }
             ScoringModel::ConcatenatedTexts => {
-                let both = format!("{one}{two}");
-                self.tokens += self.params.encode_text(self.app, &both, with).await?.len();
-                let [one, two] = [one, two].map(|text| tokenizer.encode(text, with));
-                Ok(vector::relevance_score(&one, &two))
+                let both = [query.text, text].concat();
+                self.tokens += self.params.encode_text(self.app, &both, WITH_SPECIAL).await?.len();
+                let tokens = encode_text(self.app, text, WITH_SPECIAL).await;
+                Ok(vector::relevance_score(&query.tokens, &tokens))
             }
             ScoringModel::CrossEncoder => {
-                let mut pair = [one, two].map(|text| tokenizer.encode(text, with));
-                if two.is_empty() {
-                    // Hugging Face's tokenizers take an empty second text for none.
-                    pair[1].clear();
-                }
-                let [one, two] = self.truncate_pair(pair);
+                // Hugging Face's tokenizers take an empty second text for none.
+                let tokens = match text.is_empty() {
+                    true => Vec::new(),
+                    false => encode_text(self.app, text, WITH_SPECIAL).await,
+                };
+                let [one, two] = self.truncate_pair([query.tokens.clone(), tokens]);
                 let both = [&one[..], &two].concat();
-                self.tokens += self.params.fit_text_tokens(self.app, both, with)?.len();
+                self.tokens += self.params.fit_text_tokens(self.app, both, WITH_SPECIAL)?.len();
                 Ok(vector::relevance_score(&one, &two))
             }
         }
+    }
+
+    /// Returns the beginning of a text with at most `most` tokens; the whole text for 0, and if it
+    /// is of content parts.
+    async fn truncate_text<'t>(&self, text: &'t TextToScore, most: usize) -> &'t str {
+        let text_only = text.parts.is_none();
+        let text = text.text.as_str();
+        if !text_only || most == 0 {
+            return text;
+        }
+        let tokenizer = self.app.service.generator.tokenizer().clone();
+        let owned = text.to_owned();
+        let truncate = move || tokenizer.truncate_text(&owned, most).len();
+        &text[..run_blocking_if_large(text.len(), truncate).await]
     }
 
     /// Truncates the tokens of the texts of a pair, the longer one first, until the pair fits.
@@ -255,7 +298,7 @@ fn queries_and_documents(
     request: &PoolingRequest,
 ) -> Result<[Vec<TextToScore>; 2], Fault> {
     let PoolingInput::Pair(ones, twos) = &request.input else {
-        return Err(Fault::bad_request("The request could not be read."));
+        return Err(unreadable_value_fault());
     };
     let [ones, twos] = [ones, twos].map(|side| match side {
         Value::Array(items) => items.iter().map(TextToScore::new).collect(),

@@ -8,15 +8,24 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::openai::chat;
+use crate::request_head::RequestHead;
 use crate::token_ids;
 use vllm_sim_service::prompt::{PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_tokenizer::SpecialTokenHandling;
+use vllm_sim_wire::body::unreadable_value_fault;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionPrompt;
 use vllm_sim_wire::openai::message::RequestMessage;
 use vllm_sim_wire::schema::RequestField;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
+
+/// Maximum number of tokens of the padded inputs of one pooling request: 8,192 inputs of 2,048
+/// tokens.
+const MAX_PADDED_TOKENS: usize = 16 << 20;
+
+/// Members of a pooling request whose texts the tokenizer reads, unless it has pairs of texts.
+pub(super) const INPUT_MEMBERS: &[&str] = &["input", "messages"];
 
 /// Truncation and padding of the inputs of a pooling request.
 #[derive(Clone, Copy)]
@@ -27,7 +36,7 @@ pub(crate) struct TokenizeParams {
 }
 
 impl TokenizeParams {
-    /// Returns the truncation and padding that a request asks for.
+    /// Returns the truncation and padding that a request with `inputs` texts asks for.
     ///
     /// A negative number of tokens is the context length, because no output token needs room.
     /// Without a side, the tokenizer cuts the end of a text and keeps its special tokens.
@@ -35,12 +44,17 @@ impl TokenizeParams {
     /// Source: vLLM 0.33 `renderers/params.py`; `get_tokenizer` for the side of pooling models.
     ///
     /// # Errors
-    /// vLLM's 400 for a number above the context length.
-    pub(crate) fn new(app: &App, request: &PoolingRequest) -> Result<Self, Fault> {
+    /// vLLM's 400 for a number above the context length; 400 for more than 16,777,216 tokens with
+    /// the padding.
+    pub(crate) fn new(app: &App, request: &PoolingRequest, inputs: usize) -> Result<Self, Fault> {
         let limits = &app.rules.limits;
+        let pads = request.padding.as_deref() == Some("max_length");
         let asked = request.truncate_prompt_tokens;
         let asked = asked.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
         limits.check_requested_lengths("max_tokens", None, asked)?;
+        if pads {
+            check_padded_token_count(inputs, limits.max_model_len as usize)?;
+        }
         let side = match request.truncation_side.as_deref() {
             Some("left") => TruncationSide::Left,
             _ => TruncationSide::Right,
@@ -51,7 +65,7 @@ impl TokenizeParams {
                 side,
                 special: request.truncation_side.is_none(),
             },
-            pads: request.padding.as_deref() == Some("max_length"),
+            pads,
         })
     }
 
@@ -125,7 +139,7 @@ impl TokenizeParams {
             "chat_template": request.chat_template,
             "chat_template_kwargs": request.chat_template_kwargs,
         }));
-        let mut chat = chat.ok_or_else(|| Fault::bad_request("The request could not be read."))?;
+        let mut chat = chat.ok_or_else(unreadable_value_fault)?;
         chat.messages = messages.to_vec();
         chat.validate_without_prompt(&app.rules.limits)?;
         let mut conversation = chat::chat_conversation(app, &mut chat);
@@ -155,6 +169,21 @@ impl TokenizeParams {
     }
 }
 
+/// Rejects padding of a pooling request to more than 16,777,216 tokens.
+///
+/// # Errors
+/// 400 that names both counts.
+fn check_padded_token_count(inputs: usize, length: usize) -> Result<(), Fault> {
+    if inputs.saturating_mul(length) <= MAX_PADDED_TOKENS {
+        return Ok(());
+    }
+    let message = format!(
+        "padding=\"max_length\" would make {inputs} inputs of {length} tokens; at most \
+         {MAX_PADDED_TOKENS} tokens are allowed. Send fewer inputs or no padding."
+    );
+    Err(Fault::bad_parameter(message, "padding"))
+}
+
 pub(crate) async fn encode_text(app: &App, text: &str, special: SpecialTokenHandling) -> Vec<u32> {
     let tokenizer = app.service.generator.tokenizer().clone();
     let owned = text.to_owned();
@@ -170,13 +199,19 @@ fn require_tokens(ids: Vec<u32>) -> Result<Vec<u32>, Fault> {
 }
 
 /// Checks what vLLM checks before it reads the inputs of a pooling request: arguments of the
-/// multimodal processor, the model's name, the truncation.
+/// multimodal processor, the model's name, the truncation. `members` are the members of the body
+/// whose texts the tokenizer reads.
 ///
 /// Source: vLLM 0.33 `entrypoints/pooling/base/serving.py`, `_init_ctx`, `_validate_request`.
 ///
 /// # Errors
 /// The first 400 or 404 in vLLM's order.
-pub(super) fn check_request(app: &App, request: &PoolingRequest) -> Result<Arc<str>, Fault> {
+pub(super) fn check_request(
+    app: &App,
+    head: &RequestHead,
+    request: &PoolingRequest,
+    members: &[&str],
+) -> Result<Arc<str>, Fault> {
     let limits = &app.rules.limits;
     request.check_mm_kwargs(limits)?;
     let model = super::pooling_model_name(app, request.model.as_deref())?;
@@ -187,5 +222,6 @@ pub(super) fn check_request(app: &App, request: &PoolingRequest) -> Result<Arc<s
              truncation size.",
         ));
     }
+    head.check_encodable(members)?;
     Ok(model)
 }

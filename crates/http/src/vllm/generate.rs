@@ -26,6 +26,7 @@ use vllm_sim_wire::vllm::GenerateRequest;
 
 impl GenerationRequestBody for GenerateRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Generate;
+    const TEXT_MEMBERS: &[&str] = &[];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Response};
+use axum::http::Response;
 use serde_json::{Map, Value, json};
 
 use super::ok_json_response;
@@ -16,11 +16,11 @@ use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::{ApiEndpoint, RenderRouteFormat};
 use crate::error::HandlerResult;
-use crate::generation;
+use crate::generation::{self, GenerationRequestBody as _};
 use crate::media;
 use crate::openai::responses::convert as convert_responses;
 use crate::openai::{chat, completion};
-use crate::request_head::{new_uid, request_id};
+use crate::request_head::{RequestHead, new_uid, request_id};
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{Conversation, PromptSource};
 use vllm_sim_wire::VllmVersion;
@@ -42,7 +42,7 @@ pub(crate) async fn render_chat(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let value = generation::read_render_body(&app, ApiEndpoint::Chat, value)?;
-    answer_rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
+    answer_rendered_chat(&app, &head, &value, ChatRequest::TEXT_MEMBERS).await
 }
 
 pub(crate) async fn render_messages(
@@ -55,14 +55,14 @@ pub(crate) async fn render_messages(
         // vLLM converts messages to a chat without a tool choice, not to one with `none`.
         members.entry("tool_choice").or_insert(Value::Null);
     }
-    answer_rendered_chat(&app, &head.headers, &chat, "chatcmpl-").await
+    answer_rendered_chat(&app, &head, &chat, MessagesRequest::TEXT_MEMBERS).await
 }
 
 pub(crate) async fn render_responses(
     State(app): State<Arc<App>>,
-    JsonRequest { value, .. }: JsonRequest,
+    JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    answer_rendered_response(&app, &value).await
+    answer_rendered_response(&app, &head, &value).await
 }
 
 /// Handles `POST /v1/completions/render`: returns a list with one element per prompt.
@@ -74,6 +74,7 @@ pub(crate) async fn render_completions(
     let mut request = CompletionRequest::parse(&value, &app.rules.defaults.bounds)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     check_renders_model(&app, request.model.as_deref())?;
+    head.check_encodable(CompletionRequest::TEXT_MEMBERS)?;
     if request.use_beam_search {
         reject_beam_search(&app)?;
     }
@@ -96,15 +97,18 @@ pub(crate) async fn render_completions(
     Ok(ok_json_response(&Value::Array(out)))
 }
 
+/// Renders the prompt of a chat request; `members` are the members of the client's body that hold
+/// its texts.
 async fn answer_rendered_chat(
     app: &Arc<App>,
-    headers: &HeaderMap,
+    head: &RequestHead,
     value: &Value,
-    prefix: &str,
+    members: &[&str],
 ) -> Result<Response<Body>, Fault> {
     let mut request = ChatRequest::parse(value, &app.rules.defaults.bounds)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     check_renders_model(app, request.model.as_deref())?;
+    head.check_encodable(members)?;
     if request.use_beam_search {
         reject_beam_search(app)?;
     }
@@ -114,7 +118,7 @@ async fn answer_rendered_chat(
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.requested_output_limit().1, &prompt);
         let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
-        let id = request_id(prefix, headers, request.request_id.as_deref()).to_string();
+        let id = request_id("chatcmpl-", &head.headers, request.request_id.as_deref()).to_string();
         let sampling = sampling_params_json(app, &params, extra_args(&params), value);
         let mut rendered = generate_request_json(app, value, id, &prompt.tokens, sampling)?;
         if app.rules.limits.version >= VllmVersion::V033 {
@@ -128,9 +132,14 @@ async fn answer_rendered_chat(
 }
 
 /// Renders the prompt of a Responses request; the id of the result ignores the request-id header.
-async fn answer_rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
+async fn answer_rendered_response(
+    app: &Arc<App>,
+    head: &RequestHead,
+    value: &Value,
+) -> Result<Response<Body>, Fault> {
     let request = ResponsesRequest::parse(value, &app.rules.defaults.bounds)?;
     check_renders_model(app, request.model.as_deref())?;
+    head.check_encodable(ResponsesRequest::TEXT_MEMBERS)?;
     request.validate_without_prompt(&app.rules.limits)?;
     let messages = convert_responses::responses_chat_messages(&request, None)?;
     let mut chat = convert_responses::to_chat_request(&request, &messages)?;

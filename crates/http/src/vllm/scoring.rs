@@ -32,6 +32,7 @@ pub(crate) async fn create_generative_scoring(
     let resolved = resolved.map_err(|refusal| generation::request_error_fault(&app, refusal))?;
     let shown = app.service.models.model_name_in_responses(resolved.model_target());
     check_scoring_request(&app, &request)?;
+    head.check_encodable(&["query", "items"])?;
     let prompts = item_prompts(&app, &request)?;
     let data: Vec<Value> = prompts
         .iter()

@@ -12,7 +12,8 @@ pub struct PromptTruncation {
     pub side: TruncationSide,
     /// Whether the special tokens around the text are kept.
     ///
-    /// The tokenizers of vLLM truncate a text before they add special tokens.
+    /// The tokenizers of vLLM truncate a text before they add special tokens. If the request names a
+    /// side, vLLM itself cuts the tokens, special ones too.
     pub special: bool,
 }
 

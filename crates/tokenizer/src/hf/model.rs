@@ -152,21 +152,34 @@ impl HfTokenizer {
     pub(crate) fn truncate_text<'t>(&self, text: &'t str, most: usize) -> &'t str {
         let mut kept = text;
         // A text that was cut can have more tokens than before, if its last word splits otherwise.
-        while !kept.is_empty() {
-            let add_special_tokens = false;
-            let encoding =
-                library_encoding(|| self.tokenizer.encode_char_offsets(kept, add_special_tokens));
-            let offsets = encoding.as_ref().map_or(&[][..], |encoding| encoding.get_offsets());
-            let (Some((_, end)), Some((start, _))) = (offsets.get(most - 1), offsets.get(most))
-            else {
-                break;
-            };
-            let chars = kept.chars().count();
-            let cut = (*end).min(*start).min(chars - 1);
-            let cut = kept.char_indices().nth(cut).map_or(kept.len(), |(at, _)| at);
-            kept = &kept[..cut];
+        while let Some(end) = self.end_of_tokens(kept, most) {
+            kept = &kept[..end];
         }
         kept
+    }
+
+    /// Returns the end of the first `most` tokens of a text, in bytes; `None` if it has no more
+    /// tokens.
+    ///
+    /// Encodes the same parts as [`Self::encode`], and none after the end.
+    fn end_of_tokens(&self, text: &str, most: usize) -> Option<usize> {
+        let (mut rest, mut left) = (text, most);
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(first_part_end(rest));
+            let add_special_tokens = false;
+            let encoding =
+                library_encoding(|| self.tokenizer.encode_char_offsets(part, add_special_tokens));
+            let offsets = encoding.as_ref().map_or(&[][..], |encoding| encoding.get_offsets());
+            if let Some((next_start, _)) = offsets.get(left) {
+                let last_end = left.checked_sub(1).map_or(0, |last| offsets[last].1);
+                let chars = last_end.min(*next_start).min(part.chars().count() - 1);
+                let bytes = part.char_indices().nth(chars).map_or(part.len(), |(at, _)| at);
+                return Some(text.len() - rest.len() + bytes);
+            }
+            left -= offsets.len();
+            rest = after;
+        }
+        None
     }
 
     pub(crate) fn decode(&self, ids: &[u32], special: SpecialTokenHandling) -> String {

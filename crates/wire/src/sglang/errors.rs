@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 
+use crate::body::unreadable_value_fault;
 use crate::bounds::RequestBounds;
 use crate::checker::{CheckError, SchemaChecker};
 use crate::fastapi::{BodyReadError, BodySchemaErrors, RouteFunction};
@@ -64,5 +65,5 @@ pub fn construct_python_object<T: RequestField>(
         CheckError::Raised(fault) => fault,
     })?;
     let read = T::read(changed.as_ref().unwrap_or(value));
-    read.ok_or_else(|| Fault::bad_request("The request could not be read."))
+    read.ok_or_else(unreadable_value_fault)
 }

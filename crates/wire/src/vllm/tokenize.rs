@@ -80,7 +80,7 @@ impl TokenizeRequest {
         } else {
             TokenizeTextRequest::read(&checked).map(Self::Text)
         };
-        read.ok_or_else(|| Fault::bad_request("The request could not be read."))
+        read.ok_or_else(body::unreadable_value_fault)
     }
 
     /// Returns the model name in the request; `None` selects the base model.

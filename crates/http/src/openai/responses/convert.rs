@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::custom;
 use super::store::PreviousResponse;
+use vllm_sim_wire::body::unreadable_value_fault;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::message::RequestMessage;
@@ -240,8 +241,7 @@ pub(crate) fn to_chat_request(
         set("tool_choice", choice);
         set("tools", tools.into());
     }
-    let mut chat = ChatRequest::read(&body)
-        .ok_or_else(|| Fault::bad_request("The request could not be read."))?;
+    let mut chat = ChatRequest::read(&body).ok_or_else(unreadable_value_fault)?;
     // Parts of the Responses API (`input_text`) are not valid in a chat, so messages skip that
     // check.
     chat.messages = messages.iter().cloned().map(RequestMessage::from_trusted_json).collect();

@@ -49,6 +49,7 @@ use vllm_sim_wire::openai::shared::ChatToolChoice;
 
 impl GenerationRequestBody for ResponsesRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Responses;
+    const TEXT_MEMBERS: &[&str] = &["input", "instructions", "tools"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
