@@ -300,6 +300,7 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
         Ok(())
     }
 
+    #[inline]
     fn update_next_wakeup(&mut self, (pool, worker): WorkerAddress) {
         let found = &mut self.pools[pool].workers[worker as usize];
         let wake = match found.held {

@@ -522,6 +522,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         self.seqs.tables().map(|(table, tokens)| self.pool.empty_token_slots(table, tokens)).sum()
     }
 
+    #[inline]
     fn take_admissions(&mut self, into: &mut Vec<AdmittedSequence>) {
         into.append(&mut self.reports.admissions);
     }

@@ -180,6 +180,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Ends sequences whose grammar does not compile, and handles failed loads, if there are any.
+    #[inline]
     pub(super) fn end_failed_sequences(&mut self, now: SimTime, out: &mut Outbox) {
         if self.seqs.fetches != [0; 3] || self.reports.has_pending_failures_or_loads() {
             self.handle_failures(now, out);
