@@ -18,7 +18,7 @@ pub(crate) struct RequestedLogprobs {
     temperature: f64,
 }
 
-/// The tokens whose log probabilities are returned, in addition to that of the chosen token.
+/// The tokens whose log probabilities a request asks for, in addition to that of the chosen token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum OtherTokens {
     Likeliest(usize),

@@ -26,19 +26,20 @@ use vllm_sim_wire::VllmVersion;
 /// Message to the front ends when an engine core fails (vLLM's `ENGINE_CORE_DEAD`).
 pub(crate) const ENGINE_CORE_DEAD: &[u8] = b"ENGINE_CORE_DEAD";
 
-/// Minimum and maximum time between attempts to send messages to a slow front end.
+/// Minimum and maximum time between attempts to send queued messages to a slow front end.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Message to the output thread of an engine core, sent in the order of events.
 pub(crate) enum OutputThreadMessage {
-    /// The engine reports the events of one step.
+    /// The engine produced the events of one step.
     Step(EngineStepEvents),
-    /// A request is being submitted to the engine; its events may arrive before `Admitted`.
+    /// A request is being submitted to the engine; the engine may report its events before
+    /// `Admitted` is sent.
     Announced(Arc<str>),
-    /// The engine accepted the request.
+    /// The engine accepted a submitted request.
     Admitted(Box<ActiveRequest>),
-    /// The request ended immediately: it was rejected, or its pooled result is ready.
+    /// A request ended immediately: it was rejected, or its pooled result is ready.
     Answered { client: usize, at: SimTime, output: Box<EngineCoreOutput> },
     /// The front end aborted the requests with these ids.
     Abort(Vec<Arc<str>>),
@@ -188,12 +189,13 @@ pub(crate) struct OutputSocketThread {
     /// Whether this data-parallel rank has requests, and thus is in a wave.
     busy: bool,
     active: HashMap<Arc<str>, ActiveRequest>,
-    /// Ids of the requests that are being submitted to the engine.
+    /// Ids of the requests whose submission to the engine has not finished.
     announced: HashSet<Arc<str>>,
-    /// Ids of the requests that the front end aborted while they were being submitted.
+    /// Ids of the requests that the front end aborted before their submission to the engine
+    /// finished.
     aborted_early: HashSet<Arc<str>>,
-    /// The steps whose outputs are held back, because they have an event of a request that is still
-    /// being submitted.
+    /// The engine steps whose outputs are held back, because they have an event of a request that
+    /// is still being submitted.
     held: VecDeque<EngineStepEvents>,
     step: u64,
     at: SimTime,
@@ -344,7 +346,7 @@ impl OutputSocketThread {
         }
     }
 
-    /// Sends the outputs of held-back steps that no longer wait for a request's submission.
+    /// Sends the outputs of held-back engine steps that no longer wait for a request's submission.
     fn send_held_steps(&mut self) {
         while let Some(step) = self.held.front() {
             let unknown = |(id, _): &(Arc<str>, EngineStepEvent)| self.announced.contains(id);
@@ -444,7 +446,8 @@ impl OutputSocketThread {
         }
     }
 
-    /// Notifies a front end of its aborted requests; returns whether the notification is complete.
+    /// Notifies a front end of its aborted requests; returns `false` if the front end is unknown or
+    /// its queue is full.
     fn notify_aborted(&mut self, client: usize) -> bool {
         let (rank, at) = (self.rank, self.at);
         let Some(output_queue) = self.output_queues.get_mut(client) else {
