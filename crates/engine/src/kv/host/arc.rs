@@ -60,7 +60,7 @@ impl KeyList {
 #[derive(Debug, Default)]
 struct RequestChunkAccesses {
     /// Keys of the chunks of KV blocks that were missing in host memory when the request offered
-    /// them; each counts once.
+    /// them, each key once.
     missed: HashSet<BlockKey>,
     /// Keys of the chunks of KV blocks that the request used, by position in the prompt.
     used: BTreeMap<(u32, u32), (BlockKey, HostChunkUse)>,

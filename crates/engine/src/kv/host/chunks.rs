@@ -24,7 +24,8 @@ pub(super) struct HostChunks {
     /// Chunks of KV blocks without a copy in progress, the least recently used first.
     evictable: BTreeSet<(ChunkRecency, u32)>,
     pub(super) arc: Option<Box<ArcEvictionPolicy>>,
-    /// Numbers of chunks being written to host memory, and of reads of chunks in progress.
+    /// Number of chunks of KV blocks being written to host memory; `loading` is the number of reads
+    /// of chunks in progress.
     pub(super) storing: u32,
     pub(super) loading: u32,
 }

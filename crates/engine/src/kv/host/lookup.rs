@@ -22,8 +22,8 @@ pub(crate) struct HostCacheLookupRequest {
 }
 
 impl HostCacheLookupRequest {
-    /// Returns the number of tokens that need no computation if the first `blocks` KV blocks are
-    /// present.
+    /// Returns the number of a prompt's tokens that need no computation if its first `blocks` KV
+    /// blocks are present.
     pub(crate) fn reusable_tokens(&self, blocks: u32) -> u32 {
         blocks.saturating_mul(self.size).min(self.known - 1)
     }

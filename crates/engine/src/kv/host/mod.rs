@@ -94,7 +94,8 @@ pub struct HostCacheChunkCounts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostCacheLookupResult {
-    /// A copy of the prompt's KV blocks is in progress; the lookup must be repeated later.
+    /// A copy of the prompt's KV blocks is in progress; the lookup in host memory must be repeated
+    /// later.
     Wait,
     Blocks(u32),
 }
@@ -111,8 +112,8 @@ pub(crate) struct HostStoreCopy {
 }
 
 impl HostStoreCopy {
-    /// Sets the KV blocks that the copy reads. `ids` are those of the sequence in a single layer
-    /// group.
+    /// Sets the KV blocks on the GPU that the copy to host memory reads. `ids` are those of the
+    /// sequence in a single layer group.
     pub(crate) fn set_source_blocks(&mut self, ids: &[u32]) {
         let size = self.blocks_per_chunk as usize;
         let blocks = self.chunks.iter().filter_map(|chunk| {
@@ -174,7 +175,7 @@ impl<T> HostCopyQueue<T> {
 
 #[derive(Debug, Default)]
 struct HostSequenceState {
-    /// Time of the request's last use of its chunks of KV blocks, as a counter value; 0 if it has
+    /// Value of the use counter at the request's last use of its chunks of KV blocks; 0 if it has
     /// used none.
     epoch: u64,
     offered: u32,
@@ -208,7 +209,8 @@ pub(crate) struct HostCache {
     /// End time of the last copy from each KV block on the GPU, and the request whose blocks it
     /// copies.
     reads: HashMap<u32, (SimTime, SeqId)>,
-    /// KV blocks of the sequences of this scheduling pass, if ended requests may still store theirs.
+    /// GPU KV blocks given to sequences in this scheduling pass, if ended requests may still store
+    /// the previous content of such blocks.
     reused: HashSet<u32>,
 }
 
@@ -262,8 +264,8 @@ impl HostCache {
         self.epoch
     }
 
-    /// Returns the counter value for the last use of a sequence's chunks, assigned at its first use
-    /// of a chunk.
+    /// Returns the value of the use counter for a sequence's chunks of KV blocks, assigned at the
+    /// sequence's first use of a chunk.
     fn use_counter_of(&mut self, id: SeqId) -> u64 {
         let seq = self.seqs.entry(id).or_default();
         if seq.epoch == 0 {
@@ -278,9 +280,9 @@ impl HostCache {
         self.config.latency.saturating_add(each.saturating_mul(chunks))
     }
 
-    /// Reserves room in host memory for the chunks not stored yet among the first `blocks` full
-    /// blocks of a plan, which a step computes. Returns `None` if all are stored or there is no
-    /// room.
+    /// Reserves room in host memory for those of a sequence's first `blocks` full KV blocks whose
+    /// chunks are not stored yet. A step computes these blocks. Returns `None` if all are stored or
+    /// there is no room.
     pub(crate) fn offer_blocks_to_host(
         &mut self,
         id: SeqId,
