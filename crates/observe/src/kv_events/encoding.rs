@@ -23,11 +23,14 @@ pub struct KvEventEncoding {
 /// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LayerCacheGroups {
-    /// Index of the group of layers whose KV events have no group index: the first with full attention.
+    /// Index of the main layer group, whose KV events have no group index: the first group with
+    /// full attention.
     pub main: u32,
-    /// Attention kind of the main group of layers and of the groups after it.
+    /// Attention kind of the main layer group (the first with full attention) and of the groups
+    /// after it.
     pub main_kind: AttentionKind,
-    /// Attention kind of the groups of layers before the main group.
+    /// Attention kind of the layer groups before the main group, which is the first with full
+    /// attention.
     pub sparse_kind: AttentionKind,
 }
 

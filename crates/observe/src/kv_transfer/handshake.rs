@@ -146,7 +146,8 @@ impl PrefillHandshakes {
         Ok(Self { rules, met, queue })
     }
 
-    /// Returns whether the engine of a prefill server has answered before.
+    /// Returns whether a prefill server's engine has already answered a handshake of this decode
+    /// server.
     pub fn has_completed_handshake(&self, source: &KvSourceServer) -> bool {
         self.met.lock().contains(self.rules.key(source))
     }

@@ -31,9 +31,9 @@ pub enum ToolParserMode {
 /// Result of the tool-call parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolParserOutcome {
-    /// The parser found a tool call, or a part of one.
+    /// Outcome of a tool-call parse: the output contained a tool call, or a part of one.
     ToolCall,
-    /// The parser found only text.
+    /// Outcome of a tool-call parse: the output contained only text, no calls.
     NoToolCall,
 }
 
@@ -115,7 +115,8 @@ impl Metrics {
         duration.observe(seconds);
     }
 
-    /// Returns the series of durations and of operations in flight, shown as created at this time.
+    /// Returns the series of an administrator's operation: durations, and operations in flight;
+    /// hidden ones are shown as created at this time.
     fn operation_series(&self, operation: AdminOperation, created: f64) -> [Arc<MetricSeries>; 2] {
         let families = match operation {
             AdminOperation::Sleep | AdminOperation::ReleaseKvCacheMemory | AdminOperation::Wake => {

@@ -76,7 +76,7 @@ pub struct MetricsSettings {
     /// Route templates under which HTTP requests are counted, including those that redirect
     /// (`/v1/models/`).
     pub routes: Vec<String>,
-    /// Fake metrics, and the interval at which functions of time are updated.
+    /// Fake metrics, and the interval at which fake gauges that are functions of time are updated.
     pub fake: Option<(FakeMetrics, Duration)>,
     /// Source of the Unix time, in seconds.
     pub clock: UnixClock,

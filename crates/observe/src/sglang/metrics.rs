@@ -69,7 +69,8 @@ impl SglangMetrics {
         Self { server, engines, page_size, vecs }
     }
 
-    /// Returns the families on the page: those of SGLang and those of vllm-sim itself.
+    /// Returns the metric families on SGLang's `/metrics` page: those of SGLang and those of
+    /// vllm-sim itself.
     pub(crate) fn families(&self) -> Vec<&'static Family> {
         let own = VLLM_FAMILIES.iter().filter(|family| family.topic == Topic::Own);
         FAMILIES.iter().chain(own).collect()
@@ -162,7 +163,7 @@ pub struct SglangObserver {
     metrics: SglangMetrics,
     engine: MetricCells,
     decode: DecodeWindow,
-    /// Time of the last prefill batch, with its cached tokens and all its prompt tokens.
+    /// Time of the last prefill batch, and its numbers of cached and of all prompt tokens.
     hits: (SimTime, u64, u64),
 }
 
