@@ -338,8 +338,8 @@ impl InferenceService {
         }
     }
 
-    /// Checks whether another job of `sequences` would be within the admission limits, and counts a
-    /// rejection.
+    /// Checks whether a further job of `sequences` sequences would be within the admission limits,
+    /// and counts a rejection.
     pub fn check_admission(&self, sequences: u32) -> Result<(), ServeError> {
         if self.is_draining() {
             return Err(ServeError::Draining);
@@ -362,7 +362,8 @@ impl InferenceService {
         }
     }
 
-    /// Reserves admission for `sequences`, which count as in flight until the guard is dropped.
+    /// Reserves admission for a job of `sequences` sequences, which count as in flight until the
+    /// guard is dropped.
     ///
     /// The check and the reservation are one atomic step, so concurrent requests cannot exceed the
     /// limit together.

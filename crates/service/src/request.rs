@@ -167,7 +167,7 @@ pub struct ValidatedRequestFacts {
 pub struct DeferredCheck<T>(Result<T, Fault>);
 
 impl<T> DeferredCheck<T> {
-    /// Returns the value, or reports the error of the check.
+    /// Returns the value that the request check computed, or its error.
     ///
     /// # Errors
     /// The fault found when the check was computed.

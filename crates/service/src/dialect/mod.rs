@@ -169,7 +169,8 @@ impl ServerDialect for TokenIdDialect {
         Ok(())
     }
 
-    /// Accepts any requested output: these APIs shorten it.
+    /// Accepts any requested output length, which vLLM's gRPC server and engine core shorten
+    /// instead of rejecting it.
     fn check_prompt_and_output(
         &self,
         _: &ServerLimits,

@@ -17,9 +17,9 @@ pub enum ModelTarget {
     Base,
     /// A loaded LoRA adapter.
     Lora {
-        /// Name of the adapter, shown as the model in responses.
+        /// Name of the LoRA adapter, shown as the model in responses.
         name: Arc<str>,
-        /// Numeric id of the adapter in the engines.
+        /// Numeric id of the LoRA adapter in the engines.
         id: u32,
     },
 }
@@ -72,7 +72,7 @@ impl TokenizedPrompt {
         PromptMediaItem::sorted_without_overlap(inputs.collect())
     }
 
-    /// Returns the token ids of the reasoning's start, which may be none.
+    /// Returns the token ids of the start marker of reasoning; may be empty.
     pub(super) fn reasoning_start_ids(&self) -> &[u32] {
         self.reasoning_start.as_deref().unwrap_or_default()
     }
