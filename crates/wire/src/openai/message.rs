@@ -127,7 +127,7 @@ pub struct MessageToolCall<'a> {
 
 impl RequestMessage {
     /// Creates a chat message that the server itself builds, whose parts are not checked against
-    /// the SDK's classes.
+    /// OpenAI's Python classes.
     pub fn from_trusted_json(value: Value) -> Self {
         Self::new(value, MessageOrigin::Ours)
     }
@@ -159,7 +159,7 @@ impl RequestMessage {
         Some((message.role.as_str(), texts))
     }
 
-    /// Returns a copy of the message with other JSON and the same origin.
+    /// Returns a copy of the chat message with other JSON and the same origin.
     #[must_use]
     pub fn with_json(&self, value: Value) -> Self {
         match &self.0 {

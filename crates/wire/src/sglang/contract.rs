@@ -27,15 +27,17 @@ enum Shape {
     List(&'static Shape),
     /// A list whose items may be null.
     NullableList(&'static Shape),
-    /// A single item, or a list of items; errors show the name.
+    /// A single item, or a list of items; errors show the type's name, the first value.
     OrList(&'static str, &'static Shape),
-    /// A single item, or a list whose items may be null; errors show the name.
+    /// A single item, or a list whose items may be null; errors show the type's name, the first
+    /// value.
     OrNullableList(&'static str, &'static Shape),
     /// Token ids of one prompt, or of several.
     TokenIds,
     /// An object with strings as keys and values of this type.
     MapOf(&'static Shape),
-    /// An object with these members only; errors show the name.
+    /// An object that has only the listed members; errors show the name of its class, the first
+    /// value.
     Struct(&'static str, &'static [(&'static str, Shape)]),
     /// One object of sampling parameters, or several.
     Sampling,
@@ -167,7 +169,7 @@ fn check(shape: &Shape, value: &Value) -> Result<(), String> {
     }
 }
 
-/// Checks a value that cannot be null.
+/// Checks the type of a member of a `/generate` request that is not null.
 fn check_item(shape: &Shape, value: &Value) -> Result<(), String> {
     let fail = |expected: &str| Err(invalid_type(value, expected));
     match (shape, value) {

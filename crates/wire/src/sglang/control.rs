@@ -74,7 +74,7 @@ wire_model! {
 wire_model! {
     /// A request to unload a LoRA adapter.
     pub struct UnloadAdapterRequest: TypedDict "function-after[build_struct(), UnloadLoRAAdapterReqInput]" {
-        /// Name of the adapter.
+        /// Name of the LoRA adapter to unload.
         lora_name: String,
     }
 }
@@ -82,7 +82,7 @@ wire_model! {
 wire_model! {
     /// A request to continue generation.
     pub struct ContinueRequest: TypedDict "function-after[build_struct(), ContinueGenerationReqInput]" {
-        /// Whether unused GPU memory is released first.
+        /// Whether unused GPU memory is released before generation continues.
         torch_empty_cache: bool = true,
     }
 }

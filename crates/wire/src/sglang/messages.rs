@@ -272,15 +272,15 @@ wire_model! {
         metadata: Option<Map<String, Value>> = None,
         /// Stop strings: the output ends before the first of them.
         stop_sequences: Option<Vec<String>> = None,
-        /// Whether to stream server-sent events.
+        /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
-        /// System prompt.
+        /// System prompt, before the first message.
         system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
         /// Sampling temperature.
         temperature: Option<f64> = None,
         /// Reasoning (extended thinking) mode of the request.
         thinking: Option<Value> [THINKING] = None,
-        /// Rule for tool calls.
+        /// Rule for tool calls: whether the model calls tools, and which.
         tool_choice: Option<Value> [TOOL_CHOICE] = None,
         /// The tools that the model may call.
         tools: Option<Vec<Value>> [TOOLS] = None,
@@ -312,11 +312,11 @@ wire_model! {
         model: String,
         /// Messages of the conversation, oldest first.
         messages: Vec<Value> [MESSAGES],
-        /// System prompt.
+        /// System prompt, before the first message.
         system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
         /// Reasoning (extended thinking) mode of the request.
         thinking: Option<Value> [THINKING] = None,
-        /// Rule for tool calls.
+        /// Rule for tool calls: whether the model calls tools, and which.
         tool_choice: Option<Value> [TOOL_CHOICE] = None,
         /// The tools that the model may call.
         tools: Option<Vec<Value>> [TOOLS] = None,

@@ -10,7 +10,8 @@ use super::messages::{SglangMessagesRequest, is_server_tool};
 use crate::fault::Fault;
 
 impl SglangMessagesRequest {
-    /// Returns the body of the chat request; a model without reasoning parser does not reason.
+    /// Returns the body of the chat request for a Messages request; without a reasoning parser, the
+    /// model does not reason.
     ///
     /// # Errors
     /// A 400 in SGLang's words for reasoning that the model lacks, reasoning that cannot be read,

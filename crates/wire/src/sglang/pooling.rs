@@ -48,7 +48,7 @@ wire_model! {
         dimensions: Option<i64> = None,
         /// Id of the request.
         rid: Option<Value> [Schema::Nullable(&Schema::Union(&[TEXTS, STR]))] = None,
-        /// Name of the LoRA adapter.
+        /// Name of the LoRA adapter that handles the request.
         lora_path: Option<Value> = None,
     }
 }
@@ -138,7 +138,7 @@ wire_model! {
         audio_data: Option<Value> = None,
         /// Number of components of an embedding vector.
         dimensions: Option<i64> = None,
-        /// Name of the LoRA adapter.
+        /// Name of the LoRA adapter that handles the request.
         lora_path: Option<Value> = None,
     }
 }

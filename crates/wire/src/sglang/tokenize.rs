@@ -14,7 +14,7 @@ wire_model! {
         prompt: Option<Value> [super::chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Conversation to encode with the chat template.
         messages: Option<Vec<Value>> = None,
-        /// Whether special tokens are added to texts.
+        /// Whether the tokenizer adds special tokens to the texts.
         add_special_tokens: bool = true,
     }
 }
