@@ -6,9 +6,9 @@ use vllm_sim_command_line::progress;
 /// Receives SIGINT, SIGTERM and SIGHUP; signals before the first call of `next` are kept.
 pub(super) struct TerminationSignals {
     both: Option<(Signal, Signal)>,
-    /// SIGHUP; `None` if the process was started with `nohup`.
+    /// Receiver of SIGHUP; `None` if the process was started with `nohup`.
     hangup: Option<Signal>,
-    /// Resolves at the end of standard input; `None` if standard input is not watched or has ended.
+    /// Receiver of the end of standard input; `None` if standard input is not watched or has ended.
     input: Option<oneshot::Receiver<()>>,
 }
 

@@ -48,15 +48,15 @@ pub(super) struct EngineBackend {
 pub(super) struct EngineBackendInputs {
     pub(super) texts: SharedServerAssets,
     pub(super) paths: Vec<String>,
-    /// Start of the engines' clock.
+    /// Start time of the clock that all engines share.
     pub(super) started: Instant,
     pub(super) port: u16,
-    /// The token ids that end reasoning, for clients that parse token ids.
+    /// The token ids that end the reasoning of a reply, for clients that parse token ids.
     pub(super) reasoning_end: Option<Vec<u32>>,
-    /// Whether replies may have reasoning.
+    /// Whether replies may contain reasoning.
     pub(super) has_reasoning: bool,
-    /// Group of data-parallel ranks for running every step together; `started` is the start of its
-    /// clock.
+    /// Group of data-parallel ranks that run every step together, with a clock that starts at
+    /// `started`.
     pub(super) ranks: Option<LiveRankGroup>,
     /// Additional observer of the events of the first engine.
     pub(super) observer: Option<Box<dyn EngineObserver>>,
