@@ -36,7 +36,8 @@ impl DefaultWithRule {
         Self { value, rule }
     }
 
-    /// Replaces the default value and appends `reason` to the rule that explains it.
+    /// Replaces the default limit if `value` differs from it, and appends `reason` to the rule that
+    /// explains the limit.
     fn override_with(&mut self, value: u32, reason: &str) {
         if value != self.value {
             self.value = value;
@@ -138,7 +139,8 @@ fn adjust_default_limits(
     Ok(())
 }
 
-/// Checks and returns the token budget of a step; raises a default that vLLM would reject.
+/// Checks and returns the token budget of a scheduler step; increases a default that vLLM would
+/// reject.
 ///
 /// **Source:** vLLM `vllm/config/scheduler.py`, `verify_max_model_len`.
 fn check_token_budget(

@@ -30,7 +30,8 @@ pub(crate) enum ModelRunner {
     Pooling,
 }
 
-/// Form of the response field `system_fingerprint`.
+/// Content of the response field `system_fingerprint`: version and hash, hash only, fixed text or
+/// null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SystemFingerprintForm {
     /// The fingerprint has the vLLM version and a hash of the configuration.
@@ -61,14 +62,15 @@ pub enum PerRequestDraftStats {
 pub(crate) enum PerformanceMode {
     #[default]
     Balanced,
-    /// vLLM captures a CUDA graph for every small batch size.
+    /// Performance mode `interactivity`: vLLM captures a CUDA graph for every small batch size.
     Interactivity,
     Throughput,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum EncoderTensorParallelMode {
-    /// Each GPU of a tensor-parallel group computes a part of each encoder layer.
+    /// Each GPU of a tensor-parallel group computes a part of each layer of the image or audio
+    /// encoder.
     #[default]
     Weights,
     /// Each GPU of a tensor-parallel group encodes whole images or audios.

@@ -200,7 +200,8 @@ pub struct SglangSchedulerConfig {
 }
 
 impl EngineConfig {
-    /// Returns the sizes of vLLM's profile run, the largest step of the engine.
+    /// Returns the numbers of tokens, sequences and CUDA graphs in vLLM's profile run, the largest
+    /// step of the engine.
     pub fn memory_profile_run(&self) -> ProfileRun {
         let sizes = self.graphs.cudagraph_capture_sizes().len() as u32;
         ProfileRun::new(self.max_num_batched_tokens, self.max_num_seqs, sizes)

@@ -28,9 +28,9 @@ pub struct FlagSpec {
     pub group: FlagHelpGroup,
     /// Kind of value that the flag takes.
     pub kind: FlagKind,
-    /// Default values on llm-d's and on vLLM's command line; empty: no default.
+    /// Default values of the flag on llm-d's and on vLLM's command line; empty: no default.
     pub defaults: (&'static str, &'static str),
-    /// Bounds of the value on llm-d's and on vLLM's command line.
+    /// Bounds of the flag's value on llm-d's and on vLLM's command line.
     pub ranges: Option<(FlagValueBounds, FlagValueBounds)>,
     pub(crate) refusal: &'static str,
     /// Environment variables of the flag, in addition to `VLLM_SIM_<NAME>`.
@@ -199,7 +199,7 @@ impl<T> Flag<T> {
         self
     }
 
-    /// Makes seconds the unit of values that are typed without a unit.
+    /// Sets seconds as the unit of the flag's values that are typed without a unit.
     pub(crate) const fn default_unit_seconds(mut self) -> Self {
         self.spec.kind = FlagKind::Seconds;
         self

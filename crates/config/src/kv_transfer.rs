@@ -32,7 +32,7 @@ pub struct KvTransferConfig {
     /// Handling of requests whose KV cache cannot be loaded from the prefill server (default: the
     /// request fails).
     pub load_failure_policy: KvLoadFailurePolicy,
-    /// Whether a consumer does handshakes with prefill servers (default with `serve`).
+    /// Whether a KV consumer does handshakes with prefill servers (default with `serve`).
     pub does_handshakes: bool,
     /// Maximum time for which Mooncake's prefill servers keep a request (default 480 s).
     pub mooncake_abort_timeout: Duration,
@@ -63,9 +63,9 @@ pub enum KvConnector {
 /// read its KV blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadNotificationAddress {
-    /// Host name under which other servers reach the side channel.
+    /// Host name under which decode servers reach the prefill server to report read KV blocks.
     pub host: String,
-    /// Port of the side channel of rank 0.
+    /// Port of data-parallel rank 0 of a prefill server, for reports of read KV blocks.
     pub port: u16,
 }
 

@@ -58,7 +58,7 @@ pub struct LoadedConfig {
     pub ignored: Vec<String>,
     /// Ignored flags with an effect in vLLM; a subset of `ignored`.
     pub ignored_with_effect: Vec<String>,
-    /// Warnings about probable mistakes.
+    /// Warnings about probable mistakes in the configuration.
     pub warnings: Vec<String>,
     /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
     pub without_effect: Vec<String>,

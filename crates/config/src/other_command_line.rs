@@ -9,7 +9,7 @@ use vllm_sim_observe::metrics::MetricsCompat;
 pub(super) struct OtherCommandLine {
     pub(super) translate: fn(&[String]) -> Result<TranslatedSglangCommandLine, ConfigError>,
     pub(super) help_page: &'static str,
-    /// Sets the engine's defaults of what neither a flag nor a file sets.
+    /// Sets the imitated engine's defaults for settings that neither a flag nor a file sets.
     pub(super) set_defaults: fn(&mut ConfigLayer),
     /// Accepted values of `--tool-call-parser`.
     pub(super) tool_parsers: &'static [&'static str],

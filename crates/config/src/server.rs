@@ -86,9 +86,9 @@ pub struct ReadinessCheckTimeouts {
 /// Limits of the request history.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestHistoryLimits {
-    /// Number of recent requests that the history keeps.
+    /// Number of recent requests that the request history keeps.
     pub requests: usize,
-    /// Whether the history keeps request bodies.
+    /// Whether the request history keeps the bodies of requests.
     pub bodies: bool,
 }
 
