@@ -350,7 +350,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         self.schedule_turn(place, 0, start);
     }
 
-    /// Makes a turn due at `earliest`, or later if it depends on turns of other sessions.
+    /// Schedules a turn for `earliest`, or for later if it depends on turns of other sessions.
     fn schedule_turn(&mut self, place: u32, turn: u32, earliest: SimTime) {
         let open = self.open[place as usize].as_ref().expect("it is open");
         let mut missing = 0;
@@ -372,7 +372,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         }
     }
 
-    /// Queues the waiting turn of a session, all of whose dependencies have happened.
+    /// Queues the waiting turn of a session after all of the turn's dependencies have happened.
     fn queue_waiting_turn(&mut self, place: u32) {
         let open = self.get(place);
         let WaitingTurn { turn, earliest, .. } = open.waiting;

@@ -14,7 +14,8 @@ pub struct PromptTokenRun {
     pub id: u64,
     /// Number of tokens in the token run.
     pub len: u32,
-    /// Whether one token repeats (a block of a Mooncake trace); otherwise all tokens differ.
+    /// Whether the run repeats one token (a block of a Mooncake trace); otherwise all its tokens
+    /// differ.
     pub same: bool,
 }
 

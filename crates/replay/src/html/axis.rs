@@ -71,7 +71,7 @@ impl ChartAxis {
         }
     }
 
-    /// Returns the ends and the kind of the axis for the page's script.
+    /// Returns the ends of the axis and its kind, linear or logarithmic, for the page's script.
     fn script_data(&self) -> String {
         let (low, high) = self.ends();
         format!("{low} {high} {}", if self.is_log { "log" } else { "linear" })

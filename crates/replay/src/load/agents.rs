@@ -23,7 +23,7 @@ pub(super) struct RecordedAgentCall {
     pub turn: SessionTurn,
 }
 
-/// Index of an agent in its run, and index of one of the agent's calls.
+/// Index of a recorded agent in its run, and index of one of the agent's model calls.
 pub(super) type AgentCallIndex = (usize, usize);
 
 /// Recorded agent with its model calls, sorted by their start.
@@ -31,19 +31,19 @@ pub(super) type AgentCallIndex = (usize, usize);
 pub(super) struct RecordedAgent {
     pub id: String,
     pub calls: Vec<RecordedAgentCall>,
-    /// Call of another agent that started this agent.
+    /// Model call of another agent that started this agent.
     pub started_by: Option<AgentCallIndex>,
-    /// Call of another agent that waits for this agent's last call.
+    /// Model call of another agent that waits for the end of this agent's last call.
     pub awaited_by: Option<AgentCallIndex>,
 }
 
 impl RecordedAgent {
-    /// Returns the index of the first call that starts at `ms` or later.
+    /// Returns the index of the agent's first model call that starts at `ms` or later.
     pub(super) fn first_call_from(&self, ms: f64) -> Option<usize> {
         self.calls.iter().position(|call| call.start_ms + TIME_EPSILON_MS >= ms)
     }
 
-    /// Returns the end of the agent's last call, in milliseconds.
+    /// Returns the end of the agent's last model call, in milliseconds.
     pub(super) fn end_ms(&self) -> f64 {
         self.calls.iter().fold(f64::NEG_INFINITY, |end, call| end.max(call.end_ms))
     }

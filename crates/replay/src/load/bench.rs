@@ -41,8 +41,8 @@ pub struct MeasuredRequest {
     pub e2e_ms: Option<f64>,
 }
 
-/// Measured latency means and percentiles of a benchmark, in milliseconds; a `None` is not used in
-/// fits.
+/// Measured latency means and percentiles of a benchmark, in milliseconds; fits ignore those that
+/// are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LatencyStats {
     /// Mean time to the first token, in ms.

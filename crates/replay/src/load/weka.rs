@@ -24,11 +24,11 @@ use super::weka_chains::{WekaTraceRequest, split_into_agent_chains};
 use crate::workload::{PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError};
 use vllm_sim_random::mix_u64_pair;
 
-/// Hash domain of the blocks that hash ids name.
+/// Hash domain of the prompt blocks that have a hash id in a Weka trace.
 const BLOCK_HASH_DOMAIN: u64 = 11;
 /// Hash domain of prompt tokens without a hash id, which no other prompt shares.
 const UNSHARED_HASH_DOMAIN: u64 = 12;
-/// Scope of hash ids that mean the same tokens in all traces.
+/// Scope of the hash ids that stand for the same tokens in all Weka traces.
 const GLOBAL_SCOPE: u64 = u64::MAX;
 
 pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
@@ -70,7 +70,7 @@ struct TraceCounts {
     left_out: u64,
 }
 
-/// Agent with requests from the list of another agent, and the end of its last request.
+/// Agent split off from another agent's list of requests, with the end of its last request.
 struct SplitAgent {
     agent: usize,
     end_ms: f64,
@@ -80,7 +80,7 @@ struct RunReader<'a> {
     id: &'a str,
     block: u32,
     scope: u64,
-    /// Whether lists of the requests of several agents are split.
+    /// Whether lists with the requests of several agents are split into one list per agent.
     split: bool,
     agents: Vec<RecordedAgent>,
     counts: &'a mut TraceCounts,
@@ -189,7 +189,8 @@ impl RunReader<'_> {
         Ok(self.split_agent(agent, &listed))
     }
 
-    /// Moves the requests of other agents out of the list of `agent`; returns those agents.
+    /// Moves the requests of other agents out of the request list of `agent`, and returns these
+    /// agents.
     fn split_agent(&mut self, agent: usize, listed: &[WekaTraceRequest<'_>]) -> Vec<SplitAgent> {
         let mut chains = split_into_agent_chains(listed).into_iter();
         let Some(main) = chains.next() else {
@@ -232,7 +233,8 @@ impl RunReader<'_> {
         split.collect()
     }
 
-    /// Lets the first later request of the run's own agent wait for agents that are split off.
+    /// Makes an agent's first request after the end of an agent split off from it depend on that
+    /// end.
     fn link_workers(&mut self, workers: &[SplitAgent]) {
         for worker in workers {
             let Some((main, before)) = self.agents[worker.agent].started_by else {

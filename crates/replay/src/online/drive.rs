@@ -278,7 +278,8 @@ struct SessionStarter {
 type SessionPermit = Arc<OwnedSemaphorePermit>;
 
 impl SessionStarter {
-    /// Waits for a slot and for the start time of the next session (less [`PREPARE_LEAD`]).
+    /// Waits for a session permit and for the start time of the next session (less
+    /// [`PREPARE_LEAD`]).
     ///
     /// Cancel safe.
     async fn wait_until_next_due(&mut self, shared: &OnlineRun) -> Option<SessionPermit> {

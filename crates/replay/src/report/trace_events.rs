@@ -16,11 +16,11 @@ use crate::outcome::{EngineStep, PoolRole, ReplaySink, RequestOutcome};
 use super::record::OutcomeRecord;
 use super::spans::{RequestPhase, spans_of_request};
 
-/// Process id, in the trace, for requests that reached no worker.
+/// Process id in the trace file for requests that reached no worker.
 ///
 /// Ids begin at 1, because readers take 0 for the idle process of a kernel or for no thread.
 const NO_WORKER: u64 = 1;
-/// Category of the events, which some readers need.
+/// Category of all events in the trace file, which some trace viewers need.
 const CATEGORY: &str = "vllm-sim";
 /// Id of the track with an engine's steps; request `n` has track `n` + 2.
 const STEP_TRACK: u64 = 1;

@@ -1,6 +1,7 @@
 //! Maps KV block keys to node numbers of the router's block index.
 
-/// Open-addressing hash table with eight bytes per slot, at most half full, without tombstones.
+/// Open-addressing hash table from KV block keys to nodes of the block index: eight bytes per slot,
+/// at most half full, without tombstones.
 ///
 /// Blocks are inserted and removed all the time, and this table is the router's largest random
 /// access. The nodes store the keys.

@@ -35,8 +35,8 @@ pub(in super::super) struct RouteChoice {
     pub worker: u32,
     /// Number of prompt blocks that the router assumes to be cached on the chosen worker.
     pub overlap: u32,
-    /// Largest number of prompt blocks cached on any worker; `None` if the router does not use the
-    /// cache.
+    /// Maximum number of the prompt's blocks cached on any worker; `None` if the router does not
+    /// use prefix caches.
     pub best: Option<u32>,
 }
 
