@@ -23,7 +23,8 @@ use super::{CalibrateError, CalibrateOptions};
 pub(super) struct CalibrationCase {
     pub(super) name: String,
     pub(super) held_out: bool,
-    /// Reason why only inter-token latencies of the run are fitted, if so.
+    /// Reason why only the run's inter-token latencies are fitted; `None` if its other latencies
+    /// are fitted too.
     pub(super) warning: Option<&'static str>,
     pub(super) targets: Vec<CalibrationFitTarget>,
     /// Model, GPU and tensor-parallel size of the run, for the report.
@@ -34,7 +35,7 @@ pub(super) struct CalibrationCase {
     /// Whether the API server's time is fitted for the run; in-process runs have none, and a
     /// measured value is kept.
     has_front_end: bool,
-    /// Difference of this deployment's API server time from the default, in us.
+    /// Difference between the API server time of the run's deployment and the default, in us.
     front_end_offset_us: f64,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct CalibrationFitTarget {
     pub(super) stage: Option<usize>,
     kind: LatencyStatistic,
     measured: f64,
-    /// Weight of the statistic in the fit; 0 if it is only reported.
+    /// Weight of the latency statistic in the fit; 0 if the statistic is only reported.
     pub(super) weight: f64,
 }
 

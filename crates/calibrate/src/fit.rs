@@ -35,10 +35,10 @@ pub struct FittedRoofline {
     pub deployments: Vec<FittedDeployment>,
     /// Prediction errors of all runs, before and after the fit.
     pub runs: Vec<RunPredictionErrors>,
-    /// Parameters left at their defaults, each with the reason.
+    /// Roofline parameters left at their defaults, each with the reason.
     pub left: Vec<(RooflineParameter, &'static str)>,
-    /// Deployment of the written profile, with its parameters, if the runs cover several
-    /// deployments.
+    /// Fitted parameters and name of the deployment of the written profile; `None` unless the runs
+    /// cover several deployments.
     pub profile: Option<FittedDeployment>,
 }
 

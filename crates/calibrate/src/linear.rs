@@ -19,9 +19,9 @@ pub(super) struct RidgeFitPlan {
 /// Coordinates are differences from the defaults, in scales of the priors.
 pub(super) struct LinearizedResiduals {
     pub(super) at: Vec<f64>,
-    /// Residuals at the point `at`.
+    /// Values of the residuals at `at`, the point of the linear approximation.
     pub(super) here: Vec<f64>,
-    /// Derivatives of the residuals, as `[column][residual]`.
+    /// Derivatives of the residuals by the fitted parameters, as `[column][residual]`.
     pub(super) slopes: Vec<Vec<f64>>,
     pub(super) weights: Vec<f64>,
     /// Cross-validation unit (run or stage) of each residual; a unit is left out as a whole.
@@ -36,13 +36,13 @@ impl LinearizedResiduals {
         units.len()
     }
 
-    /// Returns the approximated residual `i` at `x`, with all columns outside `terms` at their
-    /// defaults.
+    /// Returns the linear approximation of residual `i` at the coordinates `x`, with all columns
+    /// outside `terms` at their defaults.
     fn residual_at(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
         self.residual_at_defaults(i) + self.residual_change(i, terms, x)
     }
 
-    /// Extrapolates residual `i` to the default parameters.
+    /// Extrapolates residual `i` linearly to the default values of all parameters.
     fn residual_at_defaults(&self, i: usize) -> f64 {
         let columns = self.slopes.iter().zip(&self.at);
         self.here[i] - columns.map(|(slope, u)| slope[i] * u).sum::<f64>()

@@ -34,7 +34,7 @@ impl FittedRoofline {
         self.aggregate_errors(set, statistics::median)
     }
 
-    /// Returns the mean absolute prediction errors over the runs of `set`, in the form of
+    /// Returns the mean absolute prediction errors over the runs of `set`, in the order of
     /// [`FittedRoofline::median_error_percentages`].
     pub fn mean_error_percentages(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
         self.aggregate_errors(set, |sizes| {
