@@ -80,7 +80,7 @@ struct PromptPrefix {
     tokens: u64,
     /// Hash of the prompt prefix; equal prefixes have equal hashes.
     chain: u64,
-    /// Id of the token that the end of the prefix repeats, if any.
+    /// Id of the token run at the end of the prompt prefix, if that run repeats one token.
     repeated: Option<u64>,
 }
 

@@ -22,7 +22,8 @@ pub(super) struct PlanReport {
     pub(super) question: PlanRequirements,
     pub(super) prices: Option<GpuPrices>,
     pub(super) rows: Vec<DeploymentCandidateRow>,
-    /// Indices of the rows with a successful deployment, by cost per hour relative to traffic.
+    /// Indices of the candidates with a successful deployment, by cost per hour relative to
+    /// traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
     /// Notes about deployments that were not tried.

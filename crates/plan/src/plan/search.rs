@@ -35,7 +35,8 @@ pub(super) struct PlanRequirements {
 
 pub(super) struct DeploymentCandidate {
     pub(super) values: Vec<String>,
-    /// Parallelism from the search; `None` if the command line describes it.
+    /// Parallelism of the candidate from the layout search; `None` if the command line describes
+    /// it.
     pub(super) layout: Option<ParallelLayout>,
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,

@@ -16,16 +16,17 @@ pub(super) struct DeployedServers<'a> {
     pub(super) data: u32,
     /// Number of GPUs of one server.
     pub(super) gpus: u32,
-    /// Number of prefill servers; 0 if each server does both.
+    /// Number of prefill servers; 0 if every server does both prefill and decode.
     pub(super) prefill: u32,
-    /// Number of servers that decode, or that do both.
+    /// Number of servers that decode, or that do both prefill and decode.
     pub(super) serving: u32,
     /// Version of vLLM that was simulated.
     pub(super) version: &'a str,
     pub(super) policy: &'a str,
 }
 
-/// Text in the first line of every file, by which a later plan knows the files that it may replace.
+/// Text in the first line of every deployment file, by which a later plan knows the files that it
+/// may replace.
 pub(super) const WRITTEN_BY_PLAN_COMMENT: &str = "Written by `vllm-sim plan`.";
 /// Name of the flag of tensor parallelism.
 pub(super) const TENSOR_PARALLEL_FLAG: &str = "tensor-parallel-size";
