@@ -251,7 +251,7 @@ struct RecordingDatabase {
     connection: Connection,
     table: String,
     waiting: u32,
-    /// Id of the last recording without a reply; such ids are negative.
+    /// Id of the last stored recording without a reply; such ids are negative.
     least_id: i64,
 }
 
