@@ -19,7 +19,7 @@ const REPORT_FORMAT_VERSION: u32 = 1;
 
 const CURVE_POINTS: usize = 201;
 
-/// Ratio to the ideal above which a note names the measure.
+/// Ratio of a measure to the ideal above which a note in the report names the measure.
 const CLEARLY_ABOVE: f64 = 1.05;
 
 pub(super) type LatencyCurves<'a> = Vec<(&'a str, Vec<f64>)>;
@@ -193,7 +193,8 @@ impl ScoreReport {
         both.cloned().chain(failed).chain(above).chain(fast).chain(unknown)
     }
 
-    /// Explains the measures that are better than the ideal, whose ratio to it is reported as 1.
+    /// Returns a note about the measures that are better than the ideal, whose ratio to it is
+    /// reported as 1.
     fn above_ideal_note(&self) -> Option<String> {
         let all = self.above_ideal.iter();
         let all = all.map(|(at, ratio)| format!("{} {ratio:.3}", SCORE_MEASURES[*at].label));
