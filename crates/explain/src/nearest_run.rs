@@ -103,7 +103,8 @@ impl RecordedDeployment {
         })
     }
 
-    /// Returns whether the prediction errors of this deployment apply to `asked`.
+    /// Returns whether the prediction errors of this recorded deployment apply to the deployment
+    /// `asked`.
     fn is_comparable_to(&self, asked: &RecordedDeployment) -> bool {
         self.gpu == asked.gpu
             && self.weights == asked.weights
@@ -112,7 +113,8 @@ impl RecordedDeployment {
             && (self.ranks > 1) == (asked.ranks > 1)
     }
 
-    /// Returns the properties in which this deployment differs from `asked`.
+    /// Returns the properties in which this recorded deployment differs from the deployment
+    /// `asked`.
     fn differing_properties(&self, asked: &RecordedDeployment) -> Vec<&'static str> {
         let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
         [
@@ -125,7 +127,8 @@ impl RecordedDeployment {
         .collect()
     }
 
-    /// Returns the distance of this deployment from `asked`, in doublings of the work per GPU.
+    /// Returns the distance of this recorded deployment from the deployment `asked`, in doublings
+    /// of the work per GPU.
     fn distance_doublings(&self, asked: &RecordedDeployment) -> f64 {
         let doublings = |a: f64, b: f64| (a / b).log2().abs();
         let other = |differs: bool, far: f64| if differs { far } else { 0.0 };
