@@ -25,20 +25,21 @@ pub struct BlockKey(pub u64);
 pub struct PlannedKvBlocks {
     /// Key of each full block of prompt plus output, in order.
     pub keys: Vec<BlockKey>,
-    /// Full hash of each block if KV events carry hashes as bytes, else empty. Shorter hashes are
-    /// padded with zeros at the end.
+    /// Full hash of each planned KV block if KV events carry hashes as bytes, else empty. Shorter
+    /// hashes are padded with zeros at the end.
     pub hashes: Vec<[u8; 32]>,
     /// Token ids of prompt and planned output; empty if no KV events are published.
     pub tokens: Vec<u32>,
     /// Number of tokens per KV block.
     pub block_size: u32,
-    /// Number of tokens after a block that its key covers too (vLLM's eagle and mtp drafts).
+    /// Number of tokens after a KV block that the block's key covers too (vLLM's eagle and mtp
+    /// drafts).
     pub lookahead: u32,
     /// Id and name of the LoRA adapter, as in KV events.
     pub lora: Option<(LoraId, Arc<str>)>,
     /// Extra keys of each block, as in KV events; empty if no block has any.
     pub extra_keys: Vec<Option<Arc<[ExtraKey]>>>,
-    /// Session of the request, as in KV events; it does not change the keys.
+    /// Session of the request, as in KV events; it does not change the keys of KV blocks.
     pub session: Option<Arc<str>>,
     /// Whether blocks found in the prefix cache are reported as KV events (vLLM's
     /// `kv_cache_report_mode: full`).
@@ -54,7 +55,8 @@ pub enum ExtraKey {
     Media {
         /// Hash of the media item's content.
         identifier: Arc<str>,
-        /// Start of the media item relative to the block, in tokens; negative if it begins before.
+        /// Start of the media item relative to the start of the KV block, in tokens; negative if
+        /// the item begins before the block.
         offset: i64,
     },
 }
@@ -138,7 +140,7 @@ pub struct PromptMediaItem {
 }
 
 impl PromptMediaItem {
-    /// Returns the index in the prompt after the media item's last placeholder token.
+    /// Returns the prompt index after the media item's last placeholder token.
     pub fn end_token_index(&self) -> u32 {
         self.start.saturating_add(self.len)
     }
@@ -185,7 +187,7 @@ pub struct Sequence {
     pub plan: Option<Arc<PlannedKvBlocks>>,
     /// Whether the prefix-cache lookup is skipped, as in vLLM for prompt logprobs.
     pub skip_cache_read: bool,
-    /// Minimum cached fraction of the prompt; below it the sequence ends with
+    /// Minimum cached fraction of the prompt. A sequence with a lower fraction ends with
     /// [`SequenceEndReason::Threshold`](super::SequenceEndReason::Threshold).
     pub hit_threshold: Option<f64>,
     /// Indices of output tokens that follow without a delay, sorted (the first token of each
@@ -198,7 +200,7 @@ pub struct Sequence {
     /// submission.
     pub delays: Option<Arc<super::TokenDelays>>,
     /// Recorded release times of output tokens since the start of the sequence, never decreasing.
-    /// They replace the delays of the pool scheduler, which draws delays for further tokens.
+    /// They replace the delays of the pool scheduler, which draws delays only for later tokens.
     /// Ignored by batching schedulers.
     pub timeline: Option<Arc<[Duration]>>,
     /// Numbers of draft tokens after the first, second, ... output token, if they follow from the

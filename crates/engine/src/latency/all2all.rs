@@ -13,7 +13,7 @@ pub enum All2AllBackend {
 }
 
 impl All2AllBackend {
-    /// Returns the kind of kernels of a value of `--all2all-backend`.
+    /// Returns the kind of kernels that a value of `--all2all-backend` selects.
     pub fn from_flag(name: &str) -> Self {
         match name {
             "deepep_low_latency" | "nixl_ep" => Self::LowLatency,

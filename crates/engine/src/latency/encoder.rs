@@ -98,8 +98,8 @@ impl MediaEncoderShape {
         })
     }
 
-    /// Adds an image or audio input of `embeddings` embeddings to a batch. Attention is not causal
-    /// here, so it has twice as many pairs as a prompt.
+    /// Adds an image or audio input of `embeddings` embeddings to a batch. An encoder's attention
+    /// is not causal, so the input has twice as many (query, key) pairs as a prompt.
     fn add_to_batch(&self, batch: &mut BatchWork, embeddings: u64) {
         let patches = embeddings.saturating_mul(self.merged.into());
         let seen = self.tile.map_or(patches, |tile| patches.min(tile.into()));

@@ -9,7 +9,7 @@
 
 use super::ModelShape;
 
-/// Bytes of an activation, and of a weight without quantization.
+/// Size of an activation, and of a weight without quantization, in bytes.
 const WIDE: f64 = 2.0;
 
 /// Estimate of a language model's floating-point operations and memory traffic, per GPU.

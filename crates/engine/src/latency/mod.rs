@@ -161,7 +161,8 @@ impl LatencyModel {
         }
     }
 
-    /// Replaces the delays of [`Self::Delays`]; returns false for other latency models.
+    /// Replaces the token delays of a [`Self::Delays`] model; returns false for other latency
+    /// models.
     pub fn replace_token_delays(&mut self, new: &TokenDelays) -> bool {
         let Self::Delays(delays) = self else {
             return false;

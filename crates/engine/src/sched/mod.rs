@@ -21,11 +21,12 @@ pub struct AdmittedSequence {
     pub id: SeqId,
     /// Simulated time of the admission.
     pub at: SimTime,
-    /// Number of cached prompt tokens, on the GPU or in host memory.
+    /// Number of the sequence's cached prompt tokens, on the GPU or in host memory.
     pub cached: u32,
-    /// Number of prompt tokens loaded from the mocker's host memory; `None` without such memory.
+    /// Number of the sequence's prompt tokens loaded from the mocker's host memory; `None` without
+    /// such memory.
     pub host: Option<u32>,
-    /// Whether the sequence ran before and was preempted.
+    /// Whether the sequence was admitted again, after a preemption.
     pub again: bool,
 }
 
@@ -45,9 +46,9 @@ pub enum SchedulerConfigError {
         field: &'static str,
         /// Rejected value of the setting.
         value: f64,
-        /// Minimum of the setting.
+        /// Minimum value of the setting.
         low: f64,
-        /// Maximum of the setting.
+        /// Maximum value of the setting.
         high: f64,
     },
     /// The value of a setting is not a multiple of a required divisor.
@@ -57,7 +58,7 @@ pub enum SchedulerConfigError {
         field: &'static str,
         /// Rejected value of the setting.
         value: u32,
-        /// Required divisor of the value.
+        /// Required divisor of the setting's value.
         of: u32,
     },
     /// Two settings of the scheduler cannot be used together.

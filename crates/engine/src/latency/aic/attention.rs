@@ -13,8 +13,8 @@ pub(super) struct LayerAttentionTimes {
     window: u64,
     decode: Arc<AttentionTimeTable>,
     context: Arc<AttentionTimeTable>,
-    /// Decode-attention times of `decode` by context length, one curve per number of requests,
-    /// within the measured range. Most steps of a replay look up five lengths here.
+    /// Curves of measured decode-attention times over the context length, one per number of
+    /// requests. Most steps of a replay look up five context lengths in these curves.
     rows: Arc<[LatencyCurve]>,
 }
 

@@ -23,8 +23,8 @@ pub(super) struct LatentAttentionTimes {
     prefill: LatentAttentionTable,
     decode: LatentAttentionTable,
     kernel_heads: u64,
-    /// Times by number of tokens of the two products that replace the up-projection of keys and
-    /// values in decode passes; none if a measured block contains them.
+    /// Times, by number of tokens, of the two matrix products that replace the up-projection of
+    /// keys and values in decode passes; none if the measured attention time contains them.
     absorbed: Vec<LatencyCurve>,
     /// Number of all-reduces in a layer, without those around its experts.
     pub(super) all_reduces: f64,

@@ -20,7 +20,7 @@ impl DynamoMockerScheduler {
         self.pool.blocks_for_tokens(seq.total) - held
     }
 
-    /// Returns the number of free KV blocks that no running sequence will need.
+    /// Returns the number of free KV blocks that no running sequence will need before its end.
     fn unpromised_free_blocks(&self) -> u32 {
         let needs = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];

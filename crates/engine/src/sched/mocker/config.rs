@@ -124,7 +124,7 @@ impl DynamoMockerConfig {
         Ok(())
     }
 
-    /// Converts to the configuration of vLLM's scheduler, with one step in flight.
+    /// Converts the mocker's configuration to that of vLLM's scheduler, with one step in flight.
     pub(super) fn into_vllm_config(self) -> VllmSchedulerConfig {
         VllmSchedulerConfig {
             latency: self.latency,

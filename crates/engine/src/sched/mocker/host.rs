@@ -13,19 +13,19 @@ pub(super) struct DynamoMockerOffloadState {
     pub waiting_for_copy: HashSet<SeqId>,
     /// Number of requests that had to wait for a copy; determines their order in the queue.
     pub waited: i64,
-    /// Earliest start of the next computation: until then, copies still read GPU blocks that it
-    /// writes.
+    /// Earliest start of the next computation: until then, copies still read GPU blocks that the
+    /// computation writes.
     pub compute_after: SimTime,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct SequenceOffloadState {
-    /// Number of prompt blocks that were offered to host memory or loaded from it.
+    /// Number of the sequence's prompt blocks that were offered to host memory or loaded from it.
     pub offered: u32,
     pub store: Option<DynamoMockerHostCopyId>,
     pub load: Option<DynamoMockerHostCopyId>,
-    /// Number of the sequence's blocks on the GPU after the load from host memory, and number of
-    /// all its blocks. Set until the sequence runs.
+    /// Number of the sequence's KV blocks on the GPU after the load from host memory, and number of
+    /// all its KV blocks. Set until the sequence runs.
     pub loaded: Option<(u32, u32)>,
 }
 

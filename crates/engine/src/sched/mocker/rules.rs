@@ -40,7 +40,8 @@ impl DynamoMockerRules {
         }
     }
 
-    /// Returns whether the caller transfers the KV cache of prompts from or to this engine.
+    /// Returns whether the engine has a role in a disaggregated deployment, so that the caller
+    /// transfers the KV cache of prompts from or to it.
     fn is_disaggregated(&self) -> bool {
         self.role != DynamoMockerRole::Whole
     }
@@ -112,8 +113,8 @@ impl SchedulingRules for DynamoMockerRules {
         }
     }
 
-    /// Accepts every sequence, except one whose delivered prompt is larger than the KV cache. One
-    /// that can never run is cancelled at the head of the queue.
+    /// Accepts every submitted sequence, except one whose delivered prompt is larger than the KV
+    /// cache. Other sequences that can never run are cancelled at the head of the waiting queue.
     fn check_fits(engine: &DynamoMockerScheduler, seq: &Sequence) -> Result<(), SubmitError> {
         let expected =
             engine.rules.is_disaggregated() && seq.transfer == PromptKvTransfer::RemotePrefill;

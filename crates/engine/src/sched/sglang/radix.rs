@@ -27,7 +27,7 @@ pub(super) struct RadixTree {
     free: u32,
     evictable: u32,
     locked: u32,
-    /// Number of pages locked by several sequences.
+    /// Number of cached pages that several sequences lock.
     shared: u32,
     /// Sum over all pages of the number of sequences that lock them.
     references: u64,

@@ -116,7 +116,8 @@ impl SequenceSlab {
         self.by_id.get(&id).copied()
     }
 
-    /// Removes a sequence from the scheduler. Its slot is free once no pass refers to it.
+    /// Removes a sequence from the scheduler. The sequence's slot is free once no pass refers to
+    /// it.
     pub(super) fn end_sequence(&mut self, slot: SequenceSlot) {
         let seq = &mut self.slots[slot as usize];
         self.by_id.remove(&seq.id);

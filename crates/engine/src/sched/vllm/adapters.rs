@@ -36,7 +36,7 @@ impl LoraSlots {
         }
     }
 
-    /// Marks a LoRA adapter as used in this step. Returns true if it must be loaded first.
+    /// Marks a LoRA adapter as used in this step. Returns true if the adapter must be loaded first.
     pub(super) fn use_lora(&mut self, lora: LoraId, kept: usize) -> bool {
         if self.used.contains(&lora) {
             return false;

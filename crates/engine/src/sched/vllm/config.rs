@@ -373,8 +373,8 @@ impl VllmSchedulerConfig {
         self.enable_prefix_caching && matches!(kind, Some(SparseLayerKind::State(_)))
     }
 
-    /// Returns the duration of a step with this batch, including the time to draft for the next
-    /// step.
+    /// Returns the duration of a step that computes `batch`, including the time to draft for the
+    /// next step.
     pub fn step_time(&self, batch: &BatchWork) -> Duration {
         let drafting = self.drafting.as_ref();
         let drafting = drafting.map(|drafting| drafting.draft_time(batch, self.speed));
@@ -382,7 +382,7 @@ impl VllmSchedulerConfig {
         computing + self.weights_from_host
     }
 
-    /// Returns the time to encode these media items together.
+    /// Returns the time to encode the media items `inputs` together.
     pub fn media_encoding_time(
         &self,
         inputs: impl Iterator<Item = PromptMediaItem> + Clone,

@@ -21,10 +21,11 @@ pub trait SchedulingRules: Debug + Sized {
     /// another one can be, with `PreemptionVictim::First`.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
     /// Decides whether the preemption of a sequence that is already in the step keeps the next
-    /// running sequence out of the step. If so, the step continues after a sequence that finds no
-    /// KV blocks.
+    /// running sequence out of the step. If true, a running sequence without KV blocks does not end
+    /// the scheduling of the others.
     const PREEMPTION_SKIPS_A_TURN: bool = false;
-    /// Decides whether the step after one of zero duration is scheduled before new inputs are read.
+    /// Decides whether the step after a step of zero duration is scheduled before new inputs are
+    /// read.
     const INSTANT_STEPS_COME_FIRST: bool = false;
     /// Decides whether a prompt that exceeds the token budget and cannot be split runs alone in a
     /// step.
@@ -172,7 +173,8 @@ pub trait SchedulingRules: Debug + Sized {
         new
     }
 
-    /// Returns whether a waiting sequence with `cached` tokens may join the running ones.
+    /// Returns whether a waiting sequence with `cached` cached tokens may join the running
+    /// sequences.
     fn may_join_batch(_engine: &BatchScheduler<Self>, _slot: SequenceSlot, _cached: u32) -> bool {
         true
     }

@@ -65,7 +65,7 @@ pub(in crate::sched) struct ScheduledSequence {
     pub step: SequenceStepState,
     pub admitted: bool,
     pub bulk: BulkDecodeState,
-    /// Admission number of the sequence; orders the running batch.
+    /// Admission number of the sequence; the running batch is ordered by this number.
     pub place: u64,
     /// Reuse counter of the slot; distinguishes the sequences that use it one after another.
     pub generation: u32,
@@ -89,8 +89,8 @@ pub(in crate::sched) struct ScheduledSequence {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct PreemptionCounts {
     pub recent: u8,
-    /// Number of recent preemptions before the newest token, to restore `recent` if the token is
-    /// undone.
+    /// Number of recent preemptions before the newest token, with which `recent` is restored if
+    /// that token is undone.
     earlier: u8,
 }
 
@@ -98,8 +98,8 @@ pub(in crate::sched) struct PreemptionCounts {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct SequenceStepState {
     pub stale: StaleSteps,
-    /// Number of rejected draft tokens in steps in flight: the scheduler does not know yet that
-    /// they are rejected.
+    /// Number of draft tokens in steps in flight that are rejected, which the scheduler does not
+    /// know yet.
     pub ahead: u32,
     /// Whether the newest step of the sequence left known tokens to compute, so that it sampled
     /// none.
@@ -156,7 +156,7 @@ impl StaleSteps {
     }
 }
 
-/// Sort key of a waiting sequence: class, then priority, then order.
+/// Sort key of a waiting sequence: class, then priority, then order of queueing.
 pub(in crate::sched) type WaitingSortKey = (WaitingClass, i64, i64);
 
 /// Groups waiting sequences by the time at which they are tried.
@@ -170,8 +170,8 @@ pub(in crate::sched) enum WaitingClass {
 /// State of a sequence that is decoded in bulk ([`BulkDecode`](super::bulk_decode::BulkDecode)).
 #[derive(Debug, Default)]
 pub(in crate::sched) struct BulkDecodeState {
-    /// Whether the sequence is decoded in bulk, in every step. Then `known` and `computed` are the
-    /// values at step `joined`.
+    /// Whether the sequence is decoded in bulk, with a token in every step. If so, `known` and
+    /// `computed` are the values at step `joined`.
     pub is_in: bool,
     /// Number of the last step before the sequence was decoded in bulk.
     pub joined: u64,
@@ -237,7 +237,8 @@ impl ScheduledSequence {
         self.preemptions.recent = self.preemptions.earlier;
     }
 
-    /// Returns the number of preemptions since the last token that cannot be undone.
+    /// Returns the number of preemptions since the sequence's last final token, one that no step in
+    /// flight can undo.
     pub(in crate::sched) fn final_preemption_count(&self) -> u8 {
         let PreemptionCounts { recent, earlier } = self.preemptions;
         match self.in_flight {
@@ -416,7 +417,8 @@ impl SequenceSlab {
         })
     }
 
-    /// Removes a sequence from the slab. Its slot is free once no step in flight refers to it.
+    /// Removes a sequence from the slab. The sequence's slot is free once no step in flight refers
+    /// to it.
     pub(in crate::sched) fn end_sequence(&mut self, slot: SequenceSlot) {
         self.set_fetch_stage(slot, None);
         let seq = &mut self.slots[slot as usize];

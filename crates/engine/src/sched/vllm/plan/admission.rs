@@ -216,15 +216,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         !seq.admitted && seq.request.hit_threshold.is_some_and(misses)
     }
 
-    /// Returns whether a sequence needs a LoRA adapter for which the batch has no slot.
+    /// Returns whether a sequence needs a LoRA adapter for which the batch has no adapter slot
+    /// left.
     fn lacks_adapter(&self, slot: SequenceSlot) -> bool {
         let limit = self.config.loras.max_loras as usize;
         let lora = self.seqs[slot].request.lora.filter(|_| limit > 0);
         lora.is_some_and(|lora| !self.loras.admits_lora(lora, limit))
     }
 
-    /// Returns the number of tokens with which a sequence joins the batch, and whether they are
-    /// padded with draft tokens; `None` if it must wait.
+    /// Returns the number of tokens with which a waiting sequence joins the batch, and whether they
+    /// are padded with draft tokens; `None` if the sequence must wait.
     fn first_tokens(
         &self,
         slot: SequenceSlot,
@@ -253,8 +254,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         Some(1 + drafts).filter(|&padded| padded <= pass.max_next_sequence_tokens())
     }
 
-    /// Returns the number of tokens in the first prompt chunk of a sequence; `None` if it needs a
-    /// larger token budget.
+    /// Returns the number of tokens in the first prompt chunk of a sequence; `None` if the chunk
+    /// needs a larger token budget.
     fn first_chunk_tokens(
         &self,
         slot: SequenceSlot,
@@ -349,7 +350,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.allocate_sequence_blocks(slot, &need, pass.step)
     }
 
-    /// Allocates the KV blocks for `new` tokens that are loaded after the `cached` ones.
+    /// Allocates the KV blocks for `new` prompt tokens that are loaded after the first `cached`
+    /// tokens.
     pub(in crate::sched::vllm) fn allocate_blocks_for_load(
         &mut self,
         slot: SequenceSlot,

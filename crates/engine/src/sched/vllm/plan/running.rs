@@ -221,13 +221,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns whether a step before `step` computes a sequence and has not ended.
+    /// Returns whether a sequence is computed by a step that is older than `step` and has not
+    /// ended.
     fn is_in_earlier_step(&self, slot: SequenceSlot, step: &ScheduledStep) -> bool {
         let is_in = step.entries.iter().any(|entry| entry.slot == slot);
         self.seqs[slot].in_flight > u8::from(is_in)
     }
 
-    /// Removes a preempted sequence from the current step.
+    /// Removes a preempted sequence from the step that is being scheduled.
     fn remove_from_step(&mut self, slot: SequenceSlot, pass: &mut SchedulingPass) {
         if self.seqs[slot].media.is_some() {
             self.remove_media_encoding(slot, pass.step);
