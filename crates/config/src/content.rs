@@ -53,15 +53,16 @@ pub struct ReplyContentConfig {
 /// Location and use of a dataset of recorded replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyDatasetConfig {
-    /// Path of the SQLite file.
+    /// Path of the dataset's SQLite file.
     pub path: PathBuf,
-    /// Download URL of the SQLite file, used if the file does not exist.
+    /// Download URL of the dataset's SQLite file, used if the file does not exist.
     pub url: Option<String>,
     /// Whether the dataset is copied to memory at start.
     pub in_memory: bool,
-    /// Name of the SQLite table (default `llmd`).
+    /// Name of the dataset's SQLite table (default `llmd`).
     pub table: String,
-    /// Expected SHA-256 of the downloaded file, as 64 lower-case hex digits; `None`: not checked.
+    /// Expected SHA-256 of the downloaded dataset file, as 64 lower-case hex digits; `None`: not
+    /// checked.
     pub sha256: Option<String>,
     /// Whether built-in sentences are used if the dataset cannot be opened (default no).
     pub fallback: bool,

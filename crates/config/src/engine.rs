@@ -111,7 +111,7 @@ pub struct SchedulingConfig {
     pub policy: SchedulingPolicy,
     /// Whether the engine schedules the next step while one runs (default yes).
     pub async_scheduling: bool,
-    /// Fraction of KV blocks kept free on admission (default 0).
+    /// Fraction of KV blocks that must stay free when a request is admitted (default 0).
     pub watermark: f64,
 }
 

@@ -21,11 +21,11 @@ pub struct KvTransferConfig {
     pub consumer: bool,
     /// Name of the engine for other servers, vLLM's `engine_id`.
     pub engine_id: Option<String>,
-    /// Host and port at which rank 0 receives the reports of decode servers that they have read its
+    /// Host and port of data-parallel rank 0, for reports of decode servers that they have read its
     /// KV blocks; rank r adds r to the port.
     pub side_channel: ReadNotificationAddress,
-    /// Time until KV blocks are freed if no decode server has read them (default 30 s; MoRI-IO 60
-    /// s).
+    /// Time until a prefill server frees a prompt's KV blocks if no decode server has read them
+    /// (default 30 s; MoRI-IO 60 s).
     pub lease: Duration,
     /// Port of Mooncake's registry of prefill engines; `None`: this server does not start it.
     pub bootstrap_port: Option<u16>,
@@ -45,17 +45,19 @@ pub struct KvTransferConfig {
 /// **Source:** vLLM `vllm/distributed/kv_transfer/kv_connector/factory.py`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvConnector {
-    /// NIXL, where the decode server reads the blocks (`NixlConnector`, `NixlPullConnector`).
+    /// NIXL connector: the decode server reads the KV blocks (`NixlConnector`,
+    /// `NixlPullConnector`).
     Nixl,
-    /// NIXL, where the prefill server writes the blocks (`NixlPushConnector`).
+    /// NIXL connector: the prefill server writes the KV blocks (`NixlPushConnector`).
     NixlPush,
-    /// AMD's MoRI-IO, where either server may transfer the blocks.
+    /// AMD's MoRI-IO connector: either server may transfer the KV blocks.
     MoriIo,
-    /// Mooncake: the router pairs the servers; the prefill response has no transfer parameters.
+    /// Mooncake connector: the router pairs prefill and decode servers; the prefill response has no
+    /// transfer parameters.
     Mooncake,
-    /// LMCache: on request, the prefill response contains the first token.
+    /// LMCache connector: on request, the prefill response contains the first token.
     LmCache,
-    /// LMCache in a separate process: the prefill response has empty transfer parameters.
+    /// LMCache connector in a separate process: the prefill response has empty transfer parameters.
     LmCacheMp,
 }
 

@@ -77,7 +77,7 @@ pub struct ResolvedFlag {
     pub values: Vec<String>,
     /// Source of the flag's value.
     pub source: FlagValueSource,
-    /// Description of the rule by which the value was derived, if one is recorded.
+    /// Description of the rule by which the flag's value was derived, if one is recorded.
     pub rule: Option<String>,
 }
 

@@ -27,7 +27,7 @@ pub struct LoraConfig {
     /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve` only by
     /// environment).
     pub runtime_updating: bool,
-    /// Folder of the adapters that requests load by name; `None` without `--enable-lora` or
+    /// Folder of the LoRA adapters that requests load by name; `None` without `--enable-lora` or
     /// `runtime_updating`.
     pub resolver_folder: Option<PathBuf>,
 }
@@ -35,11 +35,11 @@ pub struct LoraConfig {
 /// A LoRA adapter loaded at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoraModuleConfig {
-    /// Model name by which requests select the adapter; never empty.
+    /// Model name by which requests select the LoRA adapter; never empty.
     pub name: String,
-    /// Path of the adapter's folder, as typed.
+    /// Path of the LoRA adapter's folder, as typed.
     pub path: String,
-    /// Name of the adapter's base model, if given.
+    /// Name of the LoRA adapter's base model, if given.
     pub base_model_name: Option<String>,
 }
 

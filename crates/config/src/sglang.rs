@@ -188,7 +188,7 @@ fn find_sglang_flag(typed: &str) -> Option<SglangFlag> {
 /// Command line of SGLang, translated to the flags of this crate.
 #[derive(Debug, Default)]
 pub(super) struct TranslatedSglangCommandLine {
-    /// Translated arguments, for the command-line parser of this crate.
+    /// Arguments translated from SGLang's flags, for the command-line parser of this crate.
     pub(super) words: Vec<String>,
     /// Warnings about flags of SGLang, at most one.
     pub(super) warnings: Vec<String>,
