@@ -36,7 +36,7 @@ impl ArrivalPacing {
         self.concurrency.or(self.plays)
     }
 
-    /// Divides a duration in ns by the speedup; a closed loop keeps it.
+    /// Divides a duration in ns by the speedup; a closed loop keeps the duration.
     pub(super) fn divide_by_speedup(self, nanos: u64) -> u64 {
         if self.speedup == 1.0 || self.concurrency.is_some() {
             return nanos;

@@ -195,13 +195,13 @@ pub enum WorkloadError {
     Io {
         /// Path of the workload file.
         path: std::path::PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system while reading the workload file.
         error: std::io::Error,
     },
     /// A line or row of a workload file, or an option, is invalid.
     #[error("{place}: {problem}")]
     Bad {
-        /// Location as `file:line`, or the name of the option.
+        /// Location of the invalid line or row as `file:line`, or the name of the invalid option.
         place: String,
         /// Description of the invalid field: its name, its value and the allowed values.
         problem: String,

@@ -6,7 +6,7 @@ use super::sharegpt::TokenCounter;
 /// Format of a workload file: a trace or a result of a load generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WorkloadFormat {
-    /// Detection of the format from the file's first bytes.
+    /// The format is detected from the first bytes of the workload file.
     #[default]
     Auto,
     /// JSONL traces of Mooncake.

@@ -28,7 +28,7 @@ pub(super) enum GenAiSpanKind {
 
 /// OpenTelemetry span, read from the recorded run of an agent.
 pub(super) struct GenAiSpan {
-    /// Name of the conversation or trace.
+    /// Name of the conversation or trace to which the span belongs.
     pub run: String,
     pub id: String,
     pub parent: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct GenAiSpan {
     pub end_ms: f64,
     pub input: u32,
     pub output: u32,
-    /// Texts of the prompt, in order; empty if the span does not have them.
+    /// Texts of the recorded prompt, in order; empty if the span does not have them.
     pub prompt: Vec<String>,
 }
 

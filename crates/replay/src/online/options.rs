@@ -116,9 +116,9 @@ pub enum OnlineError {
     /// A target server is unusable.
     #[error("{target}: {problem}")]
     Target {
-        /// URL of the server.
+        /// URL of the unusable target server.
         target: String,
-        /// Description of the problem with the server.
+        /// Description of the problem with the target server.
         problem: String,
     },
     /// Threads cannot be started.

@@ -123,11 +123,12 @@ pub struct ReplayRunTotals {
     pub requests: u64,
     /// Total lifetime of prefill workers, in seconds; 0 in an aggregated deployment.
     pub prefill_worker_seconds: f64,
-    /// Total lifetime of the other workers, in seconds; `None` uses duration times `workers`.
+    /// Total lifetime of all workers except prefill workers, in seconds; `None` uses duration times
+    /// `workers`.
     pub decode_worker_seconds: Option<f64>,
     /// Number of workers at the start of the replay.
     pub workers: u32,
-    /// Number of GPUs per prefill worker, and per other worker.
+    /// Number of GPUs per prefill worker, and per worker of the other pool.
     pub gpus: (u32, u32),
     /// Number of prompt tokens that engine steps computed, including recomputed output.
     ///
