@@ -15,8 +15,8 @@ const MAX_GAUSS_NEWTON_STEPS: usize = 12;
 const MAX_STEP_HALVINGS: usize = 6;
 /// Maximum length of a Gauss-Newton step, in scales of the priors.
 const MAX_STEP_LENGTH: f64 = 3.0;
-/// Minimum length of a Gauss-Newton step, in scales of the priors; a shorter one counts as
-/// converged.
+/// Minimum length of a Gauss-Newton step, in scales of the priors; after a shorter step the fit
+/// counts as converged.
 const CONVERGED_STEP: f64 = 1e-2;
 /// Relative improvement of the fit's cost below which a Gauss-Newton step is the last one.
 const MIN_IMPROVEMENT: f64 = 2e-3;

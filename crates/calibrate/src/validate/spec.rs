@@ -36,7 +36,7 @@ pub(crate) struct RecordedRun {
 
 #[derive(Clone)]
 pub(crate) struct RecordedRequest {
-    /// Send time of the request, relative to the start of its stage.
+    /// Send time of the request, relative to the start of its load stage.
     pub(crate) at: SimTime,
     pub(crate) stage: usize,
     pub(crate) prompt: u32,
