@@ -11,9 +11,9 @@ use vllm_sim_replay_cli::PoolArgs;
 /// Parallelism of one deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ParallelLayout {
-    /// Tensor-parallel size.
+    /// Tensor-parallel size of the deployment's engines.
     pub(super) tensor: u32,
-    /// Data-parallel size; above 1 the ranks share experts.
+    /// Data-parallel size of the deployment; above 1 the data-parallel ranks share experts.
     pub(super) data: u32,
     /// Whether prefill and decode have workers of their own.
     pub(super) split: bool,
