@@ -6,7 +6,7 @@ pub enum DatasetError {
     /// The dataset file does not exist.
     #[error("dataset {} does not exist", path.display())]
     Missing {
-        /// Path of the missing file.
+        /// Path of the missing dataset file.
         path: PathBuf,
     },
     /// The download of the dataset file failed.
@@ -26,15 +26,15 @@ pub enum DatasetError {
     /// Another process writes to the dataset file.
     #[error("dataset {} is locked by another program", path.display())]
     Locked {
-        /// Path of the locked file.
+        /// Path of the locked dataset file.
         path: PathBuf,
     },
     /// The dataset file is not a database, truncated or corrupt.
     #[error("dataset {} is not a readable SQLite database: {why}", path.display())]
     Broken {
-        /// Path of the broken file.
+        /// Path of the broken dataset file.
         path: PathBuf,
-        /// Error message of SQLite about the broken file.
+        /// Error message of SQLite about the broken dataset file.
         why: String,
     },
     /// The dataset file has no table of the requested name.
@@ -58,7 +58,7 @@ pub enum DatasetError {
         path: PathBuf,
         /// Name of the table with the mismatch.
         table: String,
-        /// Description of the mismatch between expected and found columns.
+        /// Description of the mismatch between the expected and the found columns of the table.
         why: String,
     },
     /// A row of the table has an invalid value.
@@ -66,9 +66,9 @@ pub enum DatasetError {
     Row {
         /// Path of the dataset file.
         path: PathBuf,
-        /// Name of the row's table.
+        /// Name of the dataset table with the invalid row.
         table: String,
-        /// Row id (SQLite's `rowid`) of the invalid row.
+        /// Row id (SQLite's `rowid`) of the invalid row in the dataset table.
         row: i64,
         /// Description of the row's invalid value.
         why: String,
