@@ -31,7 +31,7 @@ pub enum JsonLoadsError {
     Decode {
         /// Message of Python's exception, without the position.
         message: &'static str,
-        /// Position of the error in the text, in characters.
+        /// Position of the error in the JSON text, in characters.
         position: usize,
     },
     /// Any other error: not UTF-8, too deeply nested, or an integer too long to parse.
