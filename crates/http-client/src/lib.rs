@@ -34,7 +34,7 @@ pub enum TlsSetupError {
     Authorities {
         /// Path of the file of certificate authorities.
         path: PathBuf,
-        /// Reason why the file cannot be read.
+        /// Reason why the file of certificate authorities cannot be read.
         why: String,
     },
     /// Error of the TLS library.
