@@ -40,7 +40,8 @@ pub(super) struct EngineBackend {
     pair: Option<SglangPairServer>,
     /// Pair of SGLang servers to which this server belongs, if any.
     pub(super) disaggregation: Option<Arc<Disaggregation>>,
-    /// Engine ids of the local ranks, with which handshakes are answered once they are known.
+    /// Engine ids of the local data-parallel ranks for answers to handshakes, once the ids are
+    /// known.
     engine_ids: Arc<OnceLock<Vec<String>>>,
 }
 
@@ -127,7 +128,7 @@ impl EngineBackend {
     }
 
     /// Creates the state of the HTTP handlers. From then on, handshakes of decode servers are
-    /// answered with its engine ids.
+    /// answered with the engine ids of this server.
     pub(super) fn create_app_state(&self, config: &Config, parts: AppParts) -> Arc<App> {
         let app = Arc::new(App::new(parts));
         let (first, count) = config.engine.parallel.local_ranks;
