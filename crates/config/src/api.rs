@@ -62,8 +62,8 @@ pub struct ApiConfig {
     /// Whether responses of `/v1/responses` are stored for later retrieval
     /// (`VLLM_ENABLE_RESPONSES_API_STORE`).
     pub responses_store: bool,
-    /// Whether the request fields `guided_*` of older releases are applied (default no: ignored, as
-    /// in vLLM 0.33).
+    /// Whether the request fields `guided_*` of older vLLM releases are applied (default no:
+    /// ignored, as in vLLM 0.33).
     pub legacy_guided: bool,
     /// Whether requests may name any model (`VLLM_SKIP_MODEL_NAME_VALIDATION`).
     pub skip_model_name_validation: bool,

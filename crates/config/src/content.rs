@@ -28,7 +28,8 @@ pub struct ReplyContentConfig {
     pub tools: ToolCallSettings,
     /// Whether tool definitions in requests are accepted unchecked.
     pub skip_tool_validation: bool,
-    /// Whether echoed prompts are cut to the token limit (default yes; no with `--compat llm-d`).
+    /// Whether a reply that echoes the prompt is cut to its token limit (default yes; no with
+    /// `--compat llm-d`).
     pub echo_cut: bool,
     /// Location of the dataset of recorded replies; `None`: no dataset.
     pub dataset: Option<ReplyDatasetConfig>,
@@ -118,7 +119,8 @@ fn read_media_rules(v: &FlagValues, model: &ModelConfig) -> Result<MediaTokenRul
     rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
 }
 
-/// Returns whether echoed prompts are cut to the token limit, as by vLLM; llm-d does not cut them.
+/// Returns whether replies that echo the prompt are cut to their token limit, as by vLLM; llm-d
+/// does not cut them.
 fn truncates_echoed_prompts(v: &FlagValues, compat: MetricsCompat) -> Result<bool, ConfigError> {
     if compat == MetricsCompat::Llmd && !v.is_set(&content::ECHO_CUT) {
         v.record_derived_value(&content::ECHO_CUT, false);
