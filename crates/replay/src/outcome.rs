@@ -97,10 +97,10 @@ pub struct RequestOutcome<'a> {
     pub preempted: &'a [SimTime],
     /// Times of the KV cache transfer between the pools of a disaggregated deployment.
     pub handoff: Option<HandoffTimes>,
-    /// Number of prompt blocks cached on the chosen worker, as estimated by the router.
+    /// Number of the prompt's KV blocks cached on the chosen worker, as estimated by the router.
     pub overlap: u32,
-    /// Maximum number of the prompt's blocks that any worker has cached, as estimated by the
-    /// router; `None` if the router does not score the cache.
+    /// Maximum number of the prompt's KV blocks that any worker has cached, as estimated by the
+    /// router; `None` if the router does not score prefix caches.
     pub best_overlap: Option<u32>,
     /// Number of tokens per KV block, the unit of `overlap`.
     pub block_size: u32,

@@ -116,7 +116,8 @@ impl LineChart<'_> {
         out.push_str("</figure>");
     }
 
-    /// Returns the axes, the unit of the horizontal one, and its scale relative to the values.
+    /// Returns the axes of the chart, the unit of its horizontal axis, and the scale of that axis
+    /// relative to the values.
     fn axes(&self) -> (ChartAxes, &str, f64) {
         let all = || self.lines.iter().flat_map(|line| &line.points);
         let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);

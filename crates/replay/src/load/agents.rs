@@ -66,8 +66,8 @@ impl RecordedAgentRun {
         self.calls().map(|(_, call)| call.start_ms).min_by(f64::total_cmp)
     }
 
-    /// Returns the call that an agent's first call waits for; `None` for the first agent of the
-    /// run.
+    /// Returns the model call that an agent's first call waits for; `None` for the first agent of
+    /// the run.
     ///
     /// Without a known starter it is the last call of the agents before to end, or else the first
     /// call of an agent without a starter. So no agent waits for itself through others.
@@ -86,7 +86,7 @@ impl RecordedAgentRun {
         last.or(first).map(|(index, _)| index)
     }
 
-    /// Returns the dependency of a call that starts at `start_ms` on another call.
+    /// Returns the dependency on call `on` of a model call that starts at `start_ms`.
     ///
     /// A call that overlaps the other one waits for its dispatch only.
     fn dependency(&self, on: AgentCallIndex, session: u64, start_ms: f64) -> TurnDependency {
@@ -103,8 +103,8 @@ impl RecordedAgentRun {
         }
     }
 
-    /// Adds the dependencies between agents to their turns; `numbers` are the indices of the
-    /// agents' sessions.
+    /// Adds the dependencies between recorded agents to the agents' turns; `numbers` are the
+    /// indices of the agents' sessions.
     fn link_agents(&mut self, numbers: &[u64]) {
         let mut links: Vec<(AgentCallIndex, TurnDependency)> = Vec::new();
         for (agent, of) in self.agents.iter().enumerate() {

@@ -164,8 +164,8 @@ fn parse_row(
     })
 }
 
-/// Converts hash ids to token runs of the prompt: one repeated token per id, the last cut to
-/// `input`.
+/// Converts the hash ids of a trace row to token runs of its prompt: one repeated token per id; the
+/// last run is cut to `input` tokens.
 pub(super) fn hash_ids_to_token_runs(
     row: &JsonRow<'_>,
     ids: &[u64],

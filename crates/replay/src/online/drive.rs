@@ -270,7 +270,7 @@ struct SessionStarter {
     held_up: u64,
     timer: Option<oneshot::Receiver<()>>,
     is_held_up: bool,
-    /// Last agent run of a closed loop, with its permit.
+    /// Last started agent run of a closed loop, with the permit that its sessions share.
     run: Option<(AgentRun, SessionPermit)>,
 }
 

@@ -168,7 +168,7 @@ pub struct ReportCollector {
     over_time: ReportTimeSeries,
     spans: SampledRequestSpans,
     /// Number of prompt tokens cached on a better worker than the chosen one, if the router scores
-    /// the cache.
+    /// prefix caches.
     regret: Option<u64>,
 }
 

@@ -22,7 +22,7 @@ use super::spans::{RequestPhase, spans_of_request};
 const NO_WORKER: u64 = 1;
 /// Category of all events in the trace file, which some trace viewers need.
 const CATEGORY: &str = "vllm-sim";
-/// Id of the track with an engine's steps; request `n` has track `n` + 2.
+/// Id of the track for an engine's steps in the trace file; request `n` has track `n` + 2.
 const STEP_TRACK: u64 = 1;
 
 /// Writes trace events of requests and steps; [`TraceEventWriter::finish`] returns the first error.

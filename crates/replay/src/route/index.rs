@@ -13,8 +13,8 @@ use super::key_table::BlockKeyTable;
 #[derive(Debug, Default)]
 pub(super) struct RouterBlockIndex {
     table: BlockKeyTable,
-    /// Words per node (indexed block): key, one bit per worker that caches it, one bit per worker
-    /// whose requests use it.
+    /// Words per node of the index, which is one KV block: key, one bit per worker that caches the
+    /// block, one bit per worker whose requests use it.
     ///
     /// Stored together because they are read together.
     nodes: Vec<u64>,

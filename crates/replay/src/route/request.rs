@@ -33,7 +33,7 @@ impl RouteRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct RouteChoice {
     pub worker: u32,
-    /// Number of prompt blocks that the router assumes to be cached on the chosen worker.
+    /// Number of the prompt's KV blocks that the router assumes to be cached on the chosen worker.
     pub overlap: u32,
     /// Maximum number of the prompt's blocks cached on any worker; `None` if the router does not
     /// use prefix caches.
