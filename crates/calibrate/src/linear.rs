@@ -101,7 +101,7 @@ impl LinearizedResiduals {
         (normal, gradient)
     }
 
-    /// Returns the point with the lowest cost of `plan`; columns outside the plan are at their
+    /// Returns the fit point with the lowest cost of `plan`; columns outside the plan are at their
     /// defaults.
     pub(super) fn lowest_cost_parameter_point(&self, plan: &RidgeFitPlan) -> Vec<f64> {
         let mut place = vec![0.0; self.at.len()];
@@ -111,8 +111,8 @@ impl LinearizedResiduals {
         place
     }
 
-    /// Returns the cross-validated cost of a plan: for each unit, the cost of its residuals in a
-    /// fit to all other units, summed.
+    /// Returns the cross-validated cost of a fit plan: the sum, over all units, of the cost of a
+    /// unit's residuals in a fit to the other units.
     pub(super) fn cross_validated_cost(&self, plan: &RidgeFitPlan) -> f64 {
         let mut units = self.units.clone();
         units.sort_unstable();
@@ -126,7 +126,7 @@ impl LinearizedResiduals {
         cost.sum()
     }
 
-    /// Returns the cost of a plan for residuals simulated at the point `place`.
+    /// Returns the cost of a fit plan for residuals simulated at the fit point `place`.
     pub(super) fn fit_plan_cost(
         &self,
         plan: &RidgeFitPlan,
