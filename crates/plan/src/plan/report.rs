@@ -87,8 +87,8 @@ impl DeploymentCandidateRow {
 
 /// Effect of a change of the traffic on the cheapest deployment.
 struct TrafficSensitivity {
-    /// Number of workers for each factor in [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost
-    /// budget.
+    /// Number of workers of the cheapest deployment for each traffic factor in [`TRAFFIC_FACTORS`];
+    /// `None` if above the GPU or cost budget.
     swings: [Option<WorkerCount>; 2],
     /// Highest sustainable traffic on the cheapest deployment, as a factor of the requested
     /// traffic.
