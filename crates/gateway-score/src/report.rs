@@ -250,8 +250,8 @@ impl ScoreReport {
         })
     }
 
-    /// Returns the distributions of TTFT and E2E latency behind the gateway and behind some
-    /// simulated routers.
+    /// Returns the distributions of TTFT and E2E latency in the runs through the gateway and behind
+    /// some simulated routers.
     pub(super) fn latency_curves(&self) -> [(&'static str, LatencyCurves<'_>); 2] {
         let percents: [f64; CURVE_POINTS] =
             std::array::from_fn(|at| at as f64 * 100.0 / (CURVE_POINTS - 1) as f64);
