@@ -22,12 +22,12 @@ struct RecordedDeployment {
     /// Number of data-parallel engines that share the experts; 1: experts are not shared.
     ranks: u32,
     weight_gb: f64,
-    /// Minimum and maximum number of sequences in progress during the runs, per engine.
+    /// Minimum and maximum number of sequences in progress per engine during the recorded runs.
     sequences: (u32, u32),
     runs: u32,
     regime: &'static str,
-    /// Word for the use of these runs in the fit of the roofline coefficients: `with` or `without`
-    /// them.
+    /// Word for the use of the recorded runs in the fit of the roofline coefficients: `with` or
+    /// `without` them.
     basis: &'static str,
     /// Median absolute error of TTFT in percent; `None` for InferenceX, of which only inter-token
     /// latency is compared.
