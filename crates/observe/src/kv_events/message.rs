@@ -20,16 +20,16 @@ pub enum KvEventFormat {
     /// vLLM 0.32 and later: each KV event is a map.
     #[default]
     Vllm,
-    /// llm-d-inference-sim: each event is an array (its default).
+    /// llm-d-inference-sim: each KV event is an array (its default).
     LlmdArray,
     /// llm-d-inference-sim with `use-vllm-map-event-format`: each KV event is a map.
     LlmdMap,
-    /// SGLang: each event is a map without fields that are not set.
+    /// SGLang: each KV event is a map without fields that are not set.
     Sglang,
 }
 
 impl KvEventFormat {
-    /// Returns whether the format is one of llm-d-inference-sim's.
+    /// Returns whether the KV event format is one of llm-d-inference-sim's.
     pub const fn is_llmd_format(self) -> bool {
         matches!(self, Self::LlmdArray | Self::LlmdMap)
     }

@@ -259,7 +259,8 @@ struct PublisherThread {
     /// Pending KV events, waiting for a full message ([`KvEventBatching::Sized`]).
     pending: Vec<SchedulerEvent>,
     pending_ts: f64,
-    /// Whether injected loss withholds the newest batch, and the pending events with it.
+    /// Whether injected loss withholds the newest batch of KV events, and the pending events with
+    /// it.
     withheld: bool,
     gaps: LossSchedulePosition,
     failed: bool,

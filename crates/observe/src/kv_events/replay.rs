@@ -140,7 +140,7 @@ fn open_router(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socke
     Ok(socket)
 }
 
-/// Replay in progress: the batches with sequence numbers `next..end`, then the end marker.
+/// Replay in progress: the KV event batches with sequence numbers `next..end`, then the end marker.
 #[derive(Debug)]
 struct ReplayInProgress {
     next: u64,

@@ -40,7 +40,7 @@ pub struct KvTransferEngineMetadata {
 }
 
 impl KvTransferEngineMetadata {
-    /// Returns the answer to a metadata query: two frames of a ZMQ message.
+    /// Returns a prefill server's answer to a metadata query: two frames of a ZMQ message.
     pub(super) fn to_handshake_answer(&self) -> [Vec<u8>; 2] {
         let map = |entries: Vec<(&str, Value)>| {
             let entries = entries.into_iter().map(|(key, value)| (Value::from(key), value));

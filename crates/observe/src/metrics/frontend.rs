@@ -40,11 +40,11 @@ pub enum ToolParserOutcome {
 /// API of the request whose reply the tool-call parser parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolParserApi {
-    /// Chat completions API (`/v1/chat/completions`).
+    /// The parsed reply is one of the chat completions API (`/v1/chat/completions`).
     ChatCompletions,
-    /// Responses API (`/v1/responses`).
+    /// The parsed reply is one of the Responses API (`/v1/responses`).
     Responses,
-    /// Any other API.
+    /// The parsed reply is one of any other API.
     Other,
 }
 

@@ -27,7 +27,8 @@ pub(super) struct LoraRequestsInfo {
     vec: Arc<MetricCellVec>,
     compat: MetricsCompat,
     clock: UnixClock,
-    /// Lock held while series are added or removed; a scrape never takes it.
+    /// Lock held while series of `vllm:lora_requests_info` are added or removed; a scrape never
+    /// takes it.
     changing_series: Mutex<()>,
 }
 
@@ -89,7 +90,8 @@ impl LoraRequestsInfo {
         }
     }
 
-    /// Replaces all series by the one of a server without requests for adapters.
+    /// Replaces all series of `vllm:lora_requests_info` by the one of a server without requests for
+    /// adapters.
     pub(super) fn reset_for_restart(&self) {
         self.replace_series(&[(["", ""], self.current_value())]);
     }
@@ -109,7 +111,8 @@ pub(super) struct LoraRequestsWriter {
     adapters: Vec<AdapterRequests>,
     /// Most recently set series; while the lists are unchanged, only its time is set.
     last: Option<Arc<MetricSeries>>,
-    /// Label values of the series: lists of the running and of the waiting LoRA adapters.
+    /// Label values of the most recently set series: lists of the running and of the waiting LoRA
+    /// adapters.
     lists: [String; 2],
 }
 
