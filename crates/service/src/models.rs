@@ -62,7 +62,7 @@ pub enum AdapterLoadError {
     /// The base model is served under the name of the adapter to load.
     #[error("The lora adapter '{0}' conflicts with a served base model.")]
     BaseModel(String),
-    /// Name or path of the adapter is too long.
+    /// The name or the path of the adapter to load is too long.
     #[error("The name and the path of a lora adapter have at most {MAX_NAME_BYTES} bytes.")]
     TooLong,
 }

@@ -101,12 +101,15 @@ pub struct RequestedTools {
 /// The length against which the output limit of a request is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputTokenBudget {
-    /// The context length less the longest prompt, the same for all prompts.
+    /// The output limit is checked against the context length less the longest prompt, for all
+    /// prompts alike.
     #[default]
     Shared,
-    /// The context length less the prompt, for each prompt separately.
+    /// The output limit is checked against the context length less the prompt, for each prompt
+    /// separately.
     PerPrompt,
-    /// The whole context length, regardless of the prompt (speech).
+    /// The output limit is checked against the whole context length, regardless of the prompt
+    /// (speech).
     Context,
 }
 

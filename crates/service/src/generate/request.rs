@@ -165,12 +165,12 @@ const BANNING_BIAS: f64 = -50.0;
 pub struct TokenIdSet(Box<[u32]>);
 
 impl TokenIdSet {
-    /// Returns whether the set contains the token id.
+    /// Returns whether the set of token ids contains the given id.
     pub fn contains(&self, id: u32) -> bool {
         self.0.binary_search(&id).is_ok()
     }
 
-    /// Returns whether the set is empty.
+    /// Returns whether the set of token ids is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -33,9 +33,9 @@ pub enum OutputEndReason {
 /// The stop condition that ended an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// Stop token id, other than the primary end-of-sequence token.
+    /// The output ended at this stop token id, other than the primary end-of-sequence token.
     Token(u32),
-    /// Stop string, as requested.
+    /// The output ended at this stop string, given as requested.
     Text(String),
 }
 

@@ -20,7 +20,7 @@ pub struct ScenarioPosition {
 /// The position of one arriving request in a fault scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScenarioArrival {
-    /// Round of the scenario, starting at 0.
+    /// Round over the fault scenario's phases in which the request arrived, starting at 0.
     pub round: u32,
     /// Index of the scenario's phase, starting at 0.
     pub phase: usize,
@@ -164,12 +164,12 @@ impl ScenarioRun {
         Some(decided)
     }
 
-    /// Returns the current position in the scenario.
+    /// Returns the current position in the fault scenario.
     pub fn current_position(&self) -> ScenarioPosition {
         self.position.lock().clone()
     }
 
-    /// Calls the callback for the current phase again, unless the scenario is over.
+    /// Calls the scenario's callback for the current phase again, unless the scenario is over.
     pub fn repeat_phase_callback(&self) {
         let position = self.position.lock();
         if position.round_and_phase().is_some() {

@@ -20,17 +20,18 @@ pub(super) struct ReplyRuleCondition {
     contains: Option<String>,
     matches: Option<Regex>,
     model: Option<String>,
-    /// Required role of the last chat message.
+    /// Role of the last chat message, as a condition of a scripted-reply rule.
     role: Option<String>,
-    /// Required number of user messages in the conversation.
+    /// Number of user messages in the conversation, as a condition of a scripted-reply rule.
     turn: Option<u64>,
-    /// Required text in a system or developer message.
+    /// Text in a system or developer message, as a condition of a scripted-reply rule.
     system: Option<String>,
-    /// Required text in a tool message after the last assistant message.
+    /// Text in a tool message after the last assistant message, as a condition of a scripted-reply
+    /// rule.
     tool_result: Option<String>,
-    /// Names of the tools that the request must offer, for a scripted-reply rule to match.
+    /// Names of offered tools, as a condition of a scripted-reply rule: the request must offer all.
     tools: Vec<String>,
-    /// Required request headers: names in lower case, and values.
+    /// Request headers as a condition of a scripted-reply rule: names in lower case, and values.
     headers: Vec<(String, String)>,
 }
 
