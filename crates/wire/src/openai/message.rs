@@ -104,7 +104,7 @@ fn exact_members<'v>(value: &'v Value, names: [&str; 2]) -> Option<[&'v Value; 2
 /// Content of a chat message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ChatContent<'a> {
-    /// The content is absent or null.
+    /// The content of the chat message is absent or null.
     None,
     /// Content as a plain string.
     Text(&'a str),

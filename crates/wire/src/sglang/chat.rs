@@ -28,9 +28,9 @@ use crate::schema::{Schema, ValidatorError, wire_model};
 /// parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolCallRendering {
-    /// A tool parser turns the calls into members of the response.
+    /// A tool parser turns the tool calls into members of the response.
     Parsed,
-    /// The calls are text of the reply, because no tool parser runs.
+    /// The tool calls are text of the reply, because no tool parser runs.
     Text,
 }
 
@@ -182,8 +182,8 @@ fn set_json_schema(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), Validat
 const FURTHER_EFFORT: &str = "ultra";
 
 impl SglangChatRequest {
-    /// Runs the checks that SGLang makes after schema validation; `context_length` is the value of
-    /// the command-line flag.
+    /// Runs the checks of a chat request that SGLang makes after schema validation;
+    /// `context_length` is the value of the command-line flag.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
@@ -424,8 +424,8 @@ impl SglangChatRequest {
         Some(schema)
     }
 
-    /// Returns the sampling parameters in the form of `/generate`; without a tool parser, forced
-    /// tool calls are a text that follows a JSON Schema.
+    /// Returns the sampling parameters of the chat request in the form of `/generate`. Without a
+    /// tool parser, forced tool calls are a text that follows a JSON Schema.
     ///
     /// # Errors
     /// A 400 for a response format without schema.

@@ -46,7 +46,7 @@ wire_model! {
     pub struct AbortRequest: TypedDict "function-after[build_struct(), AbortReq]" {
         /// Id of the request to abort.
         rid: Option<String> = None,
-        /// Whether all requests are aborted.
+        /// Whether all requests are aborted, instead of one.
         abort_all: bool = false,
     }
 }
@@ -62,11 +62,11 @@ wire_model! {
 wire_model! {
     /// A request to load a LoRA adapter.
     pub struct LoadAdapterRequest: TypedDict "function-after[build_struct(), LoadLoRAAdapterReqInput]" {
-        /// Name of the adapter.
+        /// Name of the LoRA adapter to load.
         lora_name: String,
-        /// Directory of the adapter's files.
+        /// Directory of the files of the LoRA adapter to load.
         lora_path: String,
-        /// Whether the adapter stays in memory.
+        /// Whether the LoRA adapter to load stays in memory.
         pinned: bool = false,
     }
 }
@@ -104,7 +104,7 @@ wire_model! {
 wire_model! {
     /// A request to close a session.
     pub struct CloseSessionRequest: TypedDict "function-after[build_struct(), CloseSessionReqInput]" {
-        /// Id of the session.
+        /// Id of the session to close.
         session_id: String,
     }
 }

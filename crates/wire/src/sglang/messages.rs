@@ -164,7 +164,7 @@ fn tool_class(tool: &Value) -> (&'static str, &'static Schema) {
     server.map_or(("custom", &CUSTOM_TOOL), |(_, tag, schema)| (tag, schema))
 }
 
-/// Returns whether a tool is one of Anthropic's servers.
+/// Returns whether a tool runs on Anthropic's servers.
 pub fn is_server_tool(tool: &Value) -> bool {
     tool_class(tool).0 != "custom"
 }
@@ -268,7 +268,7 @@ wire_model! {
         messages: Vec<Value> [MESSAGES],
         /// Maximum number of tokens to generate.
         max_tokens: i64 [Schema::After(check_max_tokens, &INT)],
-        /// Metadata of the client.
+        /// Metadata of the request, such as a user id.
         metadata: Option<Map<String, Value>> = None,
         /// Stop strings: the output ends before the first of them.
         stop_sequences: Option<Vec<String>> = None,

@@ -162,9 +162,9 @@ wire_model! {
         name: Option<String> = None,
         /// Description of the function.
         description: Option<String> = None,
-        /// JSON Schema of the arguments.
+        /// JSON Schema of the function's arguments.
         parameters: Option<Map<String, Value>> = None,
-        /// Whether the arguments must follow the schema.
+        /// Whether the function's arguments must follow their JSON Schema.
         strict: bool = false,
     }
 }
@@ -209,7 +209,7 @@ fn refused(param: &str, message: impl Into<String>) -> Fault {
 }
 
 impl SglangResponsesRequest {
-    /// Runs the checks that SGLang makes after schema validation.
+    /// Runs the checks of a `/v1/responses` request that SGLang makes after schema validation.
     ///
     /// # Errors
     /// A 400 or 404 in SGLang's words; ours for what is not simulated.
