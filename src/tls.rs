@@ -58,7 +58,7 @@ impl ReloadingTlsAcceptor {
         self.0.load_full().into()
     }
 
-    /// Watches the certificate files until dropped.
+    /// Watches the certificate files for changes until the future is dropped.
     ///
     /// A change reloads them; if that fails, the old certificate is kept and a warning is logged.
     pub async fn reload_on_certificate_change(self, tls: TlsConfig) {

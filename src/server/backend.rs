@@ -45,7 +45,7 @@ pub(super) struct EngineBackend {
     engine_ids: Arc<OnceLock<Vec<String>>>,
 }
 
-/// Values from which an [`EngineBackend`] is created, in addition to its configuration.
+/// Values to create an [`EngineBackend`] from, in addition to its configuration.
 pub(super) struct EngineBackendInputs {
     pub(super) texts: SharedServerAssets,
     pub(super) paths: Vec<String>,

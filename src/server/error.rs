@@ -31,7 +31,7 @@ pub enum StartError {
     /// The scenario file (`--scenario`) is invalid.
     #[error("--scenario {path}: {why}")]
     Scenario {
-        /// Path of the scenario file.
+        /// Path of the invalid scenario file.
         path: String,
         /// Reason why the scenario file is invalid.
         why: String,

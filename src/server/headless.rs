@@ -327,7 +327,7 @@ fn reasoning_markers(config: &Config, texts: &SharedServerAssets) -> Option<Reas
     thoughts
 }
 
-/// Flags that only affect HTTP, so they have no effect on headless engines.
+/// Flags without effect on headless engines, because they only affect HTTP.
 #[cfg(feature = "zmq")]
 const HTTP_ONLY_FLAGS: &[&str] = &[
     "admin-api-key",

@@ -24,7 +24,7 @@ use vllm_sim_observe::{
 
 pub(super) struct ServerObservers {
     metrics: Arc<Metrics>,
-    /// Switch that makes the engines drop their KV events.
+    /// Switch to make the engines drop their KV events.
     pub(super) event_loss: KvEventLossSwitch,
     #[cfg(feature = "zmq")]
     notifier: Option<BlockReadNotifier>,
