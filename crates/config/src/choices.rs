@@ -112,9 +112,9 @@ pub(crate) enum LatencyModelKind {
 /// Minimum level of log lines to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogLevel {
-    /// Log errors only.
+    /// Log level at which only errors are logged.
     Error,
-    /// Log errors and warnings.
+    /// Log level at which errors and warnings are logged.
     Warn,
     /// Log info and above: events that occur a few times per process.
     #[default]
@@ -125,7 +125,7 @@ pub enum LogLevel {
     Trace,
 }
 
-/// Format of a log line.
+/// Format of the program's log lines: text or JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// Log lines of plain text for people.

@@ -38,7 +38,7 @@ pub struct EngineConfig {
     pub queue: StepAndQueueLimits,
     /// Settings of chunked prefill, preemption and queue order.
     pub scheduling: SchedulingConfig,
-    /// Settings of step durations and delays.
+    /// Settings of the durations of engine steps and of the delays of the pool scheduler.
     pub timing: StepTimingConfig,
     /// Divisors of modelled durations (speed-up ratios).
     pub speedup: SimulationSpeedupRatios,
@@ -107,7 +107,7 @@ pub struct SchedulingConfig {
     pub prefill_schedule_interval: u32,
     /// Sequence to preempt when KV blocks run out (default the youngest).
     pub victim: PreemptionVictim,
-    /// Order of the engine's waiting queue.
+    /// Order of requests in the engine's waiting queue.
     pub policy: SchedulingPolicy,
     /// Whether the engine schedules the next step while one runs (default yes).
     pub async_scheduling: bool,
@@ -115,7 +115,7 @@ pub struct SchedulingConfig {
     pub watermark: f64,
 }
 
-/// Settings of step durations and delays.
+/// Settings of the durations of engine steps and of the delays of the pool scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTimingConfig {
     /// Delays of the pool scheduler, with speed-up ratios and latency factor applied.
@@ -158,7 +158,7 @@ pub struct PrefixCachingConfig {
     pub enable_kvcache: bool,
     /// Minimum cached fraction of a prompt (llm-d's `--global-cache-hit-threshold`, default 0).
     pub cache_hit_threshold: f64,
-    /// Hash algorithm of KV blocks.
+    /// Hash algorithm for the hashes of KV blocks.
     pub hash_algo: BlockHashAlgorithm,
     /// Seed of KV block hashes; `None`: the algorithm's default.
     pub hash_seed: Option<String>,

@@ -29,7 +29,7 @@ pub enum ConfigError {
     /// A configuration error, with warnings about probable mistakes.
     #[error("{error}{}", format_warning_lines(.warnings))]
     Warned {
-        /// The configuration error.
+        /// The configuration error, without the warnings.
         error: Box<ConfigError>,
         /// Warnings about probable mistakes, one sentence each.
         warnings: Vec<String>,
@@ -42,13 +42,13 @@ pub enum ConfigError {
     UndividedHeads {
         /// Number of attention heads of the model.
         heads: u32,
-        /// Value of `--tensor-parallel-size`.
+        /// Value of `--tensor-parallel-size`, which does not divide the number of attention heads.
         tensor: u32,
     },
     /// A configuration file that cannot be read or parsed.
     #[error("{path}: {reason}")]
     File {
-        /// Path of the configuration file.
+        /// Path of the unusable configuration file.
         path: String,
         /// Reason why reading failed, from the parser or the operating system.
         reason: String,

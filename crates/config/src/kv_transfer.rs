@@ -40,7 +40,7 @@ pub struct KvTransferConfig {
     pub raw: Value,
 }
 
-/// Simulated KV connectors.
+/// Simulated KV connectors of vLLM, which transfer KV caches between servers.
 ///
 /// **Source:** vLLM `vllm/distributed/kv_transfer/kv_connector/factory.py`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -29,16 +29,16 @@ const RENDER_URL_WITHOUT_EFFECT: &str = "is not used for tokenization: token ids
 /// Key of an admin API update that lists the fields to reset to their start values.
 const RESET_KEY: &str = "reset";
 
-/// Command selected by the command line.
+/// Command on the command line: start the server, print a text, or run a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ParsedCommand {
-    /// Start the server with this configuration.
+    /// Command to start the server with this configuration.
     Serve(Box<LoadedConfig>),
-    /// Print the configuration with [`LoadedConfig::to_yaml`].
+    /// Command to print the configuration with [`LoadedConfig::to_yaml`].
     Config(Box<LoadedConfig>),
-    /// Print this text of `--version`.
+    /// Command to print this text of `--version`.
     Version(String),
-    /// Print this help text.
+    /// Command to print this help text.
     Help(String),
     /// Run a tool, such as `replay`, with its own arguments.
     Tool {
@@ -52,7 +52,7 @@ pub enum ParsedCommand {
 /// A loaded configuration with the sources of its values, warnings and ignored flags.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadedConfig {
-    /// The validated configuration.
+    /// The validated configuration of the server.
     pub config: Config,
     /// Ignored flags, accepted without effect and reported in one log line.
     pub ignored: Vec<String>,
@@ -75,7 +75,7 @@ pub struct ResolvedFlag {
     pub name: &'static str,
     /// Values of the flag: one for a scalar, any number for a list, none if unset.
     pub values: Vec<String>,
-    /// Source of the flag's value.
+    /// Source of the flag's value, such as a file or the command line.
     pub source: FlagValueSource,
     /// Description of the rule by which the flag's value was derived, if one is recorded.
     pub rule: Option<String>,

@@ -9,7 +9,7 @@ use super::flags::api;
 use super::model::{ModelConfig, is_local_path};
 use super::values::FlagValues;
 
-/// Settings of LoRA adapters.
+/// Settings of LoRA adapter support.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoraConfig {
     /// Whether LoRA adapters are supported (default yes; with `serve` only by `--enable-lora`).
@@ -20,7 +20,7 @@ pub struct LoraConfig {
     pub max_cpu_loras: u32,
     /// Maximum rank of a LoRA adapter (default 16).
     pub max_rank: u32,
-    /// LoRA adapters loaded at start.
+    /// LoRA adapters to load when the server starts.
     pub modules: Vec<LoraModuleConfig>,
     /// Time to load a LoRA adapter (default 0).
     pub load_time: Duration,
@@ -32,7 +32,7 @@ pub struct LoraConfig {
     pub resolver_folder: Option<PathBuf>,
 }
 
-/// A LoRA adapter loaded at start.
+/// A LoRA adapter that the server loads at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoraModuleConfig {
     /// Model name by which requests select the LoRA adapter; never empty.
