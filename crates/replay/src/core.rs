@@ -63,7 +63,7 @@ pub struct ReplayTotals {
     pub ended: SimTime,
     /// Number of requests sent during the replay.
     pub requests: u64,
-    /// Number of preemptions on all workers.
+    /// Number of preemptions on all workers during the replay.
     pub preemptions: u64,
     /// Total lifetime of the workers that decode, in seconds of virtual time.
     pub worker_seconds: f64,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 
-/// Final state of a request.
+/// Final state of a replayed request, such as completed or rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestStatus {
     /// All output tokens of the request were generated.
@@ -50,11 +50,11 @@ impl AdmissionOutcome {
 pub struct RequestOutcome<'a> {
     /// Index of the session, in the order of the workload source.
     pub session: u64,
-    /// Session id from the trace.
+    /// Id of the session in the trace, if any.
     pub session_id: Option<&'a Arc<str>>,
     /// Index of the turn in its session, from 0.
     pub turn: u32,
-    /// Request id from the trace.
+    /// Id of the request in the trace, if any.
     pub request_id: Option<&'a Arc<str>>,
     /// Index of the request in dispatch order, from 0.
     pub number: u64,
@@ -66,21 +66,21 @@ pub struct RequestOutcome<'a> {
     pub dispatched: Option<SimTime>,
     /// End time of the request.
     pub ended: SimTime,
-    /// Final state of the request.
+    /// Final state of the request, such as completed or rejected.
     pub status: RequestStatus,
-    /// Prompt length, in tokens.
+    /// Prompt length of the request, in tokens.
     pub input: u32,
-    /// Requested output length, in tokens.
+    /// Requested output length of the request, in tokens.
     pub requested: u32,
-    /// Number of generated output tokens.
+    /// Number of output tokens generated for the request.
     pub output: u32,
-    /// Time of the first output token.
+    /// Time of the request's first output token.
     pub first: Option<SimTime>,
-    /// Time of the second output token.
+    /// Time of the request's second output token.
     pub second: Option<SimTime>,
-    /// Time of the last output token.
+    /// Time of the request's last output token.
     pub last: Option<SimTime>,
-    /// Time of each output token.
+    /// Time of each of the request's output tokens.
     ///
     /// Empty unless [`ReplaySink::wants_token_times`] returns true: [`ReplaySink::on_token_gaps`] reports the gaps between
     /// tokens, aggregated over requests.
@@ -214,13 +214,13 @@ pub struct LoggedStepRecord {
 /// Change in the life cycle of a simulated worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorkerChange {
-    /// The worker was requested and starts.
+    /// The worker was requested and is starting.
     Starting,
-    /// The worker accepts requests.
+    /// The worker is ready and accepts requests.
     Ready,
     /// The worker completes its requests and accepts no others.
     Draining,
-    /// The worker was removed.
+    /// The worker was removed from its pool.
     Gone,
 }
 
@@ -247,7 +247,7 @@ impl PoolRole {
 /// State of one worker at one sample time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkerSample {
-    /// Virtual time of the sample.
+    /// Virtual time at which the worker's state was sampled.
     pub at: SimTime,
     /// Index of the sampled worker in its pool.
     pub worker: u32,

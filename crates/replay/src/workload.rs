@@ -32,7 +32,7 @@ pub enum TurnPrompt {
 /// Turn of a session, which is one request to the server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionTurn {
-    /// Request id from the trace.
+    /// Id of the request in the trace, if any.
     pub request_id: Option<Arc<str>>,
     /// Tokens of the turn's prompt.
     pub prompt: TurnPrompt,
@@ -97,7 +97,7 @@ pub struct TurnDependency {
 /// Session of a client: a sequence of requests, each sent after the previous one ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientSession {
-    /// Session id from the trace.
+    /// Id of the session in the trace, if any.
     pub id: Option<Arc<str>>,
     /// Send time of the first turn; ignored in a closed loop.
     pub start: SimTime,
@@ -193,7 +193,7 @@ pub enum WorkloadError {
     /// A workload file cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Path of the workload file.
+        /// Path of the unreadable workload file.
         path: std::path::PathBuf,
         /// Error of the operating system while reading the workload file.
         error: std::io::Error,

@@ -86,7 +86,7 @@ impl ChartAxis {
     }
 }
 
-/// Both axes of a chart.
+/// Horizontal and vertical axis of a chart.
 #[derive(Debug)]
 pub(super) struct ChartAxes {
     pub(super) x: ChartAxis,

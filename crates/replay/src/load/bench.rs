@@ -9,7 +9,8 @@ use crate::synth::ArrivalProcess;
 use crate::workload::{ClientSession, PromptTokenRun, TurnPrompt};
 use vllm_sim_random::mix_u64_pair;
 
-/// Arrival process of a load generator.
+/// Arrival process of a load generator: open or closed loop, and the times at which requests are
+/// sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OfferedLoad {
     /// Requests are sent in an open loop, at the recorded times.
@@ -27,9 +28,9 @@ pub enum OfferedLoad {
 pub struct MeasuredRequest {
     /// Send time of the request, in milliseconds; `None` if not recorded.
     pub at_ms: Option<f64>,
-    /// Prompt length, in tokens.
+    /// Prompt length of the request, in tokens.
     pub input: u32,
-    /// Output length, in tokens.
+    /// Output length of the request, in tokens.
     pub output: u32,
     /// Number of prompt tokens found in the prefix cache.
     pub cached: Option<u32>,
@@ -68,14 +69,14 @@ pub struct LatencyStats {
 pub struct BenchRun {
     /// File name, with the index of the benchmark run in the file.
     pub name: String,
-    /// Arrival process of the requests.
+    /// Arrival process of the benchmark run's requests.
     pub load: OfferedLoad,
     /// Maximum number of requests in flight; excess requests wait before their latency measurement
     /// starts.
     pub cap: Option<u32>,
     /// Successful requests, in the order they were sent.
     pub requests: Vec<MeasuredRequest>,
-    /// Measured latency means and percentiles.
+    /// Measured latency means and percentiles of the benchmark run.
     pub stats: LatencyStats,
     /// Requested and achieved request rates, in requests per second, if both are known.
     pub rates: Option<(f64, f64)>,

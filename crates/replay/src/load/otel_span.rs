@@ -9,7 +9,7 @@ use crate::workload::{MAX_TOKENS_PER_LENGTH, WorkloadError};
 const INPUT_TOKEN_KEYS: [&str; 2] = ["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"];
 const OUTPUT_TOKEN_KEYS: [&str; 2] =
     ["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"];
-/// Values of `gen_ai.operation.name` for generation requests.
+/// Values of the span attribute `gen_ai.operation.name` for generation requests.
 const REQUEST_OPERATIONS: [&str; 4] = ["chat", "generate", "generate_content", "text_completion"];
 /// Status code of a failed span, as a number and as OTLP's name.
 const FAILED_STATUS: (u64, &str) = (2, "STATUS_CODE_ERROR");

@@ -143,7 +143,7 @@ fn find_recorded_table(file: &Connection, path: &Path) -> Result<String, Workloa
     })
 }
 
-/// Joins recorded requests to sessions.
+/// Builder of client sessions from recorded requests.
 #[derive(Default)]
 struct SessionBuilder {
     /// Start time and session, with the index of the session's last request.

@@ -20,7 +20,7 @@ pub struct OnlineOptions {
     /// URLs of the servers, `http://host:port` or `https://…`, with or without `/v1`; sessions use
     /// them in rotation.
     pub targets: Vec<String>,
-    /// HTTP endpoint for the generation requests.
+    /// HTTP endpoint to which the replay sends generation requests.
     pub api: GenerationApi,
     /// Model name in requests. Default: the first model of the first target.
     pub model: Option<String>,
@@ -44,7 +44,7 @@ pub struct OnlineOptions {
     ///
     /// Default: the ids that `/tokenize` returns for common words, else 100 to 30,000.
     pub token_ids: Option<(u32, u32)>,
-    /// Seed of the generated prompt tokens.
+    /// Seed of the random token ids in generated prompts.
     pub seed: u64,
     /// URL of the server whose `/tokenize` measures prompts. Default: the first target.
     pub tokenizer: Option<String>,
@@ -121,7 +121,7 @@ pub enum OnlineError {
         /// Description of the problem with the target server.
         problem: String,
     },
-    /// Threads cannot be started.
+    /// The threads of the replay cannot be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
 }

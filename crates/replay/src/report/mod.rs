@@ -539,7 +539,7 @@ impl ReplayReport {
         self.kept.iter().map(OutcomeRecord::to_request_record)
     }
 
-    /// Writes the report as JSON.
+    /// Writes the replay report as JSON.
     ///
     /// # Errors
     /// Returns the I/O errors of `out`.

@@ -9,11 +9,11 @@ use vllm_sim_random::mix_u64_pair;
 pub enum RequestPhase {
     /// The request waits for a worker, or for capacity on it.
     Queue,
-    /// The worker computes the prompt.
+    /// Prefill phase: the worker computes the prompt.
     Prefill,
     /// The prompt's KV cache is transferred to another worker.
     Transfer,
-    /// The worker generates output tokens.
+    /// Decode phase: the worker generates output tokens.
     Decode,
     /// The request is preempted, and waits to resume.
     Preempted,

@@ -30,10 +30,10 @@ pub use scorers::{EndpointPickerConfig, EndpointScorer};
 /// Routing policy: selects the worker of each request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum RouterConfig {
-    /// Selects the workers in rotation.
+    /// Round-robin routing: selects the workers in rotation.
     #[default]
     RoundRobin,
-    /// Selects a random worker.
+    /// Random routing: selects a random worker for each request.
     Random,
     /// Selects a serving worker by rendezvous hash of the session.
     SessionHash,
