@@ -11,7 +11,7 @@ use vllm_sim_engine::sched::SchedulerSpec;
 /// Simulated engine described by flags of `vllm-sim serve`.
 #[derive(Debug, Clone)]
 pub struct EngineDeployment {
-    /// Engine specification of each worker.
+    /// Specification of each worker's simulated engine.
     pub engine: SchedulerSpec,
     /// Number of GPUs per data-parallel rank.
     pub gpus: u32,
@@ -21,9 +21,9 @@ pub struct EngineDeployment {
     pub flags: Vec<String>,
     /// Measured errors of the latencies that the engine's latency model predicts, where known.
     pub evidence: Option<DeploymentPredictionEvidence>,
-    /// Origin of the engine's step times.
+    /// Origin of the engine's step times: flags or defaults.
     pub step_times: StepTimeOrigin,
-    /// Seed of all random draws.
+    /// Seed of all random draws of the engine.
     pub seed: u64,
     /// Names and values that describe the engine in a report.
     pub about: Vec<(String, String)>,

@@ -21,7 +21,7 @@ use super::scaling::{build_scaling, parse_seconds};
 #[derive(Clone)]
 struct WorkerDeployment {
     engine: SchedulerSpec,
-    /// Number of GPUs per data-parallel rank.
+    /// Number of GPUs per data-parallel rank of the engine.
     gpus: u32,
     ranks: u32,
     /// Duration of KV cache transfers to the decode pool.
