@@ -29,7 +29,7 @@ const AT_BOUND_FRACTION: f64 = 1e-3;
 /// Result of fitting roofline parameters to measured runs.
 #[derive(Debug, Clone)]
 pub struct FittedRoofline {
-    /// Parameters fitted to all runs together.
+    /// Roofline parameters fitted to all runs together.
     pub parameters: Vec<FittedParameter>,
     /// Parameters fitted per deployment, if the runs cover several.
     pub deployments: Vec<FittedDeployment>,
@@ -47,7 +47,7 @@ pub struct FittedRoofline {
 pub struct FittedDeployment {
     /// Model, GPU and tensor-parallel size of the deployment.
     pub name: String,
-    /// Number of the deployment's fitted runs.
+    /// Number of fitted runs of the deployment.
     pub runs: usize,
     /// Parameters fitted to the deployment's runs, including the shift common to all runs.
     pub parameters: Vec<FittedParameter>,
@@ -56,11 +56,11 @@ pub struct FittedDeployment {
 /// Roofline parameter with its fitted value.
 #[derive(Debug, Clone, Copy)]
 pub struct FittedParameter {
-    /// Roofline parameter of this result.
+    /// The fitted roofline parameter.
     pub parameter: RooflineParameter,
-    /// Parameter value before the fit.
+    /// Value of the roofline parameter before the fit.
     pub default: f64,
-    /// Parameter value after the fit.
+    /// Value of the roofline parameter after the fit.
     pub value: f64,
     /// Standard error of the fitted value, from finite differences.
     pub error: f64,
@@ -73,7 +73,7 @@ pub struct FittedParameter {
 pub struct RunPredictionErrors {
     /// Name of the measured run.
     pub name: String,
-    /// Index of the run's deployment.
+    /// Index of the measured run's deployment.
     pub deployment: usize,
     /// Whether the run was only used for validation, not in the fit.
     pub held_out: bool,

@@ -9,7 +9,7 @@ pub enum RooflineParameter {
     FrontEnd,
     /// Factor for all step times, if the runs cannot distinguish the parts of a step.
     StepScale,
-    /// Fixed time per step, in us.
+    /// Fixed time per engine step, in us.
     Step,
     /// Time per sequence of a step, in us.
     Sequence,

@@ -10,7 +10,7 @@ use super::fit::{FittedParameter, FittedRoofline, RunPredictionErrors};
 use super::plan::FRONT_END_TIME_SET_BY_FLAG;
 use super::{RooflineParameter, apply_fit_to_coefficients};
 
-/// Subset of the measured runs.
+/// Subset of the measured runs: those used in the fit, or those used for validation only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MeasuredRunSet {
     /// The measured runs that were used in the fit.

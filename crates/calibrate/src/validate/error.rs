@@ -14,10 +14,10 @@ pub enum ValidateError {
         /// Error of the operating system while reading or writing.
         error: std::io::Error,
     },
-    /// A run's file is not JSON.
+    /// The file of a recorded run is not JSON.
     #[error("{path}: {error}")]
     Json {
-        /// Path of the run's invalid file.
+        /// Path of the invalid file of the recorded run.
         path: PathBuf,
         /// Error of the JSON parser in the run's file.
         error: serde_json::Error,
@@ -52,10 +52,10 @@ pub enum ValidateError {
     Engine {
         /// Id of the run whose engine cannot be built.
         run: String,
-        /// Configuration error of the engine.
+        /// Configuration error of the engine that cannot be built.
         error: SchedulerConfigError,
     },
-    /// The folder contains no recorded run.
+    /// The folder of recorded runs contains no run.
     #[error("{0}: no *.json file")]
     Empty(PathBuf),
 }

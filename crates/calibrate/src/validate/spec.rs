@@ -358,7 +358,7 @@ enum Arrivals {
     ///
     /// **Source:** inference-perf `inference_perf/loadgen/load_timer.py`, `ConstantLoadTimer`.
     Random,
-    /// Gaps between arrivals are equal.
+    /// Gaps between the arrivals of requests are equal.
     Even,
 }
 

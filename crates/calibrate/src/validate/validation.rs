@@ -41,15 +41,15 @@ pub struct ValidatedRun {
     pub id: String,
     /// Origin of the recorded run, as free text.
     pub source: String,
-    /// Name of the run's model.
+    /// Name of the model that the run measured.
     pub model: String,
-    /// Name of the run's GPU type.
+    /// Name of the GPU type of the recorded run.
     pub gpu: &'static str,
     /// Number of GPUs that share each layer (tensor-parallel size).
     pub tp: u32,
     /// Number of the run's data-parallel engines.
     pub dp: u32,
-    /// Storage format of the model's weights.
+    /// Storage format of the weights of the run's model.
     pub weights: &'static str,
     /// Size of the weights on each GPU, in GB.
     pub weight_gb: f64,
