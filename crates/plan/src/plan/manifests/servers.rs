@@ -14,13 +14,13 @@ pub(super) struct DeployedServers<'a> {
     pub(super) arguments: Vec<String>,
     pub(super) tensor: u32,
     pub(super) data: u32,
-    /// Number of GPUs of one server.
+    /// Number of GPUs of one deployed server.
     pub(super) gpus: u32,
     /// Number of prefill servers; 0 if every server does both prefill and decode.
     pub(super) prefill: u32,
     /// Number of servers that decode, or that do both prefill and decode.
     pub(super) serving: u32,
-    /// Version of vLLM that was simulated.
+    /// Version of vLLM that the plan simulated.
     pub(super) version: &'a str,
     pub(super) policy: &'a str,
 }
