@@ -14,13 +14,13 @@ pub enum DatasetError {
     Download {
         /// URL of the dataset file, without secrets.
         url: String,
-        /// Reason why the download failed.
+        /// Reason why the download of the dataset file failed.
         why: String,
     },
     /// The program is built without SQLite, so it cannot open datasets.
     #[error("dataset {}: this program was built without the feature `sqlite`", path.display())]
     NotBuilt {
-        /// Path of the dataset file.
+        /// Path of the dataset file that cannot be opened.
         path: PathBuf,
     },
     /// Another process writes to the dataset file.
@@ -40,9 +40,9 @@ pub enum DatasetError {
     /// The dataset file has no table of the requested name.
     #[error("dataset {} has no table '{table}'; it has: {}", path.display(), comma_separated(found))]
     NoTable {
-        /// Path of the dataset file.
+        /// Path of the dataset file without the table.
         path: PathBuf,
-        /// Name of the requested table.
+        /// Name of the missing dataset table.
         table: String,
         /// Names of the tables that the dataset file has.
         found: Vec<String>,
@@ -54,7 +54,7 @@ pub enum DatasetError {
         path.display()
     )]
     Shape {
-        /// Path of the dataset file.
+        /// Path of the dataset file with the mismatched table.
         path: PathBuf,
         /// Name of the table with the mismatch.
         table: String,
@@ -64,13 +64,13 @@ pub enum DatasetError {
     /// A row of the table has an invalid value.
     #[error("table '{table}' of dataset {}, row {row}: {why}", path.display())]
     Row {
-        /// Path of the dataset file.
+        /// Path of the dataset file with the invalid row.
         path: PathBuf,
         /// Name of the dataset table with the invalid row.
         table: String,
         /// Row id (SQLite's `rowid`) of the invalid row in the dataset table.
         row: i64,
-        /// Description of the row's invalid value.
+        /// Description of the invalid value in the dataset row.
         why: String,
     },
 }
