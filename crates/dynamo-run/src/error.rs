@@ -10,7 +10,7 @@ pub enum DynamoRunError {
     /// A file of the run cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Path of the unreadable file.
+        /// Path of the unreadable file of the Dynamo run.
         path: PathBuf,
         /// Error of the operating system while reading.
         error: std::io::Error,
@@ -26,7 +26,7 @@ pub enum DynamoRunError {
     /// An argument of the run is unknown, unsupported or invalid.
     #[error("{key}: {problem}")]
     Argument {
-        /// Name of the rejected argument.
+        /// Name of the rejected argument of the Dynamo run.
         key: String,
         /// Description of the problem with the argument.
         problem: String,
@@ -34,10 +34,10 @@ pub enum DynamoRunError {
     /// The run's tables of measured step times cannot be read.
     #[error(transparent)]
     Grid(#[from] StepTimeGridError),
-    /// The run's trace cannot be read.
+    /// The request trace of the Dynamo run cannot be read.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The simulation of the run failed.
+    /// The simulation of the Dynamo run failed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
 }

@@ -57,7 +57,7 @@ pub fn kernel_table_folder_of_environment() -> Option<PathBuf> {
 /// them.
 #[derive(Debug)]
 pub(super) struct KernelTimingModel {
-    /// Inference engine of the measured kernels.
+    /// Name of the inference engine whose kernels were measured.
     pub backend: &'static str,
     pub setup: RooflineModelSetup,
     pub model: LatencyModel,
