@@ -27,7 +27,7 @@ const MIN_BIGINT_DIGITS: usize = 19;
 /// Error of Python's `json.loads`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JsonLoadsError {
-    /// A `json.JSONDecodeError`, with message and position.
+    /// The error is a `json.JSONDecodeError`, with message and position.
     Decode {
         /// Message of Python's exception, without the position.
         message: &'static str,

@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 1024;
 const END: &str = "unexpected end of data";
 const NO_VALUE: &str = "unexpected character, expected a JSON value";
 
-/// A `JSONDecodeError` of `orjson`.
+/// A `JSONDecodeError` raised by Python's `orjson`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrjsonLoadsError {
     /// Message of Python's exception, without the position.
