@@ -23,7 +23,7 @@ pub struct UsageError(pub String);
 pub struct MissedRequirementsError {
     /// Text of the result, printed on standard output.
     pub printed: String,
-    /// Message about the missed requirements.
+    /// Message that lists the missed `--require` conditions.
     pub missed: String,
 }
 
