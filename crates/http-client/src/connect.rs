@@ -20,7 +20,7 @@ pub struct HttpServerEndpoint {
     pub secure: bool,
     /// Host name, as in certificates; IPv6 addresses without brackets.
     pub host: String,
-    /// TCP port of the server.
+    /// TCP port of the HTTP server.
     pub port: u16,
 }
 

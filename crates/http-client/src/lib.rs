@@ -22,7 +22,7 @@ pub enum CertificateVerification {
     PublicAuthorities,
     /// Certificates must be signed by an authority in this PEM file, instead of a public one.
     Authorities(PathBuf),
-    /// Any certificate is accepted.
+    /// Any certificate of the server is accepted.
     Disabled,
 }
 
@@ -37,7 +37,7 @@ pub enum TlsSetupError {
         /// Reason why the file of certificate authorities cannot be read.
         why: String,
     },
-    /// Error of the TLS library.
+    /// The TLS library returned an error while TLS was set up.
     #[error("TLS: {0}")]
     Tls(String),
 }
