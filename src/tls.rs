@@ -24,7 +24,7 @@ pub enum ServerTlsError {
     File {
         /// Expected content of the certificate or key file, such as `private key`.
         what: &'static str,
-        /// Path of the certificate or key file.
+        /// Path of the unusable certificate or key file.
         path: PathBuf,
         /// Reason why the certificate or key file cannot be used.
         why: String,

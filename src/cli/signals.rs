@@ -92,7 +92,7 @@ pub(super) async fn wait_for_termination_signal() {
     TerminationSignals::new().wait_for_next_signal().await;
 }
 
-/// Exit code after SIGINT, as in shells.
+/// Exit code of vllm-sim after SIGINT, as in shells.
 pub(super) const INTERRUPTED_EXIT_CODE: u8 = 130;
 
 /// Makes SIGINT stop a long-running tool early with its partial result; a second SIGINT ends the

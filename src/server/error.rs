@@ -39,7 +39,7 @@ pub enum StartError {
     /// The file of scripted replies (`--replies`) is invalid.
     #[error("--replies {path}: {why}")]
     Replies {
-        /// Path of the file of scripted replies.
+        /// Path of the invalid file of scripted replies.
         path: String,
         /// Reason why the file of scripted replies is invalid.
         why: String,
