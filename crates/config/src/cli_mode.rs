@@ -16,7 +16,7 @@ pub enum CliMode {
     Vllm,
 }
 
-/// Names of the commands that parse their own arguments.
+/// Names of the commands of vllm-sim that parse their own arguments.
 pub const TOOL_COMMANDS: [&str; 15] = [
     "replay",
     "bench",
