@@ -85,7 +85,7 @@ pub struct RequestOutcome<'a> {
     /// Empty unless [`ReplaySink::wants_token_times`] returns true: [`ReplaySink::on_token_gaps`] reports the gaps between
     /// tokens, aggregated over requests.
     pub tokens: &'a [SimTime],
-    /// Index of the worker that generated the output tokens.
+    /// Index of the worker that generated the request's output tokens.
     pub worker: Option<u32>,
     /// Index of the worker that computed the prompt, in a disaggregated deployment.
     pub prefill_worker: Option<u32>,
@@ -157,7 +157,7 @@ impl RequestOutcome<'_> {
 /// Metadata of an HTTP response to a replayed request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpResponseInfo {
-    /// HTTP status code; `None` if no response arrived.
+    /// HTTP status code of the response; `None` if no response arrived.
     pub status: Option<u16>,
     /// Name of the server from a response header, if the target sets one.
     pub pod: Option<String>,
@@ -187,15 +187,15 @@ pub struct HandoffTimes {
 pub struct EngineStep {
     /// Pool of the worker whose engine ran the step.
     pub pool: PoolRole,
-    /// Index of the worker in its pool.
+    /// Index, in its pool, of the worker whose engine ran the step.
     pub worker: u32,
-    /// Start of the step, in virtual time.
+    /// Start of the engine step, in virtual time.
     pub begun: SimTime,
-    /// End of the step, in virtual time.
+    /// End of the engine step, in virtual time.
     pub ended: SimTime,
-    /// Number of prompt tokens that the step computed, without cached ones.
+    /// Number of prompt tokens that the engine step computed, without cached ones.
     pub prompt_tokens: u32,
-    /// Number of output tokens that the step released.
+    /// Number of output tokens that the engine step released.
     pub output_tokens: u32,
 }
 
@@ -204,7 +204,7 @@ pub struct EngineStep {
 pub struct LoggedStepRecord {
     /// Pool of the worker whose engine logged the record.
     pub pool: PoolRole,
-    /// Index of the worker in its pool.
+    /// Index, in its pool, of the worker whose engine logged the record.
     pub worker: u32,
     /// JSON object of the record ([`StepLogRecord::to_json`](vllm_sim_engine::step_log::StepLogRecord::to_json)),
     /// in which requests have their [`RequestOutcome::number`].

@@ -55,15 +55,15 @@ const WVA_SATURATION: WvaSaturationLimits =
 /// Parameters of the simulated autoscaler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AutoscalerRule {
-    /// Algorithm for the target number of workers.
+    /// Algorithm of the autoscaler for the target number of workers.
     pub policy: AutoscalerPolicy,
     /// Minimum number of workers after scaling down, at least 1.
     pub min: u32,
     /// Maximum number of workers after scaling up.
     pub max: u32,
-    /// Target number of waiting sequences per worker.
+    /// Target number of waiting sequences per worker, for the autoscaler.
     pub target_waiting: Option<f64>,
-    /// Target fraction of the KV cache in use.
+    /// Target fraction of the KV cache in use, for the autoscaler.
     pub target_kv_usage: Option<f64>,
     /// Interval between two autoscaler checks. Default 15 s.
     pub interval: Duration,

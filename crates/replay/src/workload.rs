@@ -90,7 +90,7 @@ pub struct TurnDependency {
     pub turn: u32,
     /// Event of the awaited turn that fulfils this dependency.
     pub trigger: TurnLifecycleEvent,
-    /// Delay after the awaited event, in nanoseconds.
+    /// Delay of the dependent turn after the awaited event, in nanoseconds.
     pub delay_ns: u64,
 }
 

@@ -114,7 +114,7 @@ impl ChartAxes {
         )
     }
 
-    /// Draws the grid and the numbers of both axes.
+    /// Draws the grid lines and the numbers of both axes of a chart.
     pub(super) fn draw(&self, out: &mut String) {
         let right = CHART_WIDTH - RIGHT_MARGIN;
         for (i, tick) in self.y.ticks.iter().enumerate() {

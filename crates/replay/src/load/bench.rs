@@ -32,13 +32,13 @@ pub struct MeasuredRequest {
     pub input: u32,
     /// Output length of the request, in tokens.
     pub output: u32,
-    /// Number of prompt tokens found in the prefix cache.
+    /// Number of the request's prompt tokens found in the prefix cache.
     pub cached: Option<u32>,
     /// Name of a shared prefix: requests with equal names share their `cached` leading tokens.
     pub prefix: Option<Arc<str>>,
-    /// Time to the first token, in milliseconds.
+    /// Time to the first token of the request, in milliseconds.
     pub ttft_ms: Option<f64>,
-    /// Time to the last token, in milliseconds.
+    /// Time to the last token of the request, in milliseconds.
     pub e2e_ms: Option<f64>,
 }
 

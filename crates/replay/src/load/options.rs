@@ -28,7 +28,7 @@ pub enum WorkloadFormat {
     Otel,
     /// Format of NVIDIA Dynamo's request traces.
     Dynamo,
-    /// Conversations in the JSON format of ShareGPT or OpenAI.
+    /// Format of conversations in the JSON of ShareGPT or OpenAI.
     ShareGpt,
     /// Format of BurstGPT's CSV traces.
     BurstGpt,
@@ -42,11 +42,11 @@ pub enum WorkloadFormat {
     InferencePerf,
     /// Format of aiperf's `profile_export.jsonl`.
     Aiperf,
-    /// Published benchmark points of InferenceX, one per line.
+    /// Format of InferenceX's published benchmark points, one per line.
     InferenceX,
-    /// CSV with one measured request per row.
+    /// Format of a CSV file with one measured request per row.
     Csv,
-    /// JSON report of this program or of Dynamo's replay.
+    /// Format of the JSON reports of this program and of Dynamo's replay.
     Report,
     /// Format of a dataset written by `vllm-sim record`.
     Recording,

@@ -7,10 +7,10 @@ use vllm_sim_http_client::CertificateVerification;
 /// HTTP endpoint for the generation requests of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GenerationApi {
-    /// `/v1/completions`, with prompts of token ids and therefore of exact length.
+    /// Endpoint `/v1/completions`, with prompts of token ids and therefore of exact length.
     #[default]
     Completions,
-    /// `/v1/chat/completions`, with prompts of text whose length `/tokenize` measures.
+    /// Endpoint `/v1/chat/completions`, with prompts of text whose length `/tokenize` measures.
     Chat,
 }
 
@@ -24,7 +24,7 @@ pub struct OnlineOptions {
     pub api: GenerationApi,
     /// Model name in requests. Default: the first model of the first target.
     pub model: Option<String>,
-    /// API key, sent as a bearer token.
+    /// API key for the target servers, sent as a bearer token.
     pub api_key: Option<String>,
     /// Certificate verification for `https` targets.
     pub trust: CertificateVerification,

@@ -38,11 +38,11 @@ const CURVE_POINTS: usize = 401;
 /// goodput.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LatencySlo {
-    /// Maximum time to the first token, in ms.
+    /// Maximum time to the first token of a request, in ms.
     pub ttft_ms: Option<f64>,
     /// Maximum mean gap between tokens of a request (TPOT), in ms.
     pub itl_ms: Option<f64>,
-    /// Maximum time to the last token, in ms.
+    /// Maximum time to the last token of a request, in ms.
     pub e2e_ms: Option<f64>,
 }
 

@@ -11,7 +11,7 @@ pub enum RequestPhase {
     Queue,
     /// Prefill phase: the worker computes the prompt.
     Prefill,
-    /// The prompt's KV cache is transferred to another worker.
+    /// Transfer phase: the prompt's KV cache is transferred to another worker.
     Transfer,
     /// Decode phase: the worker generates output tokens.
     Decode,
@@ -35,7 +35,7 @@ impl RequestPhase {
 pub struct RequestWorkerSpan {
     /// Pool of the worker to which the phases belong.
     pub pool: PoolRole,
-    /// Index of the worker in its pool.
+    /// Index, in its pool, of the worker to which the phases belong.
     pub worker: u32,
     /// Index of the request in dispatch order.
     pub number: u64,

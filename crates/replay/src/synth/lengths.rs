@@ -17,7 +17,7 @@ pub enum TokenLengthDistribution {
     Normal {
         /// Mean of the normal distribution of lengths, in tokens.
         mean: f64,
-        /// Standard deviation of the length, in tokens.
+        /// Standard deviation of the normal distribution of lengths, in tokens.
         std_dev: f64,
         /// Minimum and maximum length of a prompt or output, in tokens.
         range: (u32, u32),
@@ -27,7 +27,7 @@ pub enum TokenLengthDistribution {
     LogNormal {
         /// Mean of the log-normally distributed lengths, in tokens.
         mean: f64,
-        /// Standard deviation of the length, in tokens.
+        /// Standard deviation of the log-normally distributed lengths, in tokens.
         std_dev: f64,
         /// Minimum and maximum length of a prompt or output, in tokens.
         range: (u32, u32),
