@@ -27,7 +27,7 @@ pub struct EngineDeployment {
     pub seed: u64,
     /// Names and values that describe the engine in a report.
     pub about: Vec<(String, String)>,
-    /// Model, GPU and source of the step times.
+    /// Model and GPU of the engine, and source of its step times.
     pub provenance: ResultProvenance,
 }
 
@@ -131,7 +131,7 @@ pub struct WeightsDoNotFitError {
     pub why: String,
     /// Names and values of the flags that describe the engine.
     pub about: Vec<(String, String)>,
-    /// Model, GPU and source of the step times.
+    /// Model and GPU of the engine, and source of its step times.
     pub provenance: ResultProvenance,
 }
 

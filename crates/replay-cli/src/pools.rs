@@ -67,7 +67,7 @@ pub struct WorkerPools {
     pub about: Vec<(String, String)>,
     /// Whether the names and values in `about` describe every worker.
     pub has_one_worker_kind: bool,
-    /// Model, GPU and source of the step times.
+    /// Model and GPU of the deployment, and source of its step times.
     pub provenance: ResultProvenance,
 }
 
