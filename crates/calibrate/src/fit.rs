@@ -62,7 +62,7 @@ pub struct FittedParameter {
     pub default: f64,
     /// Value of the roofline parameter after the fit.
     pub value: f64,
-    /// Standard error of the fitted value, from finite differences.
+    /// Standard error of the parameter's fitted value, from finite differences.
     pub error: f64,
     /// Whether the fitted value is at a bound of its range.
     pub at_bound: bool,

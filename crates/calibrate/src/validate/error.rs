@@ -11,7 +11,7 @@ pub enum ValidateError {
     Io {
         /// Path of the file or folder that cannot be read or written.
         path: PathBuf,
-        /// Error of the operating system while reading or writing.
+        /// Error of the operating system while reading or writing the file or folder.
         error: std::io::Error,
     },
     /// The file of a recorded run is not JSON.
@@ -19,7 +19,7 @@ pub enum ValidateError {
     Json {
         /// Path of the invalid file of the recorded run.
         path: PathBuf,
-        /// Error of the JSON parser in the run's file.
+        /// Error of the JSON parser for the run's file.
         error: serde_json::Error,
     },
     /// A field of a recorded run is missing or invalid.
@@ -29,7 +29,7 @@ pub enum ValidateError {
         run: String,
         /// Path of the field in the run's JSON.
         field: String,
-        /// Description of the problem with the field.
+        /// Description of the problem with the run's field.
         problem: String,
     },
     /// The layer sizes of the run's model are invalid.
