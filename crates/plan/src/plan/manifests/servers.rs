@@ -8,7 +8,7 @@ use crate::plan::deploy::DeploymentCommands;
 pub(super) struct DeployedServers<'a> {
     /// Name of the model, as vLLM takes it.
     pub(super) model: &'a str,
-    /// Name of the servers as a DNS label.
+    /// Name of the deployed servers as a DNS label.
     pub(super) name: String,
     /// Arguments of `vllm serve`, without the model and the sizes that files have fields for.
     pub(super) arguments: Vec<String>,
@@ -28,9 +28,9 @@ pub(super) struct DeployedServers<'a> {
 /// Text in the first line of every deployment file, by which a later plan knows the files that it
 /// may replace.
 pub(super) const WRITTEN_BY_PLAN_COMMENT: &str = "Written by `vllm-sim plan`.";
-/// Name of the flag of tensor parallelism.
+/// Name of the flag that sets the tensor-parallel size.
 pub(super) const TENSOR_PARALLEL_FLAG: &str = "tensor-parallel-size";
-/// Name of the flag of data parallelism.
+/// Name of the flag that sets the data-parallel size.
 pub(super) const DATA_PARALLEL_FLAG: &str = "data-parallel-size";
 /// Flags of `vllm serve` that the deployment files set in fields of their own.
 const FIELDS: [&str; 3] = [TENSOR_PARALLEL_FLAG, DATA_PARALLEL_FLAG, "port"];
