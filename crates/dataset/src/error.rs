@@ -56,7 +56,7 @@ pub enum DatasetError {
     Shape {
         /// Path of the dataset file with the mismatched table.
         path: PathBuf,
-        /// Name of the table with the mismatch.
+        /// Name of the dataset table with the mismatch.
         table: String,
         /// Description of the mismatch between the expected and the found columns of the table.
         why: String,
