@@ -17,10 +17,11 @@ pub use stream::ClientStream;
 /// The way in which a client verifies server certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CertificateVerification {
-    /// Certificates must be signed by a public certificate authority.
+    /// Server certificates must be signed by a public certificate authority.
     #[default]
     PublicAuthorities,
-    /// Certificates must be signed by an authority in this PEM file, instead of a public one.
+    /// Server certificates must be signed by an authority in this PEM file, instead of a public
+    /// one.
     Authorities(PathBuf),
     /// Any certificate of the server is accepted.
     Disabled,
