@@ -270,7 +270,7 @@ pub struct Reply {
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
     pub(crate) memory_reservation: Option<LargeBodyReservation>,
-    /// Guard that counts the request in the server's load until the reply is dropped.
+    /// Guard by which the request counts in the server's load until the reply is dropped.
     pub load: Option<ServerLoadGuard>,
     /// Hand-off of the prompt to a decode server, which ends with the reply.
     handoff: Option<Arc<PrefillHandoff>>,

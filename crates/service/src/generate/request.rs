@@ -137,7 +137,7 @@ pub struct ReplyGeneratorInput<'a> {
     pub limit: u32,
     /// Whether the client set the limit of output tokens.
     pub limited: bool,
-    /// Prompt that the sequence answers.
+    /// Tokenized prompt of the sequence.
     pub prompt: &'a TokenizedPrompt,
     /// Conditions, other than the limit, for the end of the output.
     pub stops: &'a StopConditions,
