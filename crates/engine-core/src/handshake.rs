@@ -177,7 +177,8 @@ fn connect_socket(
     Ok(socket)
 }
 
-/// Reads the message on the engine core's stop socket; returns an error if it simulates a crash.
+/// Reads the message on the engine core's stop socket; returns an error if the message simulates a
+/// crash.
 pub(crate) fn read_shutdown_signal(stopped: &zmq::Socket) -> Result<(), EngineCoreError> {
     match stopped.recv_bytes(zmq::DONTWAIT)? {
         word if word == KILL_MESSAGE.as_bytes() => Err(EngineCoreError::Killed),

@@ -306,7 +306,7 @@ impl OutputSocketThread {
         }
     }
 
-    /// Returns the next item of `queue`, and sends queued messages to front ends while it waits.
+    /// Returns the next item of `queue`; while none is there, sends queued messages to front ends.
     fn next_item(&mut self, queue: &Receiver<OutputThreadMessage>) -> Option<OutputThreadMessage> {
         let mut pause = Duration::ZERO;
         while self.output_queues.iter().any(FrontEndOutputQueue::has_pending_messages) {
@@ -359,8 +359,8 @@ impl OutputSocketThread {
         }
     }
 
-    /// Sends the outputs of a step, one message per front end with output; scheduler statistics go
-    /// to the first front end.
+    /// Sends the outputs of an engine step, one message to each front end with output; scheduler
+    /// statistics go to the first front end.
     fn send_step(&mut self, step: EngineStepEvents) {
         self.step += 1;
         self.at = step.at;
@@ -417,7 +417,8 @@ impl OutputSocketThread {
         }
     }
 
-    /// Sends outputs to a front end; if the front end's queue is full, aborts all its requests.
+    /// Sends outputs to a front end; if the front end's message queue is full, aborts all requests
+    /// of this front end.
     fn send_outputs(
         &mut self,
         client: usize,

@@ -15,8 +15,8 @@ const SEARCHED_TAIL_TOKENS: usize = 8;
 
 const THINK_TAGS: [&str; 2] = ["<think>", "</think>"];
 
-/// Returns the start and end text of reasoning for a parser, and whether its models reason by
-/// default.
+/// Returns the texts with which a reasoning parser starts and ends reasoning, and whether the
+/// parser's models reason by default.
 fn parser_markers(parser: &str) -> Option<([&'static str; 2], bool)> {
     let marks = match parser {
         "deepseek_v3" | "deepseek_v4" | "deepseek_v41" => return Some((THINK_TAGS, false)),

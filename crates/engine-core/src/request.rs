@@ -48,7 +48,7 @@ pub(crate) struct EngineCoreRequestFields {
     pub(crate) reasoning_ended: Option<bool>,
     /// Arguments of the reasoning parser: the request's `chat_template_kwargs`.
     pub(crate) parser_kwargs: Value,
-    /// Whether the request is aborted as soon as it is queued.
+    /// Whether the request is aborted as soon as the engine has queued the request.
     pub(crate) abort_immediately: bool,
     /// Name of the request's session, as in its KV events.
     pub(crate) session_id: Option<String>,
