@@ -30,7 +30,7 @@ pub struct ParsedDuration {
 }
 
 impl ParsedDuration {
-    /// Returns the parsed duration, or `None` if it is negative.
+    /// Returns the parsed duration, or `None` if the duration is negative.
     pub fn to_non_negative_duration(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
     }

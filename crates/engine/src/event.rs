@@ -82,7 +82,7 @@ pub enum SchedulerEvent {
         /// Number of steps, each of which released one token; at least one.
         n: u32,
     },
-    /// A running sequence lost its KV blocks and waits again.
+    /// A running sequence was preempted: it lost its KV blocks and waits again.
     Preempted {
         /// Id of the preempted sequence.
         id: SeqId,
@@ -141,18 +141,18 @@ pub enum SchedulerEvent {
     Group(Box<LayerGroupCacheEvent>),
     /// The prefix cache was emptied.
     Cleared,
-    /// The prefix cache in host memory changed, or a copy to or from it ended.
+    /// The prefix cache in host memory changed, or a copy between host memory and the GPU ended.
     Host(Box<HostCacheEvent>),
     /// A step ended (batching schedulers only).
     Step {
         /// Simulated time at which the step started.
         begun: SimTime,
-        /// Number of prompt tokens that the step computed, without cached ones.
+        /// Number of prompt tokens that the step computed; cached tokens do not count.
         prompt_tokens: u32,
         /// Number of output tokens that the step released.
         output_tokens: u32,
     },
-    /// A sequence waits for its LoRA adapter to load.
+    /// A sequence waits until its LoRA adapter is loaded.
     LoraLoading {
         /// Id of the LoRA adapter that is loaded.
         lora: LoraId,
@@ -345,7 +345,8 @@ pub struct KvBlockUsage {
     pub used: u32,
     /// Number of KV blocks held by more than one sequence; part of `used`.
     pub shared: u32,
-    /// Number of additional KV blocks that the sequences would hold if they shared none.
+    /// Number of additional KV blocks that all sequences together would hold if they shared no
+    /// blocks.
     pub saved: u64,
     /// Number of KV blocks in the prefix cache that no sequence holds.
     pub cached: u32,

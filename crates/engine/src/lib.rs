@@ -103,12 +103,13 @@ pub trait Scheduler {
     /// A step start exactly at `now` may be left to another call with the same time, so that inputs
     /// can join the step. Call until [`Scheduler::next_wakeup`] is later than `now`.
     fn advance(&mut self, now: SimTime, out: &mut Outbox);
-    /// Executes an operator command; returns false if it does not apply to the engine or its state.
+    /// Executes an operator command; returns false if the command does not apply to the engine or
+    /// the engine's state.
     fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool;
     /// Lists the KV blocks in the prefix cache, by block id.
     fn cached_blocks(&self) -> Vec<CachedBlock>;
-    /// Returns the progress of an unfinished sequence; `None` if it is unknown or the scheduler
-    /// keeps no progress.
+    /// Returns the progress of an unfinished sequence; `None` if the sequence is unknown or the
+    /// scheduler keeps no progress.
     fn sequence_progress(&self, _id: SeqId) -> Option<SequenceProgress> {
         None
     }
@@ -138,7 +139,7 @@ pub trait Scheduler {
     fn running_step_end(&self) -> Option<SimTime> {
         None
     }
-    /// Returns whether a step is running. Drivers change the engine only after its end.
+    /// Returns whether a step is running. Drivers change the engine only after the end of the step.
     fn is_busy(&self) -> bool {
         self.running_step_end().is_some()
     }
@@ -167,11 +168,13 @@ pub trait Scheduler {
     fn is_in_lock_step(&self) -> bool {
         false
     }
-    /// Returns whether the next step is planned while one runs.
+    /// Returns whether the scheduler plans the next step while a step runs (asynchronous
+    /// scheduling).
     fn plans_ahead(&self) -> bool {
         false
     }
-    /// Returns the number of scheduled steps that have not ended; the first one runs.
+    /// Returns the number of scheduled steps that have not ended; the oldest of these steps is
+    /// running.
     fn steps_in_flight(&self) -> usize {
         0
     }

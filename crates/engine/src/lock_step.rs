@@ -12,7 +12,7 @@ use crate::{Scheduler, SimTime};
 /// Number of steps between two checks whether any rank has work (vLLM's `dp_sync_interval`).
 const WORK_CHECK_INTERVAL_STEPS: u32 = 16;
 
-/// Synchronizes the steps of the data-parallel ranks. The driver of the engines calls it.
+/// Synchronizes the steps of the data-parallel ranks; called by the driver of their engines.
 #[derive(Debug, Default)]
 pub struct RankLockStep {
     /// Number of steps since all data-parallel ranks were last idle.

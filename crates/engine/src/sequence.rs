@@ -12,8 +12,8 @@ pub struct SeqId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoraId(pub u32);
 
-/// Identifies the content of a full KV block and all tokens before it: the low 64 bits of its hash,
-/// or the hash id of a trace.
+/// Identifies the content of a full KV block and all tokens before it: the low 64 bits of the
+/// block's hash, or the block's hash id in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockKey(pub u64);
 
@@ -95,7 +95,7 @@ pub struct InjectedKvLoadFailure {
     pub loaded: f32,
 }
 
-/// Describes the compilation of the grammar of a structured output. The sequence waits for it.
+/// Describes the compilation of the grammar of a structured output, for which the sequence waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrammarCompilation {
     /// Time from the submission of the sequence to the end of the compilation.
@@ -180,8 +180,8 @@ pub struct Sequence {
     pub transfer: PromptKvTransfer,
     /// Injected failure of the KV load; `None`: no failure. Ignored by the SGLang scheduler.
     pub load_failure: Option<InjectedKvLoadFailure>,
-    /// Compilation of the grammar of a structured output; `None`: no grammar, or it is compiled. Only
-    /// used by the vLLM scheduler.
+    /// Compilation of the grammar of a structured output; `None`: no grammar, or an already
+    /// compiled one. Only used by the vLLM scheduler.
     pub grammar: Option<GrammarCompilation>,
     /// Keys of the KV blocks that the sequence fills; `None` without a prefix cache.
     pub plan: Option<Arc<PlannedKvBlocks>>,

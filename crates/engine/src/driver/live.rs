@@ -61,7 +61,8 @@ pub(super) struct SharedRankGroup {
     tune: TimerThreadSettings,
 }
 
-/// Runs an engine in real time. Clones share it; its timer thread ends with [`LiveEngine::stop`].
+/// Runs an engine in real time. Clones share the engine, whose timer thread ends with
+/// [`LiveEngine::stop`].
 #[derive(Clone)]
 pub struct LiveEngine {
     pub(super) shared: Arc<SharedRankGroup>,
@@ -149,8 +150,8 @@ impl LiveEngine {
         }
     }
 
-    /// Executes an operator command on the engine; returns false if it does not apply to the engine
-    /// or its state.
+    /// Executes an operator command on the engine; returns false if the command does not apply to
+    /// the engine or the engine's state.
     pub fn apply_command(&self, command: EngineCommand) -> bool {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
@@ -325,7 +326,7 @@ impl SharedRankGroup {
 }
 
 /// Group of data-parallel ranks that step together, in one server or several: one lock, one clock,
-/// one timer thread. Clones share them.
+/// one timer thread. Clones of this handle share the group.
 #[derive(Clone)]
 pub struct LiveRankGroup {
     shared: Arc<SharedRankGroup>,

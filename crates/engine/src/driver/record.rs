@@ -86,7 +86,7 @@ pub struct RequestSpanAttributes {
     pub n: u32,
 }
 
-/// Counters over the sequences of one request; metrics report them when the last sequence ends.
+/// Counters over the sequences of one request, which metrics report when the last sequence ends.
 #[derive(Debug)]
 pub struct ParentRequestCounters {
     /// Number of choices that the request asks for (`n`).

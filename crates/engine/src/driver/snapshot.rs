@@ -38,7 +38,7 @@ impl SequencePhase {
     pub const ALL: [Self; 5] =
         [Self::Waiting, Self::WaitingForRemoteKvs, Self::Prefill, Self::Decode, Self::Preempted];
 
-    /// Returns the name of the phase, as in vLLM's `RequestStatus` if it has one.
+    /// Returns the name of the sequence phase, as in vLLM's `RequestStatus` if that has the phase.
     pub fn phase_name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -80,8 +80,8 @@ pub struct LiveSequenceSnapshot {
     /// Number of prompt tokens loaded from another engine or from host memory; 0 before the first
     /// admission.
     pub external: u32,
-    /// Number of prompt and output tokens in the KV cache; `None` if the engine does not count
-    /// them.
+    /// Number of the sequence's prompt and output tokens in the KV cache; `None` if the engine does
+    /// not count them.
     pub computed: Option<u32>,
     /// Number of released output tokens.
     pub output: u32,

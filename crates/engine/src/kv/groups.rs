@@ -24,9 +24,9 @@ pub(crate) struct BlockAllocationRequest {
     /// Number of lookahead tokens, the last ones of `tokens`. State layers need no KV blocks for
     /// them.
     pub lookahead: u32,
-    /// Number of tokens that cannot be rejected as drafts. Blocks full of them enter the prefix
-    /// cache immediately, before their step has run, as in vLLM. 0 leaves this to
-    /// [`BlockPool::cache_full_blocks`](super::BlockPool::cache_full_blocks).
+    /// Number of the sequence's tokens that cannot be rejected as drafts. KV blocks full of such
+    /// tokens enter the prefix cache before their step has run, as in vLLM. If 0, only
+    /// [`BlockPool::cache_full_blocks`](super::BlockPool::cache_full_blocks) adds blocks.
     pub cache: u32,
     /// Number of tokens that must have room, although only `tokens` are allocated
     /// (`scheduler_reserve_full_isl`).
@@ -76,7 +76,8 @@ pub(crate) struct LayerGroupLimits {
     /// Maximum number of a sequence's scheduled tokens whose steps have not ended.
     pub in_flight: u32,
     pub max_model_len: u32,
-    /// Number of draft tokens per step; each has a state of its own.
+    /// Number of draft tokens per sequence and step; each draft token has a recurrent state of its
+    /// own.
     pub drafts: u32,
     pub drops_last: bool,
 }
@@ -226,8 +227,8 @@ impl LayerGroup {
 }
 
 impl ExtraLayerGroups {
-    /// Returns the layer groups before and after the first full-attention group, in vLLM's order:
-    /// sparse groups, then the others.
+    /// Returns the index ranges of the sparse layer groups and of the other extra groups; in vLLM's
+    /// order, the first full-attention group is between them.
     pub(super) fn sparse_and_other_groups(&self) -> (Range<usize>, Range<usize>) {
         let sparse = self.all.partition_point(|group| !group.has_full_attention());
         (0..sparse, sparse..self.all.len())

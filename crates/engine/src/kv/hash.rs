@@ -28,8 +28,8 @@ pub enum BlockHashAlgorithm {
     /// The block hash is the 64-bit FNV-1a of the hashed values in canonical CBOR; its root hash
     /// depends on the model's name (llm-d-inference-sim HEAD).
     LlmdFnv,
-    /// The block hash is the last 64 bits of a SHA-256 over canonical CBOR, which includes these
-    /// bits of the previous block's hash (llm-d-inference-sim v0.6).
+    /// The block hash is the last 64 bits of a SHA-256 over canonical CBOR, which includes the
+    /// previous block's hash (llm-d-inference-sim v0.6).
     LlmdSha256,
     /// The block hash is a SHA-256 over the raw bytes of the token ids (SGLang).
     Sglang,

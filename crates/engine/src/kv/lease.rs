@@ -62,8 +62,8 @@ impl BlockLeases {
         self.ends.next_due_time()
     }
 
-    /// Ends the first lease of KV blocks that expires by `now`. Returns its expiry, and whether
-    /// blocks were freed.
+    /// Ends the first lease of KV blocks that expires by `now`. Returns when the lease expired, and
+    /// whether blocks were freed.
     pub(crate) fn expire_next_lease(
         &mut self,
         now: SimTime,

@@ -16,8 +16,8 @@ use crate::{BlockKey, SeqId, SimTime};
 pub struct DynamoMockerHostCacheConfig {
     /// Capacity of host memory, in KV blocks; at least 1.
     pub blocks: u32,
-    /// Fixed time before a copy transfers data; other copies in its direction proceed during that
-    /// time.
+    /// Fixed time before a copy between GPU and host memory transfers data; other copies in the
+    /// same direction proceed during that time.
     pub latency: Duration,
     /// Copy time per KV block, in nanoseconds: from GPU to host memory, and back.
     pub block_ns: (f64, f64),
@@ -114,8 +114,8 @@ impl DynamoMockerHostCache {
         self.oldest.insert((self.clock, key));
     }
 
-    /// Prepares a copy to host memory of the prompt blocks missing there, from their GPU blocks.
-    /// Returns `None` if they do not all fit.
+    /// Prepares a copy of those prompt blocks to host memory that are missing there. Returns `None`
+    /// if host memory has no room for all of them.
     pub(crate) fn prepare_host_store(
         &mut self,
         seq: SeqId,

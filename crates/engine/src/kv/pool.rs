@@ -484,8 +484,8 @@ impl BlockPool {
         unheld
     }
 
-    /// Empties the prefix cache. Sequences keep their blocks, but later prompts cannot find the
-    /// present or later blocks of these sequences.
+    /// Empties the prefix cache. Sequences keep their KV blocks, but later prompts find neither
+    /// these blocks nor those that the sequences fill later.
     pub(crate) fn forget_prefix_cache(&mut self, out: &mut impl FnMut(SchedulerEvent)) {
         self.cache.clear();
         self.hashes.clear();

@@ -463,8 +463,8 @@ impl Gpu {
         self.flash_attention == 3 && !self.is_data_center_blackwell()
     }
 
-    /// Returns the network between GPUs of this type, and the rates of expert-parallel kernels in
-    /// it. Those of GPUs other than H100, H200 and B200 are assumed.
+    /// Returns the network between GPUs of this type, with the rates of expert-parallel kernels in
+    /// that network. The rates for GPUs other than H100, H200 and B200 are assumed.
     pub(super) fn interconnect_fabric(&self) -> InterconnectFabric {
         let is_rack = ["GB200", "GB300"].iter().any(|name| self.name.starts_with(name));
         InterconnectFabric {

@@ -242,9 +242,9 @@ impl RooflineModel {
         self.stages <= 1 && !self.graphs.cudagraph_capture_sizes().is_empty()
     }
 
-    /// Returns the time in a step of experts that are spread over data-parallel ranks, if each rank
-    /// computes `tokens` tokens. Zero if they are not spread, or with pipeline or prefill context
-    /// parallelism.
+    /// Returns the time that experts spread over data-parallel ranks take in a step in which each
+    /// rank computes `tokens` tokens. Zero if experts are not spread, or with pipeline or prefill
+    /// context parallelism.
     pub fn distributed_expert_time(&self, tokens: f64) -> Duration {
         match self.experts {
             Some(experts) if experts.fan_in > 1.0 && self.stages == 1 && self.pcp <= 1 => {

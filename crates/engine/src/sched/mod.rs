@@ -30,7 +30,7 @@ pub struct AdmittedSequence {
     pub again: bool,
 }
 
-/// Reports a setting of a scheduler with which it cannot run.
+/// Reports a setting with which a scheduler cannot run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SchedulerConfigError {
     /// The setting is a count and must be at least 1, but is 0.
@@ -39,7 +39,7 @@ pub enum SchedulerConfigError {
         /// Name of the setting that is 0.
         field: &'static str,
     },
-    /// The value of a setting is outside its range.
+    /// The value of a scheduler's setting is outside the allowed range.
     #[error("{field} is {value}, must be between {low} and {high}")]
     Range {
         /// Name of the setting with the rejected value.

@@ -86,7 +86,8 @@ impl HostChunks {
         }
     }
 
-    /// Raises the recency of a chunk of KV blocks to `recency`, unless it is already higher.
+    /// Raises the recency of a chunk of KV blocks to `recency`, unless the chunk's recency is
+    /// already higher.
     pub(super) fn touch_chunk(&mut self, id: u32, recency: ChunkRecency) {
         let before = self.chunks[id as usize].recency;
         if before >= recency {

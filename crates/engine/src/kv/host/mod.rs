@@ -46,9 +46,9 @@ pub struct HostCacheConfig {
     pub chunk_bytes: u64,
     /// Whether KV blocks with generated tokens are copied to host memory too.
     pub outputs: bool,
-    /// Number of offers of a chunk of KV blocks before it is copied to host memory, and maximum
-    /// number of chunks whose offers are counted; `None`: copied at the first offer. Default:
-    /// `None`.
+    /// Number of times that a chunk of KV blocks is offered before it is copied to host memory, and
+    /// maximum number of chunks whose offers are counted. `None`: a chunk is copied at the first
+    /// offer. Default: `None`.
     pub threshold: Option<(u32, usize)>,
     /// Fixed time of a copy between GPU and host memory, in addition to the time per chunk.
     pub latency: Duration,
@@ -186,7 +186,7 @@ struct HostSequenceState {
     asked: Option<SimTime>,
     /// Chunks of KV blocks that the request stored, loaded or found, by position and layer group.
     used: BTreeMap<(u32, u32), BlockKey>,
-    /// Whether the request has ended and its entry remains only for its copies.
+    /// Whether the request has ended and is only kept until its copies end.
     ended: bool,
 }
 
@@ -206,8 +206,8 @@ pub(crate) struct HostCache {
     pub(crate) deferred: usize,
     events: bool,
     ended: Vec<EndedHostCacheRequest>,
-    /// End time of the last copy from each KV block on the GPU, and the request whose blocks it
-    /// copies.
+    /// End time of the last copy from each KV block on the GPU to host memory, and the request for
+    /// which the block is copied.
     reads: HashMap<u32, (SimTime, SeqId)>,
     /// GPU KV blocks given to sequences in this scheduling pass, if ended requests may still store
     /// the previous content of such blocks.

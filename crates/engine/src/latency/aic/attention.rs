@@ -38,9 +38,9 @@ impl LayerAttentionTimes {
 }
 
 impl AiConfiguratorStepTimes {
-    /// Reads the attention tables for each (number of layers, sliding window) in `kinds`.
-    /// As in AIConfigurator, fp8 weights imply an fp8 KV cache; for vLLM, prompts then use fp8
-    /// attention if it was measured.
+    /// Reads the attention tables for each (number of layers, sliding window) in `kinds`. As in
+    /// AIConfigurator, fp8 weights imply an fp8 KV cache. For vLLM, prompts then use fp8 attention
+    /// if the tables have it.
     pub(super) fn read_layer_attention_times(
         &mut self,
         folder: &KernelTableFolder,

@@ -13,8 +13,8 @@ const KV_RANK: u64 = 512;
 const ROPE_DIM: u64 = 64;
 const NOPE_DIM: u64 = 128;
 const V_DIM: u64 = 128;
-/// Number of heads of the attention kernel on all GPUs. As in AIConfigurator, it is also used for
-/// models with fewer heads (Kimi K2).
+/// Number of heads of the attention kernel, summed over all GPUs. As in AIConfigurator, models with
+/// fewer heads (Kimi K2) are computed with this number too.
 const KERNEL_HEADS: u64 = 128;
 
 /// Kernel times of a layer's attention with compressed keys and values.
@@ -46,7 +46,7 @@ enum MeasuredScope {
     Kernel,
 }
 
-/// Returns whether the kernels of this attention were measured.
+/// Returns whether the kernel-time tables hold attention with the sizes `mla`.
 pub(super) fn has_measured_latent_attention(mla: LatentAttentionShape) -> bool {
     let sizes = [mla.q_rank, mla.kv_rank, mla.rope_dim, mla.nope_dim, mla.v_dim];
     sizes.map(u64::from) == [Q_RANK, KV_RANK, ROPE_DIM, NOPE_DIM, V_DIM]

@@ -31,8 +31,8 @@ impl LatencyCurve {
         self.0.len()
     }
 
-    /// Returns the sum of the kernel times at the axis values `at` (ascending), in ms; `None` if
-    /// one of them is outside of the measured range.
+    /// Returns the sum of the kernel times at the axis values `at` (ascending), in ms; `None` if a
+    /// value is outside of the measured range.
     pub(super) fn sum_of_times_ms(&self, at: &[u64]) -> Option<f64> {
         let mut place = self.0.partition_point(|point| point.0 < *at.first().unwrap_or(&0));
         let mut sum = 0.0;

@@ -9,7 +9,7 @@ impl DynamoMockerScheduler {
         self.blocks_until_end(slot, cached) <= self.unpromised_free_blocks()
     }
 
-    /// Returns the number of KV blocks that a sequence needs until its end, without the prefix
+    /// Returns the number of KV blocks that a sequence needs until its end, not counting prefix
     /// blocks that other sequences hold.
     fn blocks_until_end(&self, slot: SequenceSlot, cached: u32) -> u32 {
         let seq = &self.seqs[slot];

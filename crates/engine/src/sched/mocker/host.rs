@@ -11,7 +11,8 @@ pub(super) struct DynamoMockerOffloadState {
     pub seqs: HashMap<SeqId, SequenceOffloadState>,
     /// Ids of sequences that admission skips until a copy ends.
     pub waiting_for_copy: HashSet<SeqId>,
-    /// Number of requests that had to wait for a copy; determines their order in the queue.
+    /// Number of requests so far that had to wait for a copy from host memory; orders these
+    /// requests in the waiting queue.
     pub waited: i64,
     /// Earliest start of the next computation: until then, copies still read GPU blocks that the
     /// computation writes.

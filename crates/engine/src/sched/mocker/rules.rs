@@ -83,8 +83,8 @@ impl SchedulingRules for DynamoMockerRules {
         batch
     }
 
-    /// Counts the prompt tokens of a sequence's work in a step; 0 if its prompt is already
-    /// computed.
+    /// Counts the prompt tokens of a sequence's work in a step; 0 if an earlier step computed the
+    /// prompt.
     fn prompt_tokens_of(&self, work: &SequenceStepWork) -> u32 {
         match work.past >= work.loaded_prompt_tokens() {
             true => 0,

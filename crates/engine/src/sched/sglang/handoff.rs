@@ -31,7 +31,7 @@ pub(super) struct PrefillTransferDestinations {
 
 impl PrefillTransferDestinations {
     /// Returns whether a sequence with a prompt from another engine waits for pages or for room in
-    /// the running batch. While one waits, no prompt to be computed locally is started.
+    /// the running batch. If so, no prompt is started that this engine would compute.
     pub(super) fn has_waiting_remote_prompts(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }

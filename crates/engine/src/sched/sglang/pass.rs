@@ -346,7 +346,8 @@ impl SglangScheduler {
         retracted
     }
 
-    /// Releases the first tokens of fully computed prompts, if there are pages for all of them.
+    /// Releases the first output tokens of fully computed prompts, if there are pages for all these
+    /// tokens.
     pub(super) fn finish_prefill_pass(
         &mut self,
         pass: &mut ForwardPass,

@@ -33,8 +33,8 @@ pub(super) struct ScheduledSequence {
     /// Whether the sequence has ended while a pass in flight computes it.
     pub dead: bool,
     pub in_flight: bool,
-    /// Whether all tokens of the sequence are released and it waits for the delay after its last
-    /// token.
+    /// Whether all tokens of the sequence are released and the sequence waits for the delay after
+    /// its last token.
     pub drained: bool,
     pub generation: u32,
     /// Reset count of the prefix cache when the sequence locked its pages.

@@ -6,8 +6,8 @@ use super::config::EncoderSchedulingConfig;
 use super::seqs::SequenceSlot;
 use crate::PromptMediaItem;
 
-/// Holds the media items of a sequence, and the indices of those that it references in the encoder
-/// cache.
+/// Holds the media items of a sequence, and the indices of the items that the sequence references
+/// in the encoder cache.
 #[derive(Debug)]
 pub(in crate::sched) struct MediaReferences {
     inputs: Arc<[PromptMediaItem]>,
@@ -81,8 +81,8 @@ pub(super) struct EncoderCache {
     /// Keys of unreferenced media items, in order of their release.
     unused: BTreeMap<u64, u64>,
     given_up: u64,
-    /// Number of embeddings in the encoder cache; `referenced` counts those of items with
-    /// references.
+    /// Number of embeddings in the encoder cache; `referenced` counts the embeddings of items that
+    /// sequences reference.
     used: u32,
     referenced: u32,
     planned: PlannedEncoding,
@@ -130,8 +130,8 @@ impl EncoderCache {
         self.planned.slot = None;
     }
 
-    /// Returns the number of embeddings in the encoder cache, and the number of those with
-    /// references.
+    /// Returns the number of embeddings in the encoder cache, and the number of those that
+    /// sequences reference.
     pub(super) fn encoder_cache_embedding_counts(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }
@@ -220,7 +220,7 @@ impl EncoderCache {
         debug_assert!(self.used <= self.config.cache_size, "no more than fits");
     }
 
-    /// References a media item in the encoder cache; returns false if it is not cached.
+    /// References a media item in the encoder cache; returns false if the item is not cached.
     fn reference_cached(&mut self, media: &mut MediaReferences, at: usize) -> bool {
         let Some(entry) = self.entries.get_mut(&media.inputs[at].key) else {
             return false;

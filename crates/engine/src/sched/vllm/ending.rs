@@ -150,8 +150,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.free_sequence_blocks(slot);
     }
 
-    /// Frees the KV blocks whose release was deferred until step `ended` or an earlier one had
-    /// ended.
+    /// Frees the KV blocks whose release was deferred until the end of step `ended` or of an
+    /// earlier step.
     pub(in crate::sched) fn free_deferred_blocks(&mut self, ended: u64) {
         while self.reports.deferred_frees.front().is_some_and(|(at, _)| *at <= ended)
             && let Some((_, mut table)) = self.reports.deferred_frees.pop_front()

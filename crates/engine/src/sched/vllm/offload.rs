@@ -17,8 +17,8 @@ use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Starts a load from host memory if it extends the `cached` tokens on the GPU. Returns `None`
-    /// if the admission continues without a load.
+    /// Starts a load from host memory if the load extends the `cached` prefix tokens of a sequence
+    /// on the GPU. Returns `None` if the admission continues without a load.
     pub(super) fn start_load_from_host(
         &mut self,
         slot: SequenceSlot,

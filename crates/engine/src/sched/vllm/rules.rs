@@ -17,8 +17,8 @@ use crate::{Outbox, PlannedKvBlocks, SeqId, Sequence, SimTime, SubmitError};
 
 /// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
 pub trait SchedulingRules: Debug + Sized {
-    /// Number of preemptions since its last token after which a sequence is not preempted again if
-    /// another one can be, with `PreemptionVictim::First`.
+    /// Number of preemptions since its last token after which a sequence is preempted only if no
+    /// other can be, with `PreemptionVictim::First`.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
     /// Decides whether the preemption of a sequence that is already in the step keeps the next
     /// running sequence out of the step. If true, a running sequence without KV blocks does not end
@@ -97,13 +97,14 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns the sequences for whose delivered prompts KV blocks were allocated since the last
-    /// call, each with the number of prompt tokens to deliver.
+    /// Returns the sequences for whose delivered prompts KV blocks were allocated since this
+    /// function was last called, each with the number of prompt tokens to deliver.
     fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
 
-    /// Resumes a sequence whose prompt was delivered; returns false if it does not wait for one.
+    /// Resumes a sequence whose prompt was delivered; returns false if the sequence does not wait
+    /// for a prompt.
     fn resume_transferred(
         _engine: &mut BatchScheduler<Self>,
         _now: SimTime,
@@ -168,7 +169,8 @@ pub trait SchedulingRules: Debug + Sized {
         None
     }
 
-    /// Returns how many of `new` prompt tokens one step must compute if prompts cannot be split.
+    /// Returns how many of a sequence's `new` prompt tokens one step must compute if prompts cannot
+    /// be split.
     fn min_first_chunk(&self, _seq: &ScheduledSequence, _past: u32, new: u32) -> u32 {
         new
     }
@@ -201,7 +203,7 @@ pub trait SchedulingRules: Debug + Sized {
     /// to be copied after the step.
     fn offer_step_blocks(_engine: &mut BatchScheduler<Self>, _step: &mut ScheduledStep) {}
 
-    /// Handles the allocation of KV blocks to a sequence; `before` is the number of blocks it had.
+    /// Handles the allocation of KV blocks to a sequence, which had `before` blocks until then.
     fn on_blocks_allocated(_engine: &mut BatchScheduler<Self>, _slot: SequenceSlot, _before: u32) {}
 
     /// Handles a sequence that is about to be preempted.
@@ -216,7 +218,7 @@ pub trait SchedulingRules: Debug + Sized {
     /// Handles the end of a step, before the scheduler reports it.
     fn on_step_ended(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
-    /// Handles a step whose events were reported, after the start of the next one.
+    /// Handles a step whose events were reported, after the start of the next step.
     fn on_step_reported(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
     /// Returns the end of the next copy to or from the prefix cache in host memory that these rules

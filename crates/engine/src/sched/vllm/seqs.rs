@@ -48,7 +48,8 @@ pub(in crate::sched) enum FetchStage {
 #[repr(C, align(64))]
 pub(in crate::sched) struct ScheduledSequence {
     pub id: SeqId,
-    /// Number of prompt and output tokens that exist, including those in flight.
+    /// Number of the sequence's prompt and output tokens that exist, including those of steps in
+    /// flight.
     pub known: u32,
     /// Number of the sequence's tokens in the KV cache, computed or scheduled.
     pub computed: u32,
@@ -145,7 +146,7 @@ impl StaleSteps {
         self.left > 0
     }
 
-    /// Counts a step that has ended, and returns the treatment of its output.
+    /// Counts a step that has ended, and returns the treatment of that step's output.
     #[inline]
     pub(in crate::sched) fn record_ended_step(&mut self) -> StepOutputUse {
         if self.left == 0 {
@@ -202,7 +203,7 @@ pub(in crate::sched) struct PromptLoadState {
 /// State of the grammar of a structured output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sched) enum GrammarState {
-    /// The grammar is compiled, or the output has none.
+    /// The grammar of the output is compiled, or the output has no grammar.
     #[default]
     Ready,
     Compiling,

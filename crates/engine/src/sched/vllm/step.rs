@@ -63,7 +63,7 @@ pub(in crate::sched) struct ScheduledStep {
     /// blocks that the step may overwrite.
     pub copied: SimTime,
     pub begun: SimTime,
-    /// End time of the step; set when it starts.
+    /// End time of the step; set when the step starts.
     pub end: SimTime,
     /// End time of the step if it did not wait for other data-parallel ranks.
     pub own_end: SimTime,
@@ -163,7 +163,7 @@ pub(in crate::sched) struct StepReports {
     ///
     /// **Source:** `step_with_batch_queue`, `vllm/v1/engine/core.py`.
     pub has_empty_step: bool,
-    /// KV blocks to free when the step with this number has ended.
+    /// KV blocks to free later, each table with the number of the step that must have ended before.
     pub deferred_frees: VecDeque<(u64, BlockTable)>,
     /// Resets of the prefix cache to do when the running step has ended.
     pub resets: Vec<PrefixCacheResetScope>,
@@ -174,7 +174,8 @@ pub(in crate::sched) struct StepReports {
     pub failed_loads: Vec<(SequenceSlot, u32, InjectedKvLoadFailure)>,
     /// The sequences whose KV load ended during a pause.
     pub loads_in_pause: Vec<(SequenceSlot, u32)>,
-    /// Sequences preempted by a reset of the prefix cache, for the record of the next plan.
+    /// Sequences preempted by a reset of the prefix cache, for the step log's record of the next
+    /// planned step.
     pub reset_preempted: Vec<SeqId>,
     pub log: Option<Vec<StepLogRecord>>,
     pub admissions: Vec<AdmittedSequence>,

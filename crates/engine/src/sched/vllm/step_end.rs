@@ -147,7 +147,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Records in the step log that the output of a step was processed. `from` is the length of the
-    /// outbox before that.
+    /// outbox before the output was processed.
     pub(super) fn record_updated_step(&mut self, now: SimTime, out: &Outbox, from: usize) {
         let Some(log) = &mut self.reports.log else {
             return;

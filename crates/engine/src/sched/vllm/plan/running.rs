@@ -124,8 +124,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             && self.config.prefill.prefill_schedule_interval <= 1
     }
 
-    /// Schedules consecutive running sequences that decode into a KV block they already have. This
-    /// is the hot path.
+    /// Schedules consecutive running sequences that decode into a KV block that they already have.
+    /// This is the hot path.
     fn schedule_decodes(&mut self, pass: &mut SchedulingPass) {
         let batch = &mut pass.step.batch;
         let window = self.window.unwrap_or(u32::MAX);
@@ -170,8 +170,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.budget -= count;
     }
 
-    /// Allocates KV blocks for a running sequence, preempting others as needed. Returns false if
-    /// the sequence itself was preempted.
+    /// Allocates KV blocks for a running sequence, preempting other sequences as needed. Returns
+    /// false if the sequence itself was preempted.
     fn allocate_or_preempt(
         &mut self,
         slot: SequenceSlot,
