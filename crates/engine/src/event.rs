@@ -237,7 +237,7 @@ pub enum HostCacheEvent {
     Refused,
     /// A request's lookup in host memory, which waited for copies in progress, was answered.
     Answered {
-        /// Waiting time of the lookup, caused by copies in progress.
+        /// Waiting time of the lookup in host memory, caused by copies in progress.
         waited: Duration,
     },
 }

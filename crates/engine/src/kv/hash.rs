@@ -44,7 +44,7 @@ pub enum BlockHashAlgorithm {
     "prefix-caching-hash-algo: {given:?} is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
 )]
 pub struct UnknownBlockHashAlgorithm {
-    /// Rejected value of the flag.
+    /// Rejected value of `--prefix-caching-hash-algo`.
     pub given: String,
 }
 

@@ -153,8 +153,8 @@ impl BlockPool {
         tokens.div_ceil(self.config.block_size)
     }
 
-    /// Returns the number of leading tokens of `plan` that are cached, a multiple of the block
-    /// size.
+    /// Returns the number of a sequence's leading tokens that are cached, a multiple of the block
+    /// size. `plan` has the keys of the sequence's KV blocks.
     ///
     /// `tokens` is the length of the sequence (after a preemption with output). Its last token must
     /// always be computed, so at most `tokens - 1` are found.

@@ -182,7 +182,7 @@ struct HostSequenceState {
     copies: u32,
     /// End time of the request's last started copy to host memory.
     copied: SimTime,
-    /// Start time of the request's lookup, while the lookup waits for copies.
+    /// Start time of the request's lookup in host memory, while the lookup waits for copies.
     asked: Option<SimTime>,
     /// Chunks of KV blocks that the request stored, loaded or found, by position and layer group.
     used: BTreeMap<(u32, u32), BlockKey>,

@@ -21,7 +21,7 @@ pub struct DynamoMockerRules {
     pub(super) role: DynamoMockerRole,
     pub(super) no_evict: bool,
     pub(super) accept: Vec<f64>,
-    /// Random generator of draft acceptance, created on first use.
+    /// Random number generator for the acceptance of draft tokens, created on first use.
     pub(super) draws: Option<StdRng>,
     pub(super) offload: Option<Box<DynamoMockerOffloadState>>,
     pub(super) destinations: PrefillTransferDestinations,

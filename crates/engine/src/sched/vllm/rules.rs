@@ -17,8 +17,8 @@ use crate::{Outbox, PlannedKvBlocks, SeqId, Sequence, SimTime, SubmitError};
 
 /// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
 pub trait SchedulingRules: Debug + Sized {
-    /// Number of preemptions since its last token after which a sequence is preempted only if no
-    /// other can be, with `PreemptionVictim::First`.
+    /// Number of preemptions without a new token after which a sequence is preempted only if no
+    /// other sequence can be, with `PreemptionVictim::First`.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
     /// Decides whether the preemption of a sequence that is already in the step keeps the next
     /// running sequence out of the step. If true, a running sequence without KV blocks does not end
@@ -126,7 +126,8 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns whether admission stops at a sequence without room, even if no sequence runs.
+    /// Returns whether the admission of waiting sequences stops at a sequence that finds no room,
+    /// even if no sequence runs.
     fn admission_stops_when_idle(&self) -> bool {
         false
     }
@@ -190,13 +191,13 @@ pub trait SchedulingRules: Debug + Sized {
         None
     }
 
-    /// Returns whether the number of output tokens is drawn after the step is scheduled
-    /// ([`Self::draw_output_token_counts`]).
+    /// Returns whether a step's numbers of output tokens are chosen at random after the step is
+    /// scheduled ([`Self::draw_output_token_counts`]).
     fn draws_after_scheduling(&self) -> bool {
         false
     }
 
-    /// Draws the numbers of output tokens of a step.
+    /// Chooses at random how many output tokens each sequence of a step gets.
     fn draw_output_token_counts(_engine: &mut BatchScheduler<Self>, _pass: &mut SchedulingPass) {}
 
     /// Offers the blocks of a step to the prefix cache in host memory that these rules implement,
@@ -235,7 +236,8 @@ pub trait SchedulingRules: Debug + Sized {
     fn on_sequence_left(_engine: &mut BatchScheduler<Self>, _slot: SequenceSlot) {}
 }
 
-/// Returns how many of `known` tokens belong to KV blocks with keys in `plan`.
+/// Returns how many of a sequence's first `known` tokens belong to KV blocks whose keys are in
+/// `plan`.
 pub(in crate::sched) fn tokens_with_block_keys(plan: &PlannedKvBlocks, known: u32) -> u32 {
     known.saturating_sub(plan.lookahead.saturating_sub(1))
 }

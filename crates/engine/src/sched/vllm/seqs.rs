@@ -11,7 +11,8 @@ use crate::{
     SequenceProgress, SimTime, StepDraftCounts,
 };
 
-/// Identifies a state of the scheduler by its time and the number of changes until then.
+/// Identifies a moment of a scheduler's run by the simulated time and the count of progress until
+/// then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sched) struct ProgressMark {
     pub(super) at: SimTime,
@@ -54,7 +55,7 @@ pub(in crate::sched) struct ScheduledSequence {
     /// Number of the sequence's tokens in the KV cache, computed or scheduled.
     pub computed: u32,
     pub total: u32,
-    /// Number of prompt tokens plus released output tokens.
+    /// Number of the sequence's prompt tokens plus released output tokens.
     pub released: u32,
     pub prompt: u32,
     /// Number of tokens up to which the sequence needs no new KV block ([`BlockTable::settled`]).
@@ -137,7 +138,7 @@ impl StaleSteps {
         Self { left, output }
     }
 
-    /// Returns whether the output tokens of the steps in flight are dropped.
+    /// Returns whether the output tokens of a preempted sequence's steps in flight are dropped.
     pub(in crate::sched) fn drops_step_output(self) -> bool {
         self.has_stale_steps() && self.output == StepOutputUse::Dropped
     }
@@ -160,7 +161,7 @@ impl StaleSteps {
 /// Sort key of a waiting sequence: class, then priority, then order of queueing.
 pub(in crate::sched) type WaitingSortKey = (WaitingClass, i64, i64);
 
-/// Groups waiting sequences by the time at which they are tried.
+/// Class of a waiting sequence; sequences of a lower class are tried for admission first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::sched) enum WaitingClass {
     /// The sequence holds KV blocks of a loaded prompt, and is tried before all others.
@@ -258,8 +259,8 @@ impl ScheduledSequence {
         Some(at.copied().unwrap_or_default())
     }
 
-    /// Returns how many of `known` tokens belong to KV blocks with keys. A key with lookahead needs
-    /// the tokens after its block.
+    /// Returns how many of the sequence's first `known` tokens belong to KV blocks with keys. If a
+    /// key covers tokens after its block too (lookahead), these must be known.
     pub(in crate::sched) fn tokens_with_keys(&self, known: u32) -> u32 {
         let ahead = self.plan.as_ref().map_or(0, |plan| plan.lookahead);
         known.saturating_sub(ahead)

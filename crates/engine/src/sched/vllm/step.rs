@@ -30,8 +30,8 @@ pub(in crate::sched) struct SequenceStepWork {
     pub new: u32,
     pub prompt: u32,
     pub known: u32,
-    /// Whether the number of the sequence's output tokens is drawn after the step is scheduled.
-    /// Drawing then adds a decode to the step.
+    /// Whether the number of the sequence's output tokens is chosen at random after the step is
+    /// scheduled. The choice then adds a decode to the step.
     pub later: bool,
     /// Whether the prompt's KV cache was fetched, and its last token is computed only for the
     /// logits.
