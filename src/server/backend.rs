@@ -45,7 +45,7 @@ pub(super) struct EngineBackend {
     engine_ids: Arc<OnceLock<Vec<String>>>,
 }
 
-/// Values to create an [`EngineBackend`] from, in addition to its configuration.
+/// Values to create an [`EngineBackend`] from, in addition to the server's configuration.
 pub(super) struct EngineBackendInputs {
     pub(super) texts: SharedServerAssets,
     pub(super) paths: Vec<String>,

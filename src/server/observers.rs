@@ -113,8 +113,8 @@ impl ServerObservers {
         Ok(observers)
     }
 
-    /// Sends queued OpenTelemetry spans and closes the exporter; call it after the engines have
-    /// stopped.
+    /// Sends queued OpenTelemetry spans and closes the exporter; must be called after the engines
+    /// have stopped.
     #[cfg_attr(
         not(feature = "otel"),
         expect(clippy::unused_async, reason = "spans are what is queued")
