@@ -50,8 +50,8 @@ pub struct ApiConfig {
     /// Content of the response field `system_fingerprint`: version and hash, hash only, fixed text
     /// or null.
     pub fingerprint: SystemFingerprintForm,
-    /// Text of the response field `system_fingerprint` with [`SystemFingerprintForm::Custom`], with
-    /// which it is always set.
+    /// Text of the response field `system_fingerprint`, always set with
+    /// [`SystemFingerprintForm::Custom`].
     pub fingerprint_value: Option<String>,
     /// Number of output tokens per chunk of a streamed response (default 1).
     pub stream_interval: u32,
@@ -95,7 +95,8 @@ pub struct ResponseFieldSettings {
     pub per_request_metrics: bool,
     /// Level of detail at which responses report their draft tokens (default none).
     pub per_request_drafts: PerRequestDraftStats,
-    /// Whether log probabilities name a token `token_id:N` instead of by its text.
+    /// Whether log probabilities name each token by its id, as `token_id:N`, instead of by its
+    /// text.
     pub return_tokens_as_token_ids: bool,
 }
 

@@ -47,8 +47,8 @@ impl DefaultWithRule {
 }
 
 impl SchedulerBatchLimits {
-    /// Reads `--max-num-seqs` and `--max-num-batched-tokens`; if unset, they get the defaults of
-    /// vLLM's API server on this GPU.
+    /// Reads `--max-num-seqs` and `--max-num-batched-tokens`; a limit that is unset gets the
+    /// default of vLLM's API server on this GPU.
     ///
     /// **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `get_batch_defaults` and
     /// `_set_default_max_num_seqs_and_batched_tokens_args`.

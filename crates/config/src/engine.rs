@@ -49,7 +49,8 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Settings of GPU and CPU memory for the KV cache.
     pub memory: KvCacheMemoryConfig,
-    /// Size of the KV cache as vLLM plans it; `None` for other schedulers or unknown shapes and memory.
+    /// Size of the KV cache as vLLM plans it; `None` for other schedulers, or if model shape or
+    /// memory is unknown.
     pub kv_cache: Option<KvCacheCapacity>,
     /// KV cache offloading to CPU memory; `None`: disabled.
     pub kv_offload: Option<KvOffloadConfig>,

@@ -27,7 +27,8 @@ pub struct KvTransferConfig {
     /// Time until a prefill server frees a prompt's KV blocks if no decode server has read them
     /// (default 30 s; MoRI-IO 60 s).
     pub lease: Duration,
-    /// Port of Mooncake's registry of prefill engines; `None`: this server does not start it.
+    /// Port of Mooncake's registry of prefill engines; `None`: this server does not start a
+    /// registry.
     pub bootstrap_port: Option<u16>,
     /// Handling of requests whose KV cache cannot be loaded from the prefill server (default: the
     /// request fails).
@@ -72,7 +73,7 @@ pub struct ReadNotificationAddress {
 }
 
 impl KvConnector {
-    /// Returns the simulated KV connector of this name; for `MultiConnector`, the first simulated
+    /// Returns the simulated KV connector called `name`; for `MultiConnector`, its first simulated
     /// child.
     fn from_connector_name(name: &str, extra: &Map<String, Value>) -> Option<Self> {
         Some(match name {
@@ -92,13 +93,14 @@ impl KvConnector {
         })
     }
 
-    /// Returns whether a decode server asks a prefill server for its metadata before it reads KV
-    /// blocks from it.
+    /// Returns whether a decode server asks a prefill server for metadata before it reads the KV
+    /// blocks of a prompt.
     const fn has_handshake(self) -> bool {
         matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo | Self::Mooncake)
     }
 
-    /// Returns whether a prefill server keeps blocks until the decode server has read them.
+    /// Returns whether a prefill server keeps a prompt's KV blocks until the decode server has read
+    /// them.
     pub const fn holds_blocks_until_read(self) -> bool {
         matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo)
     }
@@ -169,8 +171,8 @@ impl KvTransferConfig {
         }))
     }
 
-    /// Returns the time for which the engine keeps finished blocks for other servers; `None`: it
-    /// frees them.
+    /// Returns the time for which the engine keeps KV blocks of finished requests for other
+    /// servers; `None`: the engine frees them.
     pub fn block_lease_duration(&self) -> Option<Duration> {
         let connector = self.connector.filter(|_| self.producer)?;
         connector.holds_blocks_until_read().then_some(self.lease)

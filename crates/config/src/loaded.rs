@@ -40,7 +40,7 @@ pub enum ParsedCommand {
     Version(String),
     /// Command to print this help text.
     Help(String),
-    /// Run a tool, such as `replay`, with its own arguments.
+    /// Command to run a tool, such as `replay`, with the tool's own arguments.
     Tool {
         /// Name of the tool to run, one of [`TOOL_COMMANDS`].
         name: &'static str,
@@ -68,7 +68,7 @@ pub struct LoadedConfig {
     at_start: Option<Arc<ConfigLayer>>,
 }
 
-/// One flag with its value after all layers are merged.
+/// One flag with its value, after all sources (files, environment, command line) are merged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedFlag {
     /// Name of the flag, without dashes.
@@ -199,8 +199,8 @@ fn set_if_unset(layer: &mut ConfigLayer, flag: &FlagSpec, value: &str, source: F
         .or_insert_with(|| ConfigLayerSetting { values: vec![value.to_owned()], source });
 }
 
-/// Assigns positional command-line arguments: the model of `serve MODEL`. llm-d ignores others,
-/// vLLM rejects them.
+/// Assigns positional command-line arguments: the model of `serve MODEL`. llm-d ignores further
+/// arguments, vLLM rejects them.
 fn assign_positional(
     entry: &CliCommandInvocation<'_>,
     positional: &[String],

@@ -100,8 +100,8 @@ fn resolver_folder(v: &FlagValues) -> Result<Option<PathBuf>, ConfigError> {
 }
 
 impl LoraConfig {
-    /// Returns vLLM's error message if the rank of the adapter in `path` exceeds `max_rank`; `None`
-    /// if it does not or is unknown.
+    /// Returns vLLM's error message if the rank of the LoRA adapter in `path` exceeds `max_rank`;
+    /// `None` if the rank is allowed or unknown.
     ///
     /// **Source:** vLLM 0.33 `vllm/lora/peft_helper.py`, `validate_legal`.
     pub fn rank_limit_error(&self, path: &str) -> Option<String> {

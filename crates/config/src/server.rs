@@ -77,7 +77,8 @@ pub struct HttpServerTimeouts {
 /// Times without output after which an engine with requests is not ready (`--preview readiness`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadinessCheckTimeouts {
-    /// Maximum time from the first request of an idle engine to its first output (default 60 s).
+    /// Maximum time from the first request of an idle engine to the engine's first output (default
+    /// 60 s).
     pub first_output: Duration,
     /// Maximum time since the last output of an engine with requests (default 60 s).
     pub next_output: Duration,
