@@ -22,8 +22,8 @@ pub enum RequestStatus {
 pub struct AdmissionOutcome {
     /// Virtual time at which the request was admitted to the batch.
     pub at: SimTime,
-    /// Number of prompt tokens found in the prefix cache; after a preemption they may include
-    /// output tokens.
+    /// Number of prompt tokens found in the prefix cache; after a preemption, output tokens may be
+    /// included.
     pub reused: u32,
     /// Number of tokens found in the host-memory KV cache, part of `reused`; `None` unless the
     /// mocker's host tier is in use.
@@ -218,7 +218,7 @@ pub enum WorkerChange {
     Starting,
     /// The worker is ready and accepts requests.
     Ready,
-    /// The worker completes its requests and accepts no others.
+    /// The worker completes its requests and accepts no new ones.
     Draining,
     /// The worker was removed from its pool.
     Gone,

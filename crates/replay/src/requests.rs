@@ -30,8 +30,8 @@ pub(super) struct ReplayRequest {
     pub preemptions: Vec<u64>,
     pub preempted: Vec<SimTime>,
     pub handoff: Option<HandoffTimes>,
-    /// Number of prompt tokens that the decode worker has not cached, known once it has reserved KV
-    /// blocks for the request.
+    /// Number of prompt tokens that the decode worker has not cached; known once this worker has
+    /// reserved KV blocks for the request.
     pub missing: Option<u32>,
     /// End time and status of an ended request whose prompt's KV blocks the prefill worker still
     /// holds.

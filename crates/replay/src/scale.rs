@@ -9,8 +9,8 @@ pub struct WorkerScaling {
     pub schedule: Vec<(SimTime, u32)>,
     /// Parameters of the autoscaler, if there is one.
     pub rule: Option<AutoscalerRule>,
-    /// Scheduled failures: at each time, this number of the oldest workers is lost with all their
-    /// requests.
+    /// Scheduled failures: times, each with the number of oldest workers that are lost with all
+    /// their requests.
     ///
     /// Replacements start immediately. Sorted by time.
     pub losses: Vec<(SimTime, u32)>,

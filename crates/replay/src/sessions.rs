@@ -100,7 +100,8 @@ struct WaitingTurn {
 }
 
 impl OpenSession {
-    /// Returns the prompt length and KV block keys of a turn. Call it once per turn, in order.
+    /// Returns the prompt length and KV block keys of a turn. Must be called once per turn, in
+    /// order.
     pub(super) fn next_turn_block_keys(
         &mut self,
         turn: u32,

@@ -68,7 +68,7 @@ impl KvTransferTime {
 /// Pool of workers, with their router and scaling.
 #[derive(Debug, Clone)]
 pub struct PoolSpec {
-    /// Engines of the initial workers, at least one. Later workers use them in rotation.
+    /// Engines of the initial workers, at least one. Later workers use these engines in rotation.
     pub engines: Vec<SchedulerSpec>,
     /// Number of data-parallel ranks per worker of the pool.
     ///

@@ -36,7 +36,7 @@ pub struct SessionTurn {
     pub request_id: Option<Arc<str>>,
     /// Tokens of the turn's prompt.
     pub prompt: TurnPrompt,
-    /// Output length in tokens; the engine generates all of them.
+    /// Output length in tokens, all of which the engine generates.
     pub output: u32,
     /// Delay after the end of the previous turn, in nanoseconds; ignored for the first turn.
     pub delay_ns: u64,
@@ -44,7 +44,7 @@ pub struct SessionTurn {
     pub priority: i32,
     /// Request priority in the router's queue; a higher value leaves first.
     pub strict_priority: u32,
-    /// Text of the prompt, if the trace has it; only a replay over HTTP uses it.
+    /// Text of the prompt, if the trace has it; only a replay over HTTP uses this text.
     pub text: Option<Arc<str>>,
     /// Recorded token times for `--replay-timing`, in nanoseconds after the arrival.
     pub recorded: Option<Arc<[u64]>>,
@@ -113,7 +113,7 @@ impl ClientSession {
         self.turns.iter().any(|turn| !turn.after.is_empty())
     }
 
-    /// Returns whether the session waits for another one before its first turn.
+    /// Returns whether the session waits for another session before its first turn.
     pub fn starts_after_other_sessions(&self) -> bool {
         self.turns.first().is_some_and(|turn| !turn.after.is_empty())
     }

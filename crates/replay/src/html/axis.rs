@@ -26,7 +26,7 @@ impl ChartAxis {
         Self::linear((0.0, most), unit)
     }
 
-    /// Creates an axis around the values, which starts at 0 unless all of them are far from it.
+    /// Creates an axis around the values, which starts at 0 unless all values are far from 0.
     pub(super) fn new_around_values(values: impl Iterator<Item = f64> + Clone, unit: &str) -> Self {
         let most = values.clone().fold(0.0, f64::max);
         let least = values.fold(f64::INFINITY, f64::min);

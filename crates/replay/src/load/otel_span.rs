@@ -22,7 +22,7 @@ pub(super) enum GenAiSpanKind {
     Unusable,
     /// Span of the invocation of an agent.
     Agent,
-    /// Span of any other kind, such as a tool call.
+    /// Span of any kind except generation requests and agents, such as a tool call.
     Other,
 }
 

@@ -127,8 +127,8 @@ fn read_run(
 }
 
 impl RunReader<'_> {
-    /// Reads the requests of an agent, and the requests of the sub-agents that it starts between
-    /// them.
+    /// Reads the requests of an agent in a Weka trace, and the requests of the sub-agents that the
+    /// agent starts between them.
     ///
     /// `offset_ms` is the time of the run to which the times in the list are relative. Returns the
     /// agents that are split off.
@@ -246,7 +246,7 @@ impl RunReader<'_> {
         }
     }
 
-    /// Reads a request and its hash ids; `None` if it has no prompt.
+    /// Reads a request of a Weka trace and its hash ids; `None` if the request has no prompt.
     fn read_call(
         &mut self,
         row: &JsonRow<'_>,
@@ -296,8 +296,8 @@ impl RunReader<'_> {
         runs
     }
 
-    /// Reads a sub-agent; returns it with its end if its parent waits for it, and with agents that
-    /// are split off from it.
+    /// Reads a sub-agent of a Weka trace. Returns the agents that its parent waits for, with their
+    /// end: the sub-agent and agents split off from it; none for a background sub-agent.
     fn read_subagent(
         &mut self,
         row: &JsonRow<'_>,

@@ -54,7 +54,8 @@ struct SessionTimes {
 }
 
 impl SessionTimes {
-    /// Returns the time of the turn's send or end that a dependency waits for, or `None` before it.
+    /// Returns the time at which the awaited turn of a dependency was sent or ended; `None` if that
+    /// has not happened.
     fn dependency_time(&self, dependency: &TurnDependency) -> Option<Instant> {
         let times = match dependency.trigger {
             TurnLifecycleEvent::Completion => &self.over,
@@ -144,8 +145,8 @@ impl OnlineRun {
         }
     }
 
-    /// Returns a function that reports a finished request, keeps the greatest lateness in `latest`,
-    /// and reports the number of finished requests to `progress`.
+    /// Returns a function that reports each finished request, keeps the maximum delay of a request
+    /// in `latest`, and reports the number of finished requests to `progress`.
     fn finished_reporter<'a>(
         &'a self,
         latest: &'a mut Duration,

@@ -17,8 +17,8 @@ pub enum GenerationApi {
 /// Options of a replay over HTTP.
 #[derive(Debug, Clone)]
 pub struct OnlineOptions {
-    /// URLs of the servers, `http://host:port` or `https://…`, with or without `/v1`; sessions use
-    /// them in rotation.
+    /// URLs of the target servers, `http://host:port` or `https://…`, with or without `/v1`;
+    /// sessions use the servers in rotation.
     pub targets: Vec<String>,
     /// HTTP endpoint to which the replay sends generation requests.
     pub api: GenerationApi,
@@ -74,7 +74,7 @@ impl RequestHeaderNames {
         format!("{}-{session}-{turn}", self.run)
     }
 
-    /// Returns the name of the server in the response headers, if they have one.
+    /// Returns the name of the server in the response headers, if the headers contain one.
     pub fn pod_from_headers(&self, headers: &http::HeaderMap) -> Option<String> {
         let values = self.pod_headers.iter().filter_map(|name| headers.get(name));
         let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();

@@ -512,11 +512,11 @@ pub struct ReplayReport {
     pub spans: SampledRequestSpans,
     /// Command, program version, model, GPU and source of the step times, for the JSON report.
     pub run: Option<Value>,
-    /// Whether the JSON report has the keys of the summary at its top, as AISimulate's
+    /// Whether the JSON report has the keys of the summary at its top level, as AISimulate's
     /// `prediction.json`.
     pub summary_at_top: bool,
     captured: bool,
-    /// Number of requests at which the report stopped keeping records, if it did.
+    /// Number of requests at which the report stopped keeping records; `None` if it did not stop.
     left_out: Option<usize>,
     first_error: Option<String>,
     kept: Vec<OutcomeRecord>,

@@ -45,7 +45,7 @@ pub struct RequestWorkerSpan {
     pub end: SimTime,
 }
 
-/// Phases on workers of all requests, or of a uniform sample of them.
+/// Phases on workers of all requests, or of a uniform sample of the requests.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SampledRequestSpans {
     most: usize,

@@ -103,7 +103,8 @@ impl<W: Write> TraceEventWriter<W> {
             "name": name, "ts": micros(from), "dur": micros(to - from), "args": args}));
     }
 
-    /// Writes a request with its phases on each worker; the worker on which it ends comes last.
+    /// Writes a request with its phases on each worker; the worker on which the request ends comes
+    /// last.
     fn write_request(&mut self, outcome: &RequestOutcome<'_>) {
         let record = OutcomeRecord::from(outcome).to_request_record();
         let track = outcome.number.saturating_add(2);

@@ -41,8 +41,8 @@ impl BlockKeyTable {
         Some(slot.node).filter(|_| !slot.is_empty())
     }
 
-    /// Returns the node of a block key, or the free slot for it: call [`BlockKeyTable::fill_slot`] with that
-    /// slot first.
+    /// Returns the node of a block key, or the free slot for the key: call
+    /// [`BlockKeyTable::fill_slot`] with that slot first.
     pub(super) fn find_or_free_slot(
         &mut self,
         key: u64,
