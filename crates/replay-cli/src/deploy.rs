@@ -17,7 +17,7 @@ pub struct EngineDeployment {
     pub gpus: u32,
     /// Number of data-parallel ranks per worker; each is an engine, and all step together.
     pub ranks: u32,
-    /// Flags of the engine, including those added by this program.
+    /// Flags of the engine, including those that this program adds.
     pub flags: Vec<String>,
     /// Measured errors of the latencies that the engine's latency model predicts, where known.
     pub evidence: Option<DeploymentPredictionEvidence>,
@@ -109,7 +109,7 @@ pub enum StepTimeOrigin {
 }
 
 impl StepTimeOrigin {
-    /// Logs once per process that step times belong to no GPU, if they are the default ones.
+    /// Logs, once per process, that default step times belong to no GPU.
     pub(super) fn warn_if_default_step_times(self) {
         static WARNED: Once = Once::new();
         if self == Self::Default {
