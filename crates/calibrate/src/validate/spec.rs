@@ -26,8 +26,8 @@ pub(crate) struct RecordedRun {
     pub(crate) drains: bool,
     pub(crate) stages: usize,
     pub(crate) timeout: Option<Duration>,
-    /// Duration of the first use of a server's kernels, during which they compile and the first
-    /// requests wait.
+    /// Duration of the first use of a server's kernels, during which the kernels compile and the
+    /// first requests wait.
     pub(crate) first_use_stall: Duration,
     pub(crate) max_in_flight: usize,
     /// Whether the arrival times of the requests were drawn at random.

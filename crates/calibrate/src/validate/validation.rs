@@ -87,7 +87,7 @@ pub(super) struct ValidatedRunGroup {
     pub(super) error_percent: BTreeMap<&'static str, AbsoluteErrorSummary>,
 }
 
-/// Published prediction errors of another simulator, and this simulator's on the same runs.
+/// Published prediction errors of another simulator, and vllm-sim's errors on the same runs.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PeerSimulatorErrors {
     pub(super) name: String,
@@ -165,7 +165,7 @@ fn prediction_errors(json: &Value, prediction: &LatencyPrediction) -> MetricErro
 }
 
 /// Returns the published errors of other simulators for a run, relative to the part of the run that
-/// they used.
+/// these simulators used.
 fn published_peer_errors(json: &Value) -> BTreeMap<String, MetricErrorPercentages> {
     let peers = json["peers"].as_object().into_iter().flatten();
     let peers = peers.map(|(name, said)| {
