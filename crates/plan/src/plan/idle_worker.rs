@@ -14,8 +14,8 @@ use vllm_sim_replay::workload::{PromptTokenRun, SessionTurn, TurnPrompt, Workloa
 
 use vllm_sim_replay_cli::WorkerPools;
 
-/// Returns the reason why no number of workers can keep the latency bounds, if step times alone
-/// show it.
+/// Returns the reason why no number of workers can keep the latency bounds, if the step times alone
+/// show that.
 ///
 /// Returns `None` if a simulation is required. `open` returns the workload from its start at every
 /// call.

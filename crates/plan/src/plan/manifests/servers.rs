@@ -80,7 +80,7 @@ impl<'a> DeployedServers<'a> {
     }
 
     /// Returns the environment of vLLM's container: the token of gated models, and the address of
-    /// the side channel over which split servers fetch KV blocks.
+    /// the side channel over which separate decode servers fetch KV blocks.
     pub(super) fn container_environment(&self) -> Vec<Value> {
         let mut all = vec![json!({
             "name": "HF_TOKEN",
