@@ -79,7 +79,7 @@ pub(super) struct GatewayBackends {
 }
 
 impl GatewayBackends {
-    /// Inspects the pods at these addresses; with `own`, starts them first.
+    /// Inspects the pods at the given addresses; with `own`, starts these pods first.
     ///
     /// # Errors
     /// Returns an error if pods do not start, or no pod is ready.

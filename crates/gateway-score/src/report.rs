@@ -36,8 +36,8 @@ pub(super) struct ScoreReport {
     ideal: ScoreMeasureValues,
     /// Ratio of each measure to the ideal, at most 1.
     shares: ScoreMeasureValues,
-    /// Indices of the scored measures that are more than 5 % better than the ideal, with their ratios
-    /// to it.
+    /// Indices of the scored measures that are more than 5 % better than the ideal, with their
+    /// ratios to the ideal.
     above_ideal: Vec<(usize, f64)>,
     requirements: Vec<MetricRequirement>,
     requests: usize,
