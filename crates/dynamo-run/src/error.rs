@@ -15,7 +15,7 @@ pub enum DynamoRunError {
         /// Error of the operating system while reading the file.
         error: std::io::Error,
     },
-    /// A file of the run, or a line of it, is not JSON.
+    /// A file of the Dynamo run, or a line of the file, is not JSON.
     #[error("{place}: {error}")]
     Json {
         /// Location of the invalid JSON: file and line.

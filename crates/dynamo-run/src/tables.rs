@@ -287,7 +287,8 @@ impl KernelTableArgs {
 }
 
 impl KernelTimingModel {
-    /// Computes the number of KV blocks that fit next to the weights, unless an argument gives it.
+    /// Computes the number of KV blocks that fit next to the weights, unless an argument gives this
+    /// number.
     ///
     /// # Errors
     /// Returns [`DynamoRunError`] if the weights leave no memory.
