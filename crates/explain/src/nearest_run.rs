@@ -296,7 +296,8 @@ fn has_newer_kernels(gpu: &Gpu) -> bool {
         .is_some_and(|known| known.with_kernels_of_vllm_version(NEWEST_RECORDED_VERSION) != *gpu)
 }
 
-/// Returns the end of a deployment's description: by how many engines its experts are shared.
+/// Returns the end of a deployment's description: by how many engines the deployment's experts are
+/// shared.
 fn spread(ranks: u32) -> String {
     match ranks {
         0 | 1 => String::new(),
