@@ -34,12 +34,14 @@ pub enum JsonLoadsError {
         /// Position of the error in the JSON text, in characters.
         position: usize,
     },
-    /// Any other error: not UTF-8, too deeply nested, or an integer too long to parse.
+    /// Any error except `json.JSONDecodeError`: not UTF-8, too deeply nested, or an integer too
+    /// long to parse.
     Unreadable,
 }
 
 impl JsonLoadsError {
-    /// Returns `str()` of Python's exception, with line and column, for routes that quote it.
+    /// Returns `str()` of Python's exception, with line and column, for routes that quote the
+    /// exception.
     pub fn message_with_position(&self, body: &[u8]) -> String {
         let Self::Decode { message, position } = self else {
             return String::new();
