@@ -23,7 +23,7 @@ pub struct UsageError(pub String);
 pub struct MissedRequirementsError {
     /// Text of the tool's result, printed on standard output.
     pub printed: String,
-    /// Message that lists the missed `--require` conditions.
+    /// Message about the missed `--require` conditions.
     pub missed: String,
 }
 
