@@ -104,7 +104,7 @@ pub(super) struct DashboardRecords {
 }
 
 impl App {
-    /// Returns whether the server has a route of this path.
+    /// Returns whether the server has a route for this request path.
     pub fn serves_path(&self, path: &str) -> bool {
         self.routes.serves_path(path)
     }

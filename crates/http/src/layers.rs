@@ -305,7 +305,7 @@ fn panic_response(payload: Box<dyn Any + Send>) -> Response {
 /// Runs a request with a large body on tokio's blocking threads, because reading and checking it
 /// takes long.
 async fn run_long_body_blocking(request: Request, next: Next) -> Response {
-    /// Minimum size of a large request body, in bytes.
+    /// Minimum size of a request body that is handled on tokio's blocking threads, in bytes.
     const LARGE_BODY_BYTES: u64 = 64 * 1024;
 
     let is_large = match request.body().size_hint().exact() {

@@ -34,7 +34,7 @@ const MAX_FRAME_BYTES: usize = 16 * 1024;
 /// Approximate size of one event of a stream, in bytes, to reserve capacity for a frame.
 const TYPICAL_EVENT_BYTES: usize = 320;
 
-/// Maximum delay of the head of a stream, for the first token.
+/// Maximum time for which a stream's response headers wait for the first token.
 ///
 /// vLLM's front end takes about as long before it answers. A head that is sent within microseconds
 /// of the request makes proxies fail that still hold the request open: Caddy 2.6 cuts every tenth
