@@ -22,11 +22,11 @@ pub enum ServerTlsError {
     /// A certificate or key file is missing or is not PEM.
     #[error("cannot read {what} {path}: {why}")]
     File {
-        /// Expected content of the file, such as `private key`.
+        /// Expected content of the certificate or key file, such as `private key`.
         what: &'static str,
-        /// Path of the certificate or key file.
+        /// Path of the unusable certificate or key file.
         path: PathBuf,
-        /// Reason why the file cannot be used.
+        /// Reason why the certificate or key file cannot be used.
         why: String,
     },
     /// TLS certificate, key and certificate authorities do not match.
@@ -58,7 +58,7 @@ impl ReloadingTlsAcceptor {
         self.0.load_full().into()
     }
 
-    /// Watches the certificate files until dropped.
+    /// Watches the certificate files for changes until the future is dropped.
     ///
     /// A change reloads them; if that fails, the old certificate is kept and a warning is logged.
     pub async fn reload_on_certificate_change(self, tls: TlsConfig) {

@@ -106,7 +106,7 @@ fn describe_scenario(text: &str, server: &LoadedConfig) -> Result<String, String
     Ok(lines.join("\n"))
 }
 
-/// Reads each file, and returns the texts of `check` with the names of the files.
+/// Reads each file, and returns the result of `check` for its text, after the file's name.
 fn check_files(
     files: &[PathBuf],
     check: impl Fn(&str) -> Result<String, String>,

@@ -13,7 +13,7 @@ use vllm_sim_config::{CliMode, TOOL_COMMANDS, clap_command, closest_known_name};
 use vllm_sim_engine::latency;
 use vllm_sim_plan::{plan, sweep};
 
-/// Subcommands of vllm-sim that are no tools, for completion scripts.
+/// Subcommands of vllm-sim other than its tools, for completion scripts.
 const SERVER_COMMANDS: [&str; 4] = ["serve", "config", "launch", "version"];
 
 const SUPPORTED_SHELLS: &str = "bash, elvish, fish, powershell, zsh";

@@ -6,9 +6,9 @@ use vllm_sim_command_line::progress;
 /// Receives SIGINT, SIGTERM and SIGHUP; signals before the first call of `next` are kept.
 pub(super) struct TerminationSignals {
     both: Option<(Signal, Signal)>,
-    /// SIGHUP; `None` if the process was started with `nohup`.
+    /// Receiver of SIGHUP; `None` if the process was started with `nohup`.
     hangup: Option<Signal>,
-    /// Resolves at the end of standard input; `None` if standard input is not watched or has ended.
+    /// Receiver of the end of standard input; `None` if standard input is not watched or has ended.
     input: Option<oneshot::Receiver<()>>,
 }
 
@@ -92,7 +92,7 @@ pub(super) async fn wait_for_termination_signal() {
     TerminationSignals::new().wait_for_next_signal().await;
 }
 
-/// Exit code after SIGINT, as in shells.
+/// Exit code of vllm-sim after SIGINT, as in shells.
 pub(super) const INTERRUPTED_EXIT_CODE: u8 = 130;
 
 /// Makes SIGINT stop a long-running tool early with its partial result; a second SIGINT ends the

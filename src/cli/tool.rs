@@ -329,8 +329,8 @@ fn start_fleet(loaded: LoadedConfig) -> StartPodsFuture {
     })
 }
 
-/// Returns the prediction errors known from measured deployments like this one; `None` if there are
-/// none or it is invalid.
+/// Returns the prediction errors known from measured deployments like that of `config`; `None` if
+/// none are known or `config` is invalid.
 fn deployment_evidence(
     config: &vllm_sim_config::Config,
 ) -> Option<explain::DeploymentPredictionEvidence> {

@@ -33,7 +33,7 @@ const CONNECTION_BUFFER_BYTES: usize = 40 * 1024;
 /// Maximum number of connections that wait in the kernel to be accepted.
 const LISTEN_BACKLOG: u32 = 4096;
 
-/// Start of hyper's response to an invalid request; no other response starts with these headers.
+/// Start of hyper's response to an invalid request, with headers that begin no other response.
 const HYPER_BAD_REQUEST_START: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n";
 /// Rest of uvicorn's response to an invalid request, after status line and date.
@@ -264,7 +264,7 @@ impl ListeningSockets {
         Ok(Self { http, grpc })
     }
 
-    /// Returns the TCP addresses of the HTTP and gRPC sockets; `None` for others.
+    /// Returns the TCP addresses of the HTTP and gRPC sockets; `None` for a socket of another kind.
     pub(super) fn tcp_addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         (self.http.tcp_address(), self.grpc.as_ref().and_then(ListeningSocket::tcp_address))
     }

@@ -9,7 +9,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// Delay before the next accept after a failed one.
+/// Delay after a failed accept on a listening socket, before the next accept.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Serves HTTP/1.1 on a listener until dropped, which also closes the connections.

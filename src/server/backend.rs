@@ -40,23 +40,24 @@ pub(super) struct EngineBackend {
     pair: Option<SglangPairServer>,
     /// Pair of SGLang servers to which this server belongs, if any.
     pub(super) disaggregation: Option<Arc<Disaggregation>>,
-    /// Engine ids of the local ranks, with which handshakes are answered once they are known.
+    /// Engine ids of the local data-parallel ranks for answers to handshakes, once the ids are
+    /// known.
     engine_ids: Arc<OnceLock<Vec<String>>>,
 }
 
-/// Values from which an [`EngineBackend`] is created, in addition to its configuration.
+/// Values to create an [`EngineBackend`] from, in addition to the server's configuration.
 pub(super) struct EngineBackendInputs {
     pub(super) texts: SharedServerAssets,
     pub(super) paths: Vec<String>,
-    /// Start of the engines' clock.
+    /// Start time of the clock that all engines share.
     pub(super) started: Instant,
     pub(super) port: u16,
-    /// The token ids that end reasoning, for clients that parse token ids.
+    /// The token ids that end the reasoning of a reply, for clients that parse token ids.
     pub(super) reasoning_end: Option<Vec<u32>>,
-    /// Whether replies may have reasoning.
+    /// Whether replies may contain reasoning.
     pub(super) has_reasoning: bool,
-    /// Group of data-parallel ranks for running every step together; `started` is the start of its
-    /// clock.
+    /// Group of data-parallel ranks that run every step together, with a clock that starts at
+    /// `started`.
     pub(super) ranks: Option<LiveRankGroup>,
     /// Additional observer of the events of the first engine.
     pub(super) observer: Option<Box<dyn EngineObserver>>,
@@ -127,7 +128,7 @@ impl EngineBackend {
     }
 
     /// Creates the state of the HTTP handlers. From then on, handshakes of decode servers are
-    /// answered with its engine ids.
+    /// answered with the engine ids of this server.
     pub(super) fn create_app_state(&self, config: &Config, parts: AppParts) -> Arc<App> {
         let app = Arc::new(App::new(parts));
         let (first, count) = config.engine.parallel.local_ranks;

@@ -58,8 +58,8 @@ pub(super) fn start_engine_of_each_rank(
     Ok(live)
 }
 
-/// Creates the group of `count` ranks of this process that run every step together; `None` if they
-/// run independently.
+/// Creates the group of `count` data-parallel ranks of this process that run every step together;
+/// `None` if they run independently.
 pub(super) fn lockstep_rank_group(
     config: &Config,
     count: u32,

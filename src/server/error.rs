@@ -13,7 +13,7 @@ pub enum StartError {
     Listen {
         /// Socket address or path of the server.
         address: String,
-        /// Error that the operating system returned.
+        /// Error of the operating system when the server bound its address.
         why: io::Error,
     },
     /// TLS of the server cannot be set up.
@@ -31,7 +31,7 @@ pub enum StartError {
     /// The scenario file (`--scenario`) is invalid.
     #[error("--scenario {path}: {why}")]
     Scenario {
-        /// Path of the scenario file.
+        /// Path of the invalid scenario file.
         path: String,
         /// Reason why the scenario file is invalid.
         why: String,
@@ -39,7 +39,7 @@ pub enum StartError {
     /// The file of scripted replies (`--replies`) is invalid.
     #[error("--replies {path}: {why}")]
     Replies {
-        /// Path of the file of scripted replies.
+        /// Path of the invalid file of scripted replies.
         path: String,
         /// Reason why the file of scripted replies is invalid.
         why: String,
@@ -53,9 +53,9 @@ pub enum StartError {
     /// The program was built without a Cargo feature that the configuration needs.
     #[error("{flags}: {}", feature_not_built_message(feature))]
     MissingFeature {
-        /// Flags that need the Cargo feature.
+        /// The flags that need the missing Cargo feature.
         flags: &'static str,
-        /// Name of the Cargo feature.
+        /// Name of the missing Cargo feature.
         feature: &'static str,
     },
     /// The endpoint for OpenTelemetry traces is invalid.

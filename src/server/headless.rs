@@ -54,7 +54,7 @@ struct HeadlessRank {
 
 #[cfg(feature = "zmq")]
 impl HeadlessEngines {
-    /// Starts the engines, which join vLLM's API server as soon as it is up.
+    /// Starts the engines, which join vLLM's API server as soon as that server is up.
     ///
     /// # Errors
     /// [`StartError`]; everything that was started is stopped.
@@ -188,7 +188,7 @@ impl HeadlessEngines {
         Ok((parts, steps))
     }
 
-    /// Waits until all engines have joined vLLM's API server; call it only once.
+    /// Waits until all engines have joined vLLM's API server; must be called only once.
     pub fn wait_until_all_engines_joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         let cores = self.ranks.iter_mut().filter_map(|rank| rank.core.as_mut());
         let joined: Vec<_> = cores.map(EngineCore::wait_until_front_end_connected).collect();
@@ -246,7 +246,7 @@ struct SharedByRanks {
     thoughts: Option<ReasoningMarkers>,
     /// Scripted replies of `--replies`; their use counts cover all data-parallel ranks.
     replies: Option<Arc<ReplyRules>>,
-    /// Group of data-parallel ranks for running every step together; `None` if they run
+    /// Group of the data-parallel ranks that run every step together; `None` if they run
     /// independently.
     ranks: Option<LiveRankGroup>,
 }
@@ -327,7 +327,7 @@ fn reasoning_markers(config: &Config, texts: &SharedServerAssets) -> Option<Reas
     thoughts
 }
 
-/// Flags that only affect HTTP, so they have no effect on headless engines.
+/// Flags without effect on headless engines, because they only affect HTTP.
 #[cfg(feature = "zmq")]
 const HTTP_ONLY_FLAGS: &[&str] = &[
     "admin-api-key",

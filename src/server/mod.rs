@@ -222,12 +222,12 @@ impl SimulatorServer {
         startup_log::log_server_ready(&self.config, self.address);
     }
 
-    /// Returns the server's configuration.
+    /// Returns the configuration of the running server.
     pub fn config(&self) -> &Arc<Config> {
         &self.config
     }
 
-    /// Stops the server.
+    /// Stops the server; running requests may end within the shutdown timeout.
     ///
     /// `/health` returns 503 and no new requests are accepted. Running requests may end within the
     /// shutdown timeout and are then aborted. Connections close after their current response; with

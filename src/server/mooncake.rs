@@ -22,9 +22,9 @@ use vllm_sim_service::PrefillHandshake;
 /// Number of attempts to reach a bootstrap server (`_BOOTSTRAP_MAX_ATTEMPTS`).
 const MAX_ATTEMPTS: u32 = 3;
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum time for the answer of a bootstrap server (`VLLM_MOONCAKE_CONNECTOR_TIMEOUT`).
+/// Maximum time until a bootstrap server responds (`VLLM_MOONCAKE_CONNECTOR_TIMEOUT`).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of remembered engines; beyond it, all are forgotten.
+/// Maximum number of prefill engines that a decode server remembers; beyond it, all are forgotten.
 const MAX_MET_ENGINES: usize = 65_536;
 
 /// Handshakes of a decode server, which asks Mooncake's bootstrap servers for their prefill

@@ -24,7 +24,7 @@ use vllm_sim_observe::{
 
 pub(super) struct ServerObservers {
     metrics: Arc<Metrics>,
-    /// Switch that makes the engines drop their KV events.
+    /// Switch to make the engines drop their KV events.
     pub(super) event_loss: KvEventLossSwitch,
     #[cfg(feature = "zmq")]
     notifier: Option<BlockReadNotifier>,
@@ -113,8 +113,8 @@ impl ServerObservers {
         Ok(observers)
     }
 
-    /// Sends queued OpenTelemetry spans and closes the exporter; call it after the engines have
-    /// stopped.
+    /// Sends queued OpenTelemetry spans and closes the exporter; must be called after the engines
+    /// have stopped.
     #[cfg_attr(
         not(feature = "otel"),
         expect(clippy::unused_async, reason = "spans are what is queued")

@@ -23,7 +23,7 @@ struct PeerClient {
     client: PooledHttpClient<Empty<Bytes>>,
 }
 
-/// Returns the servers of `--dashboard-peers`.
+/// Returns the servers in `--dashboard-peers`, each with a function to request its summary.
 ///
 /// # Errors
 /// [`StartError::Config`] for a URL without a valid host.

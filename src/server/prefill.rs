@@ -89,7 +89,8 @@ impl PrefillHandshake for ZmqHandshake {
     }
 }
 
-/// Starts the handshakes of a decode server with prefill servers; returns `None` if it does none.
+/// Starts the handshakes of a decode server with prefill servers; returns `None` if `config`
+/// requires none.
 ///
 /// # Errors
 /// [`StartError::Thread`] if the thread of the handshakes cannot be started.

@@ -54,7 +54,8 @@ pub(super) fn tokenizer_location(
     TokenizerLocation::Hub { repo: source.name.clone(), revision, download: source.download, hub }
 }
 
-/// Returns whether a missing tokenizer is an error, because it was named or should be downloaded.
+/// Returns whether a missing tokenizer is an error, because the tokenizer was named or should be
+/// downloaded.
 pub(super) fn needs_tokenizer(config: &Config) -> bool {
     let source = &config.model.tokenizer;
     source.download || source.name != config.model.name
@@ -108,7 +109,7 @@ pub(super) fn kv_block_lease_duration(config: &Config) -> Option<Duration> {
     transfer.and_then(KvTransferConfig::block_lease_duration)
 }
 
-/// Returns whether other servers rely on the KV cache of prompts that this one computes.
+/// Returns whether other servers rely on the KV cache of prompts that this server computes.
 ///
 /// **Source:** `requires_kv_delivery`, vLLM 0.33 `kv_connector/v1/base.py`; caches in host memory
 /// do not require it.

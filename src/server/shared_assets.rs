@@ -19,8 +19,8 @@ pub(super) struct SharedServerAssets {
 }
 
 impl SharedServerAssets {
-    /// Opens the configured tokenizer and dataset of recorded replies, the dataset on the blocking
-    /// pool, and downloads it if configured.
+    /// Opens the configured tokenizer and, on the blocking pool, the dataset of recorded replies,
+    /// which is downloaded if configured.
     ///
     /// # Errors
     /// [`StartError`] if one of them cannot be opened.

@@ -23,18 +23,20 @@ use super::{CalibrateError, CalibrateOptions};
 pub(super) struct CalibrationCase {
     pub(super) name: String,
     pub(super) held_out: bool,
-    /// Reason why only inter-token latencies of the run are fitted, if so.
+    /// Reason why only the run's inter-token latencies are fitted; `None` if its other latencies
+    /// are fitted too.
     pub(super) warning: Option<&'static str>,
     pub(super) targets: Vec<CalibrationFitTarget>,
     /// Model, GPU and tensor-parallel size of the run, for the report.
     pub(super) label: String,
     run: RecordedRun,
-    /// First requests of a long run, enough of them to compute slopes of its latencies.
+    /// First requests of a long run, which suffice to compute the derivatives of its latencies by
+    /// the fitted parameters.
     start: Option<RecordedRun>,
     /// Whether the API server's time is fitted for the run; in-process runs have none, and a
     /// measured value is kept.
     has_front_end: bool,
-    /// Difference of this deployment's API server time from the default, in us.
+    /// Difference between the API server time of the run's deployment and the default, in us.
     front_end_offset_us: f64,
 }
 
@@ -42,7 +44,7 @@ pub(super) struct CalibrationFitTarget {
     pub(super) stage: Option<usize>,
     kind: LatencyStatistic,
     measured: f64,
-    /// Weight of the statistic in the fit; 0 if it is only reported.
+    /// Weight of the latency statistic in the fit; 0 if the statistic is only reported.
     pub(super) weight: f64,
 }
 
@@ -71,7 +73,7 @@ impl LatencyStatistic {
     }
 }
 
-/// Properties of a run, from which the parameters that it can determine follow.
+/// Properties of a measured run, which determine the set of parameters that can be fitted to it.
 pub(super) struct CalibrationRunProperties {
     pub(super) load: f64,
     pub(super) prompt: f64,
@@ -90,7 +92,8 @@ const ITL_WEIGHT: f64 = 1.0;
 const OVERLOADED_ITL_FACTOR: f64 = 0.3;
 /// Ratio of achieved to requested request rate below which a run counts as overloaded.
 const MIN_ACHIEVED_RATE_RATIO: f64 = 0.97;
-/// Number of requests per stage of a run that suffice to compute slopes of its latencies.
+/// Number of requests per stage of a run that suffice to compute the derivatives of its latencies
+/// by the fitted parameters.
 const SLOPE_REQUESTS_PER_STAGE: usize = 500;
 /// Ratio of TTFT in the last third of a run to the first third above which the run counts as
 /// overloaded.
@@ -244,7 +247,8 @@ impl CalibrationCase {
         self.predict_run_latencies(&self.run, values)
     }
 
-    /// Simulates the part of the run that suffices to compute slopes of its latencies.
+    /// Simulates the part of the run that suffices to compute the derivatives of its latencies by
+    /// the fitted parameters.
     pub(super) fn predict_start_latencies(
         &self,
         values: &[(RooflineParameter, f64)],
@@ -288,7 +292,7 @@ impl CalibrationCase {
     }
 
     /// Returns by how much each fit target changes if the parameter changes by the scale of its
-    /// prior; `None` if only a simulation can show it.
+    /// prior; `None` if only a simulation can show the change.
     ///
     /// These are means over all positions within a step at which requests arrive. In a simulation of
     /// requests at equal gaps, all arrive at the same position, so that a small move changes nothing

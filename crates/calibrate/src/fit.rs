@@ -15,8 +15,8 @@ const MAX_GAUSS_NEWTON_STEPS: usize = 12;
 const MAX_STEP_HALVINGS: usize = 6;
 /// Maximum length of a Gauss-Newton step, in scales of the priors.
 const MAX_STEP_LENGTH: f64 = 3.0;
-/// Minimum length of a Gauss-Newton step, in scales of the priors; a shorter one counts as
-/// converged.
+/// Minimum length of a Gauss-Newton step, in scales of the priors; after a shorter step the fit
+/// counts as converged.
 const CONVERGED_STEP: f64 = 1e-2;
 /// Relative improvement of the fit's cost below which a Gauss-Newton step is the last one.
 const MIN_IMPROVEMENT: f64 = 2e-3;
@@ -29,16 +29,16 @@ const AT_BOUND_FRACTION: f64 = 1e-3;
 /// Result of fitting roofline parameters to measured runs.
 #[derive(Debug, Clone)]
 pub struct FittedRoofline {
-    /// Parameters fitted to all runs together.
+    /// Roofline parameters fitted to all runs together.
     pub parameters: Vec<FittedParameter>,
     /// Parameters fitted per deployment, if the runs cover several.
     pub deployments: Vec<FittedDeployment>,
     /// Prediction errors of all runs, before and after the fit.
     pub runs: Vec<RunPredictionErrors>,
-    /// Parameters left at their defaults, each with the reason.
+    /// Roofline parameters left at their defaults, each with the reason.
     pub left: Vec<(RooflineParameter, &'static str)>,
-    /// Deployment of the written profile, with its parameters, if the runs cover several
-    /// deployments.
+    /// Fitted parameters and name of the deployment of the written profile; `None` unless the runs
+    /// cover several deployments.
     pub profile: Option<FittedDeployment>,
 }
 
@@ -47,7 +47,7 @@ pub struct FittedRoofline {
 pub struct FittedDeployment {
     /// Model, GPU and tensor-parallel size of the deployment.
     pub name: String,
-    /// Number of the deployment's fitted runs.
+    /// Number of fitted runs of the deployment.
     pub runs: usize,
     /// Parameters fitted to the deployment's runs, including the shift common to all runs.
     pub parameters: Vec<FittedParameter>,
@@ -56,13 +56,13 @@ pub struct FittedDeployment {
 /// Roofline parameter with its fitted value.
 #[derive(Debug, Clone, Copy)]
 pub struct FittedParameter {
-    /// Roofline parameter of this result.
+    /// The fitted roofline parameter.
     pub parameter: RooflineParameter,
-    /// Parameter value before the fit.
+    /// Value of the roofline parameter before the fit.
     pub default: f64,
-    /// Parameter value after the fit.
+    /// Value of the roofline parameter after the fit.
     pub value: f64,
-    /// Standard error of the fitted value, from finite differences.
+    /// Standard error of the parameter's fitted value, from finite differences.
     pub error: f64,
     /// Whether the fitted value is at a bound of its range.
     pub at_bound: bool,
@@ -73,7 +73,7 @@ pub struct FittedParameter {
 pub struct RunPredictionErrors {
     /// Name of the measured run.
     pub name: String,
-    /// Index of the run's deployment.
+    /// Index of the measured run's deployment.
     pub deployment: usize,
     /// Whether the run was only used for validation, not in the fit.
     pub held_out: bool,

@@ -19,9 +19,9 @@ pub(super) struct RidgeFitPlan {
 /// Coordinates are differences from the defaults, in scales of the priors.
 pub(super) struct LinearizedResiduals {
     pub(super) at: Vec<f64>,
-    /// Residuals at the point `at`.
+    /// Values of the residuals at `at`, the point of the linear approximation.
     pub(super) here: Vec<f64>,
-    /// Derivatives of the residuals, as `[column][residual]`.
+    /// Derivatives of the residuals by the fitted parameters, as `[column][residual]`.
     pub(super) slopes: Vec<Vec<f64>>,
     pub(super) weights: Vec<f64>,
     /// Cross-validation unit (run or stage) of each residual; a unit is left out as a whole.
@@ -36,13 +36,13 @@ impl LinearizedResiduals {
         units.len()
     }
 
-    /// Returns the approximated residual `i` at `x`, with all columns outside `terms` at their
-    /// defaults.
+    /// Returns the linear approximation of residual `i` at the coordinates `x`, with all columns
+    /// outside `terms` at their defaults.
     fn residual_at(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
         self.residual_at_defaults(i) + self.residual_change(i, terms, x)
     }
 
-    /// Extrapolates residual `i` to the default parameters.
+    /// Extrapolates residual `i` linearly to the default values of all parameters.
     fn residual_at_defaults(&self, i: usize) -> f64 {
         let columns = self.slopes.iter().zip(&self.at);
         self.here[i] - columns.map(|(slope, u)| slope[i] * u).sum::<f64>()
@@ -101,7 +101,7 @@ impl LinearizedResiduals {
         (normal, gradient)
     }
 
-    /// Returns the point with the lowest cost of `plan`; columns outside the plan are at their
+    /// Returns the fit point with the lowest cost of `plan`; columns outside the plan are at their
     /// defaults.
     pub(super) fn lowest_cost_parameter_point(&self, plan: &RidgeFitPlan) -> Vec<f64> {
         let mut place = vec![0.0; self.at.len()];
@@ -111,8 +111,8 @@ impl LinearizedResiduals {
         place
     }
 
-    /// Returns the cross-validated cost of a plan: for each unit, the cost of its residuals in a
-    /// fit to all other units, summed.
+    /// Returns the cross-validated cost of a fit plan: the sum, over all units, of the cost of a
+    /// unit's residuals in a fit to the other units.
     pub(super) fn cross_validated_cost(&self, plan: &RidgeFitPlan) -> f64 {
         let mut units = self.units.clone();
         units.sort_unstable();
@@ -126,7 +126,7 @@ impl LinearizedResiduals {
         cost.sum()
     }
 
-    /// Returns the cost of a plan for residuals simulated at the point `place`.
+    /// Returns the cost of a fit plan for residuals simulated at the fit point `place`.
     pub(super) fn fit_plan_cost(
         &self,
         plan: &RidgeFitPlan,

@@ -54,7 +54,7 @@ impl CalibrationCaseRunner<'_> {
         column.deployment.is_none_or(|deployment| deployment == own)
     }
 
-    /// Converts a point of the fit to roofline parameter values for a run.
+    /// Converts a point of the fit to the values of the roofline parameters for the run `case`.
     fn parameter_values(&self, place: &[f64], case: usize) -> ParameterValues {
         let mut values: ParameterValues = Vec::new();
         for (column, u) in self.columns.iter().zip(place) {

@@ -8,7 +8,8 @@ pub struct CalibrateOptions {
     pub max_requests: Option<usize>,
     /// Names or file names of measured runs that are used for validation only.
     pub hold_out: Vec<String>,
-    /// Measured API server time of a request without concurrency, in µs; it is then not fitted.
+    /// Measured API server time of a request without concurrency, in µs; if given, this time is not
+    /// fitted.
     pub front_end_us: Option<f64>,
     /// Name of the run for whose deployment the profile is written, if the runs cover several.
     pub profile_of: Option<String>,

@@ -9,7 +9,7 @@ pub enum RooflineParameter {
     FrontEnd,
     /// Factor for all step times, if the runs cannot distinguish the parts of a step.
     StepScale,
-    /// Fixed time per step, in us.
+    /// Fixed time per engine step, in us.
     Step,
     /// Time per sequence of a step, in us.
     Sequence,
@@ -50,7 +50,8 @@ pub(super) struct ParameterPrior {
 }
 
 impl RooflineParameter {
-    /// Returns the name of the parameter's coefficient, or `step_scale`.
+    /// Returns the name of the latency coefficient that the parameter sets; `step_scale` for the
+    /// factor for all step times.
     pub fn coefficient_name(self) -> &'static str {
         match self {
             Self::FrontEnd => "front_end_us",
@@ -87,7 +88,8 @@ impl RooflineParameter {
         ParameterPrior { centre, scale, bounds }
     }
 
-    /// Writes a parameter value to its coefficient, or to `step_scale`.
+    /// Writes a value of the parameter to its coefficient in `to`; to `step_scale` if it is the
+    /// factor for all step times.
     pub(super) fn set_coefficient_value(
         self,
         value: f64,

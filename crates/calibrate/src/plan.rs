@@ -13,7 +13,7 @@ const SINGLE_RUN_RIDGE_PENALTY: f64 = 0.001;
 ///
 /// A narrow win among dozens of candidates does not generalize.
 const MIN_COST_REDUCTION: f64 = 0.05;
-/// The parameters that may differ between deployments, whatever the composition of their steps.
+/// The roofline parameters that may differ between deployments, whatever their steps contain.
 const DEPLOYMENT_PARAMETERS: [RooflineParameter; 2] =
     [RooflineParameter::FrontEnd, RooflineParameter::StepScale];
 /// Parameters of the fit plan that fits only the factor for step times, which does not depend on
@@ -26,8 +26,8 @@ const STEP_SCALE_PARAMETER: [RooflineParameter; 1] = [RooflineParameter::StepSca
 /// Text of the reason why a measured API server time is not fitted.
 pub(super) const FRONT_END_TIME_SET_BY_FLAG: &str = "given by --front-end-ms";
 
-/// The parameters that the measured runs determine, best determined first, and the reasons why the
-/// others are not fitted.
+/// The roofline parameters that the measured runs determine, best determined first, and the reasons
+/// why the other parameters are not fitted.
 pub(super) struct FittedParameterChoice {
     pub(super) chosen: Vec<RooflineParameter>,
     pub(super) left: Vec<(RooflineParameter, &'static str)>,

@@ -10,7 +10,7 @@ use super::fit::{FittedParameter, FittedRoofline, RunPredictionErrors};
 use super::plan::FRONT_END_TIME_SET_BY_FLAG;
 use super::{RooflineParameter, apply_fit_to_coefficients};
 
-/// Subset of the measured runs.
+/// Subset of the measured runs: those used in the fit, or those used for validation only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MeasuredRunSet {
     /// The measured runs that were used in the fit.
@@ -34,7 +34,7 @@ impl FittedRoofline {
         self.aggregate_errors(set, statistics::median)
     }
 
-    /// Returns the mean absolute prediction errors over the runs of `set`, in the form of
+    /// Returns the mean absolute prediction errors over the runs of `set`, in the order of
     /// [`FittedRoofline::median_error_percentages`].
     pub fn mean_error_percentages(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
         self.aggregate_errors(set, |sizes| {

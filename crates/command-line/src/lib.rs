@@ -21,9 +21,9 @@ pub struct UsageError(pub String);
 #[derive(Debug, thiserror::Error)]
 #[error("{missed}")]
 pub struct MissedRequirementsError {
-    /// Text of the result, printed on standard output.
+    /// Text of the tool's result, printed on standard output.
     pub printed: String,
-    /// Message about the missed requirements.
+    /// Message about the missed `--require` conditions.
     pub missed: String,
 }
 

@@ -77,8 +77,8 @@ pub fn check_output_file_conflicts(
 
 type FlagAndPath = (String, String);
 
-/// Splits the words of a command line into the output files, the last of each flag, and all other
-/// words; each with the flag before it.
+/// Splits the words of a command line into output files (the last one of each flag) and other
+/// values, each with the flag before it.
 fn split_outputs_from_inputs(words: &[String]) -> (Vec<FlagAndPath>, Vec<FlagAndPath>) {
     let (mut outputs, mut inputs) = (Vec::<FlagAndPath>::new(), Vec::new());
     let mut last = String::from("an argument");

@@ -6,10 +6,11 @@ use anyhow::Result;
 
 use crate::refuse;
 
-/// Required bound on one number of a tool's result.
+/// Required bound on a metric in the result of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricRequirement {
-    /// Name of the number in the result, such as `reuse`.
+    /// Name of the metric in the tool's result that must be within the bound, such as
+    /// `p99_ttft_ms`.
     pub name: String,
     operator: &'static str,
     bound: f64,

@@ -47,9 +47,11 @@ pub struct ApiConfig {
     pub trust_request_chat_template: bool,
     /// Whether a request's tools are left out of the prompt when `tool_choice` is `none`.
     pub exclude_tools_when_tool_choice_none: bool,
-    /// Form of the response field `system_fingerprint`.
+    /// Content of the response field `system_fingerprint`: version and hash, hash only, fixed text
+    /// or null.
     pub fingerprint: SystemFingerprintForm,
-    /// Text of `system_fingerprint` with [`SystemFingerprintForm::Custom`]; always set in that mode.
+    /// Text of the response field `system_fingerprint`, always set with
+    /// [`SystemFingerprintForm::Custom`].
     pub fingerprint_value: Option<String>,
     /// Number of output tokens per chunk of a streamed response (default 1).
     pub stream_interval: u32,
@@ -60,8 +62,8 @@ pub struct ApiConfig {
     /// Whether responses of `/v1/responses` are stored for later retrieval
     /// (`VLLM_ENABLE_RESPONSES_API_STORE`).
     pub responses_store: bool,
-    /// Whether the request fields `guided_*` of older releases are applied (default no: ignored, as
-    /// in vLLM 0.33).
+    /// Whether the request fields `guided_*` of older vLLM releases are applied (default no:
+    /// ignored, as in vLLM 0.33).
     pub legacy_guided: bool,
     /// Whether requests may name any model (`VLLM_SKIP_MODEL_NAME_VALIDATION`).
     pub skip_model_name_validation: bool,
@@ -93,7 +95,8 @@ pub struct ResponseFieldSettings {
     pub per_request_metrics: bool,
     /// Level of detail at which responses report their draft tokens (default none).
     pub per_request_drafts: PerRequestDraftStats,
-    /// Whether log probabilities name a token `token_id:N` instead of by its text.
+    /// Whether log probabilities name each token by its id, as `token_id:N`, instead of by its
+    /// text.
     pub return_tokens_as_token_ids: bool,
 }
 
@@ -124,7 +127,8 @@ pub struct RequestParameterLimits {
 }
 
 impl ApiConfig {
-    /// Returns whether replies may have reasoning.
+    /// Returns whether replies may contain reasoning: a reasoning parser is set, and the fraction
+    /// of reasoning tokens is above 0.
     pub fn replies_have_reasoning(&self) -> bool {
         self.reasoning_parser.is_some() && self.reasoning_ratio > 0.0
     }
@@ -270,6 +274,9 @@ fn read_parser_name(
     Err(ConfigError::Invalid(format!("invalid {kind}: {name} (chose from {{ {list} }}){hint}")))
 }
 
+/// Reads the level of detail of draft-token statistics, which needs speculative decoding unless it
+/// is none.
+///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.
 fn read_per_request_draft_stats(v: &FlagValues) -> Result<PerRequestDraftStats, ConfigError> {
     let flag = &api::PER_REQUEST_SPEC_DECODE_METRICS;

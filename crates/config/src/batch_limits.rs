@@ -36,7 +36,8 @@ impl DefaultWithRule {
         Self { value, rule }
     }
 
-    /// Replaces the default value and appends `reason` to the rule that explains it.
+    /// Replaces the default limit if `value` differs from it, and appends `reason` to the rule that
+    /// explains the limit.
     fn override_with(&mut self, value: u32, reason: &str) {
         if value != self.value {
             self.value = value;
@@ -46,8 +47,8 @@ impl DefaultWithRule {
 }
 
 impl SchedulerBatchLimits {
-    /// Reads `--max-num-seqs` and `--max-num-batched-tokens`; if unset, they get the defaults of
-    /// vLLM's API server on this GPU.
+    /// Reads `--max-num-seqs` and `--max-num-batched-tokens`; a limit that is unset gets the
+    /// default of vLLM's API server on this GPU.
     ///
     /// **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `get_batch_defaults` and
     /// `_set_default_max_num_seqs_and_batched_tokens_args`.
@@ -138,7 +139,8 @@ fn adjust_default_limits(
     Ok(())
 }
 
-/// Checks and returns the token budget of a step; raises a default that vLLM would reject.
+/// Checks and returns the token budget of a scheduler step; increases a default that vLLM would
+/// reject.
 ///
 /// **Source:** vLLM `vllm/config/scheduler.py`, `verify_max_model_len`.
 fn check_token_budget(

@@ -30,7 +30,8 @@ pub(crate) enum ModelRunner {
     Pooling,
 }
 
-/// Form of the response field `system_fingerprint`.
+/// Content of the response field `system_fingerprint`: version and hash, hash only, fixed text or
+/// null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SystemFingerprintForm {
     /// The fingerprint has the vLLM version and a hash of the configuration.
@@ -61,14 +62,15 @@ pub enum PerRequestDraftStats {
 pub(crate) enum PerformanceMode {
     #[default]
     Balanced,
-    /// vLLM captures a CUDA graph for every small batch size.
+    /// Performance mode `interactivity`: vLLM captures a CUDA graph for every small batch size.
     Interactivity,
     Throughput,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum EncoderTensorParallelMode {
-    /// Each GPU of a tensor-parallel group computes a part of each encoder layer.
+    /// Each GPU of a tensor-parallel group computes a part of each layer of the image or audio
+    /// encoder.
     #[default]
     Weights,
     /// Each GPU of a tensor-parallel group encodes whole images or audios.
@@ -110,9 +112,9 @@ pub(crate) enum LatencyModelKind {
 /// Minimum level of log lines to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogLevel {
-    /// Log errors only.
+    /// Log level at which only errors are logged.
     Error,
-    /// Log errors and warnings.
+    /// Log level at which errors and warnings are logged.
     Warn,
     /// Log info and above: events that occur a few times per process.
     #[default]
@@ -123,7 +125,7 @@ pub enum LogLevel {
     Trace,
 }
 
-/// Format of a log line.
+/// Format of the program's log lines: text or JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// Log lines of plain text for people.

@@ -16,7 +16,7 @@ pub enum CliMode {
     Vllm,
 }
 
-/// Names of the commands that parse their own arguments.
+/// Names of the commands of vllm-sim that parse their own arguments.
 pub const TOOL_COMMANDS: [&str; 15] = [
     "replay",
     "bench",
@@ -84,8 +84,8 @@ pub(super) fn program_name_from_env(
     }
 }
 
-/// Selects command and command-line mode by the program's name and first argument; `named` replaces
-/// the name `vllm-sim`.
+/// Selects the command and the command-line mode from the program's name and first argument;
+/// `named` replaces a program name of `vllm-sim`.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.
@@ -174,8 +174,8 @@ fn parse_command_word<'a>(
     }
 }
 
-/// Parses the arguments after `launch`; `serve` creates the invocation of `vllm serve` with the
-/// given arguments.
+/// Parses the arguments after the command `launch`; `serve` creates the invocation of `vllm serve`
+/// with given arguments.
 fn parse_launch<'a>(
     words: &'a [String],
     serve: impl Fn(&'a [String]) -> CliCommandInvocation<'a>,

@@ -25,9 +25,9 @@ pub(super) struct ParsedCommandLine {
 /// Kind of help text that the command line asks for, in place of a run of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HelpRequest {
-    /// `-h`: the short help.
+    /// Help requested by `-h`: the short help text.
     Short,
-    /// `--help`: the long help.
+    /// Help requested by `--help`: the long help text.
     Long,
     /// `--help=TOPIC`: help about a group of flags, flags with this part of a name, or `all`.
     Topic(String),

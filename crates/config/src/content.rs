@@ -28,7 +28,8 @@ pub struct ReplyContentConfig {
     pub tools: ToolCallSettings,
     /// Whether tool definitions in requests are accepted unchecked.
     pub skip_tool_validation: bool,
-    /// Whether echoed prompts are cut to the token limit (default yes; no with `--compat llm-d`).
+    /// Whether a reply that echoes the prompt is cut to its token limit (default yes; no with
+    /// `--compat llm-d`).
     pub echo_cut: bool,
     /// Location of the dataset of recorded replies; `None`: no dataset.
     pub dataset: Option<ReplyDatasetConfig>,
@@ -53,15 +54,16 @@ pub struct ReplyContentConfig {
 /// Location and use of a dataset of recorded replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyDatasetConfig {
-    /// Path of the SQLite file.
+    /// Path of the dataset's SQLite file.
     pub path: PathBuf,
-    /// Download URL of the SQLite file, used if the file does not exist.
+    /// Download URL of the dataset's SQLite file, used if the file does not exist.
     pub url: Option<String>,
     /// Whether the dataset is copied to memory at start.
     pub in_memory: bool,
-    /// Name of the SQLite table (default `llmd`).
+    /// Name of the dataset's SQLite table (default `llmd`).
     pub table: String,
-    /// Expected SHA-256 of the downloaded file, as 64 lower-case hex digits; `None`: not checked.
+    /// Expected SHA-256 of the downloaded dataset file, as 64 lower-case hex digits; `None`: not
+    /// checked.
     pub sha256: Option<String>,
     /// Whether built-in sentences are used if the dataset cannot be opened (default no).
     pub fallback: bool,
@@ -117,7 +119,8 @@ fn read_media_rules(v: &FlagValues, model: &ModelConfig) -> Result<MediaTokenRul
     rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
 }
 
-/// Returns whether echoed prompts are cut to the token limit, as by vLLM; llm-d does not cut them.
+/// Returns whether replies that echo the prompt are cut to their token limit, as by vLLM; llm-d
+/// does not cut them.
 fn truncates_echoed_prompts(v: &FlagValues, compat: MetricsCompat) -> Result<bool, ConfigError> {
     if compat == MetricsCompat::Llmd && !v.is_set(&content::ECHO_CUT) {
         v.record_derived_value(&content::ECHO_CUT, false);

@@ -51,14 +51,15 @@ const SGLANG_KEY_FLAGS: &[(&str, &FlagSpec)] = &[
     ("schedule_conservativeness", &engine::SGLANG_SCHEDULE_CONSERVATIVENESS.spec),
 ];
 
-/// Mocker keys for the kernel-time tables of NVIDIA's AIConfigurator, without the prefix `aic_` or
-/// `ais_`, with their flags.
+/// Keys of Dynamo's mocker for the kernel-time tables of NVIDIA's AIConfigurator (without `aic_` or
+/// `ais_`), with the flags of this program that replace them.
 ///
 /// The simulator uses its roofline model instead of the tables.
 const KERNEL_TABLE_KEY_FLAGS: &[(&str, &FlagSpec)] =
     &[("system", &engine::GPU.spec), ("tp_size", &engine::TENSOR_PARALLEL_SIZE.spec)];
 
-/// Mocker keys of the kernel tables that have no effect: `--model` sets the model.
+/// Keys of Dynamo's mocker for kernel-time tables that this program ignores, because `--model` sets
+/// the model.
 const IGNORED_KERNEL_TABLE_KEYS: &[&str] = &[
     "backend",
     "backend_version",
@@ -68,10 +69,10 @@ const IGNORED_KERNEL_TABLE_KEYS: &[&str] = &[
     "attention_dp_size",
 ];
 
-/// GPU of the mocker's kernel tables if none is named.
+/// GPU of the kernel-time tables of Dynamo's mocker if its arguments name none.
 const DEFAULT_KERNEL_TABLE_GPU: &str = "h200_sxm";
 
-/// Mocker keys without effect in a server.
+/// Keys of the engine arguments of Dynamo's mocker that have no effect in a server.
 const IGNORED_MOCKER_KEYS: &[&str] = &[
     "aic_mtp_seed",
     "dynamo",
@@ -86,12 +87,13 @@ const IGNORED_MOCKER_KEYS: &[&str] = &[
     "zmq_replay_port",
 ];
 
-/// Mocker keys where `null` means unlimited, with the value that replaces it.
+/// Keys of Dynamo's mocker for which `null` means unlimited, each with the number that replaces
+/// `null`.
 const NULL_MEANS_UNLIMITED_KEYS: [(&str, &str); 2] =
     [("max_num_seqs", "1048576"), ("max_num_batched_tokens", "16777216")];
 
-/// Reads the mocker's engine arguments from a file, or from `path` itself if it starts with a
-/// brace.
+/// Reads the engine arguments of Dynamo's mocker from a file, or from `path` itself if it starts
+/// with a brace.
 ///
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or is not a JSON object,
@@ -280,7 +282,8 @@ impl MockerArgsReader<'_> {
     }
 }
 
-/// Returns a mocker key without `aic_` or `ais_`, if it is a key of kernel tables.
+/// Returns a key of Dynamo's mocker without its prefix `aic_` or `ais_`, if it is a key for
+/// kernel-time tables.
 fn kernel_table_key_name(key: &str) -> Option<&str> {
     let name = key.strip_prefix("aic_").or_else(|| key.strip_prefix("ais_"))?;
     let known = KERNEL_TABLE_KEY_FLAGS.iter().any(|(known, _)| *known == name);

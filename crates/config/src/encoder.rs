@@ -13,8 +13,8 @@ use vllm_sim_tokenizer::{MediaModality, MediaTokenRules};
 /// Settings of the encoders of a model that accepts images, audio or video.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MediaEncoderConfig {
-    /// Maximum number of embeddings that one scheduler step may compute, at least 1; also the size
-    /// of the encoder cache.
+    /// Maximum number of encoder embeddings that one scheduler step may compute, at least 1; also
+    /// the size of the encoder cache.
     pub budget: u32,
     /// Whether a step may encode a part of an image, audio or video.
     pub chunked_input: bool,

@@ -38,7 +38,7 @@ pub struct EngineConfig {
     pub queue: StepAndQueueLimits,
     /// Settings of chunked prefill, preemption and queue order.
     pub scheduling: SchedulingConfig,
-    /// Settings of step durations and delays.
+    /// Settings of the durations of engine steps and of the delays of the pool scheduler.
     pub timing: StepTimingConfig,
     /// Divisors of modelled durations (speed-up ratios).
     pub speedup: SimulationSpeedupRatios,
@@ -49,7 +49,8 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Settings of GPU and CPU memory for the KV cache.
     pub memory: KvCacheMemoryConfig,
-    /// Size of the KV cache as vLLM plans it; `None` for other schedulers or unknown shapes and memory.
+    /// Size of the KV cache as vLLM plans it; `None` for other schedulers, or if model shape or
+    /// memory is unknown.
     pub kv_cache: Option<KvCacheCapacity>,
     /// KV cache offloading to CPU memory; `None`: disabled.
     pub kv_offload: Option<KvOffloadConfig>,
@@ -107,15 +108,15 @@ pub struct SchedulingConfig {
     pub prefill_schedule_interval: u32,
     /// Sequence to preempt when KV blocks run out (default the youngest).
     pub victim: PreemptionVictim,
-    /// Order of the engine's waiting queue.
+    /// Order of requests in the engine's waiting queue.
     pub policy: SchedulingPolicy,
     /// Whether the engine schedules the next step while one runs (default yes).
     pub async_scheduling: bool,
-    /// Fraction of KV blocks kept free on admission (default 0).
+    /// Fraction of KV blocks that must stay free when a request is admitted (default 0).
     pub watermark: f64,
 }
 
-/// Settings of step durations and delays.
+/// Settings of the durations of engine steps and of the delays of the pool scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTimingConfig {
     /// Delays of the pool scheduler, with speed-up ratios and latency factor applied.
@@ -158,7 +159,7 @@ pub struct PrefixCachingConfig {
     pub enable_kvcache: bool,
     /// Minimum cached fraction of a prompt (llm-d's `--global-cache-hit-threshold`, default 0).
     pub cache_hit_threshold: f64,
-    /// Hash algorithm of KV blocks.
+    /// Hash algorithm for the hashes of KV blocks.
     pub hash_algo: BlockHashAlgorithm,
     /// Seed of KV block hashes; `None`: the algorithm's default.
     pub hash_seed: Option<String>,
@@ -200,7 +201,8 @@ pub struct SglangSchedulerConfig {
 }
 
 impl EngineConfig {
-    /// Returns the sizes of vLLM's profile run, the largest step of the engine.
+    /// Returns the numbers of tokens, sequences and CUDA graphs in vLLM's profile run, the largest
+    /// step of the engine.
     pub fn memory_profile_run(&self) -> ProfileRun {
         let sizes = self.graphs.cudagraph_capture_sizes().len() as u32;
         ProfileRun::new(self.max_num_batched_tokens, self.max_num_seqs, sizes)

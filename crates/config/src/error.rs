@@ -6,21 +6,21 @@ pub enum ConfigError {
     Unknown {
         /// Kind of the unknown name: `flag`, or `key of FILE`.
         what: String,
-        /// The unknown name, as typed.
+        /// The unknown flag, file key or environment variable, as typed.
         name: String,
-        /// The known name with the closest spelling, if any.
+        /// The known flag, key or variable whose spelling is closest to the unknown name, if any.
         nearest: Option<String>,
     },
     /// A flag value that cannot be parsed.
     #[error("{flag}: {value:?} is not {expected} (from {origin})")]
     Value {
-        /// Name of the flag, with its dashes.
+        /// Name of the flag with the invalid value, with its dashes.
         flag: String,
-        /// Value of the flag, as typed.
+        /// Invalid value of the flag, as typed.
         value: String,
         /// Description of the values that the flag allows.
         expected: String,
-        /// Source of the value: command line, environment variable or file.
+        /// Source of the invalid value: command line, environment variable or file.
         origin: String,
     },
     /// A flag value that is not supported, or two that contradict each other.
@@ -29,7 +29,7 @@ pub enum ConfigError {
     /// A configuration error, with warnings about probable mistakes.
     #[error("{error}{}", format_warning_lines(.warnings))]
     Warned {
-        /// The configuration error.
+        /// The configuration error, without the warnings.
         error: Box<ConfigError>,
         /// Warnings about probable mistakes, one sentence each.
         warnings: Vec<String>,
@@ -42,13 +42,13 @@ pub enum ConfigError {
     UndividedHeads {
         /// Number of attention heads of the model.
         heads: u32,
-        /// Value of `--tensor-parallel-size`.
+        /// Value of `--tensor-parallel-size`, which does not divide the number of attention heads.
         tensor: u32,
     },
     /// A configuration file that cannot be read or parsed.
     #[error("{path}: {reason}")]
     File {
-        /// Path of the configuration file.
+        /// Path of the unusable configuration file.
         path: String,
         /// Reason why reading failed, from the parser or the operating system.
         reason: String,

@@ -30,7 +30,8 @@ const HISTOGRAM_BUCKET_KEYS: [(&str, usize, Option<&str>); 12] = [
 const TOTAL_KEYS: [&str; 4] =
     ["total-prompt-tokens", "total-generation-tokens", "prefix-cache-hits", "prefix-cache-queries"];
 
-/// Keys of fake token histograms, with the key of the total that replaces their sum if set.
+/// Keys of fake token histograms, each with the key of the fake total that replaces the histogram's
+/// sum if set.
 pub(super) const FAKE_HISTOGRAM_TOTALS: [(&str, &str); 2] = [
     ("request-prompt-tokens", "total-prompt-tokens"),
     ("request-generation-tokens", "total-generation-tokens"),

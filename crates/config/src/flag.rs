@@ -28,9 +28,9 @@ pub struct FlagSpec {
     pub group: FlagHelpGroup,
     /// Kind of value that the flag takes.
     pub kind: FlagKind,
-    /// Default values on llm-d's and on vLLM's command line; empty: no default.
+    /// Default values of the flag on llm-d's and on vLLM's command line; empty: no default.
     pub defaults: (&'static str, &'static str),
-    /// Bounds of the value on llm-d's and on vLLM's command line.
+    /// Bounds of the flag's value on llm-d's and on vLLM's command line.
     pub ranges: Option<(FlagValueBounds, FlagValueBounds)>,
     pub(crate) refusal: &'static str,
     /// Environment variables of the flag, in addition to `VLLM_SIM_<NAME>`.
@@ -61,7 +61,7 @@ pub enum FlagKind {
     Duration,
     /// The flag takes a Go duration; a number without unit is in seconds.
     Seconds,
-    /// The flag takes any text.
+    /// The flag takes any text as its value.
     Text,
     /// The flag takes the path of a file or folder.
     Path,
@@ -97,18 +97,18 @@ impl FlagKind {
 /// Minimum and maximum value of a flag, both allowed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FlagValueBounds {
-    /// Inclusive bounds of a whole number.
+    /// Inclusive bounds of a whole-number flag.
     Whole(i64, i64),
-    /// Inclusive bounds of a floating-point number.
+    /// Inclusive bounds of a floating-point flag.
     Number(f64, f64),
 }
 
 /// Scope of a setting that can be changed at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuntimeChangeScope {
-    /// The change affects one engine.
+    /// The changed setting affects one engine.
     Engine,
-    /// The change affects all engines behind one port.
+    /// The changed setting affects all engines behind one port.
     Server,
 }
 
@@ -199,7 +199,7 @@ impl<T> Flag<T> {
         self
     }
 
-    /// Makes seconds the unit of values that are typed without a unit.
+    /// Sets seconds as the unit of the flag's values that are typed without a unit.
     pub(crate) const fn default_unit_seconds(mut self) -> Self {
         self.spec.kind = FlagKind::Seconds;
         self

@@ -3,13 +3,13 @@
 pub enum FlagHelpGroup {
     /// Flags of model, tokenizer and chat template.
     Model,
-    /// Flags of sockets, headers and routes.
+    /// Flags of the server's sockets, headers and routes.
     Server,
     /// Flags of TLS.
     Tls,
     /// Flags of logs.
     Logging,
-    /// Flags of API behavior and limits.
+    /// Flags of the behavior and limits of the HTTP API.
     Api,
     /// Flags of the content of replies.
     Content,
@@ -17,7 +17,7 @@ pub enum FlagHelpGroup {
     Tools,
     /// Flags of the delays of the pool scheduler.
     Delays,
-    /// Flags of scheduler, batches and queues.
+    /// Flags of the scheduler, its batches and its queues.
     Scheduler,
     /// Flags of the step times of the batching schedulers.
     Timing,

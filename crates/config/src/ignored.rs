@@ -120,8 +120,8 @@ pub(super) fn is_release_dependent_flag(name: &str) -> bool {
     find_vllm_serve_flag(name).is_some_and(|flag| flag.since.is_some() || flag.until.is_some())
 }
 
-/// Returns the flags whose default in the vLLM release `version` differs from the current one, each
-/// with its default in that release.
+/// Returns the flags whose default in the vLLM release `version` differs from the current default,
+/// each with its default in that release.
 pub(super) fn flags_with_release_dependent_defaults(
     version: VllmVersion,
 ) -> Vec<(&'static FlagSpec, &'static str)> {

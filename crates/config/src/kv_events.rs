@@ -19,18 +19,18 @@ pub struct KvEventsConfig {
     pub enabled: bool,
     /// Encoding of KV events: vLLM's if `--kv-events-config` enables them, else llm-d's.
     pub encoding: KvEventEncoding,
-    /// ZMQ endpoint of rank 0 that publishes events; rank r adds r to its port.
+    /// ZMQ endpoint at which data-parallel rank 0 publishes KV events; rank r adds r to the port.
     pub endpoint: String,
-    /// ZMQ endpoint of rank 0 that resends old events; `None`: no replay.
+    /// ZMQ endpoint at which data-parallel rank 0 resends old KV events; `None`: no replay.
     pub replay_endpoint: Option<String>,
-    /// Number of event batches kept for replay (default 10000; llm-d 1024).
+    /// Number of KV event batches kept for replay (default 10000; llm-d 1024).
     pub buffer_steps: usize,
-    /// High-water mark of the ZMQ socket, in messages (default 100000).
+    /// High-water mark of the ZMQ socket for KV events, in messages (default 100000).
     pub hwm: u32,
-    /// Maximum number of event batches queued for the publisher thread (default 100000).
+    /// Maximum number of KV event batches queued for the publisher thread (default 100000).
     pub max_queue_size: usize,
-    /// ZMQ topic, the first frame of a message; `{pod_ip}`, `{host}`, `{port}`, `{rank}` and
-    /// `{model}` are replaced (default empty; llm-d `kv@{pod_ip}:{port}@{model}`).
+    /// ZMQ topic of KV events, the first frame of a message; `{pod_ip}`, `{host}`, `{port}`,
+    /// `{rank}` and `{model}` are replaced (default empty; llm-d `kv@{pod_ip}:{port}@{model}`).
     pub topic: String,
     /// Maximum number of KV events per batch (default 16); vLLM's format sends one batch per step
     /// instead.

@@ -37,17 +37,17 @@ const MAX_CHUNKS: f64 = 67_108_864.0;
 pub struct KvOffloadConfig {
     /// Value of `--kv-offloading-size`, in GiB, if set.
     pub size_gib: Option<f64>,
-    /// Size of the CPU cache for all GPUs of an engine together, in bytes.
+    /// Size of the KV cache in CPU memory for all GPUs of an engine together, in bytes.
     pub bytes: u64,
-    /// Capacity of the CPU cache in tokens, for requests of `max_model_len` tokens.
+    /// Capacity of the KV cache in CPU memory in tokens, for requests of `max_model_len` tokens.
     pub tokens: u64,
-    /// Configuration of the simulated cache in CPU memory.
+    /// Configuration of the simulated KV cache in CPU memory.
     pub tier: HostCacheConfig,
-    /// Number of GPUs that copy blocks to and from CPU memory.
+    /// Number of GPUs that copy KV blocks to and from CPU memory.
     pub workers: u32,
     /// Bandwidth of the link between a GPU and CPU memory.
     pub link: HostLinkBandwidth,
-    /// Level of detail of KV events about blocks in CPU memory.
+    /// Level of detail of KV events about KV blocks in CPU memory.
     pub detail: HostKvEventDetail,
     /// Whether LMCache manages the KV cache in CPU memory; LMCache has metrics of its own.
     pub is_lmcache: bool,

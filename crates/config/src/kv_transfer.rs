@@ -21,18 +21,19 @@ pub struct KvTransferConfig {
     pub consumer: bool,
     /// Name of the engine for other servers, vLLM's `engine_id`.
     pub engine_id: Option<String>,
-    /// Host and port at which rank 0 receives the reports of decode servers that they have read its
+    /// Host and port of data-parallel rank 0, for reports of decode servers that they have read its
     /// KV blocks; rank r adds r to the port.
     pub side_channel: ReadNotificationAddress,
-    /// Time until KV blocks are freed if no decode server has read them (default 30 s; MoRI-IO 60
-    /// s).
+    /// Time until a prefill server frees a prompt's KV blocks if no decode server has read them
+    /// (default 30 s; MoRI-IO 60 s).
     pub lease: Duration,
-    /// Port of Mooncake's registry of prefill engines; `None`: this server does not start it.
+    /// Port of Mooncake's registry of prefill engines; `None`: this server does not start a
+    /// registry.
     pub bootstrap_port: Option<u16>,
     /// Handling of requests whose KV cache cannot be loaded from the prefill server (default: the
     /// request fails).
     pub load_failure_policy: KvLoadFailurePolicy,
-    /// Whether a consumer does handshakes with prefill servers (default with `serve`).
+    /// Whether a KV consumer does handshakes with prefill servers (default with `serve`).
     pub does_handshakes: bool,
     /// Maximum time for which Mooncake's prefill servers keep a request (default 480 s).
     pub mooncake_abort_timeout: Duration,
@@ -40,22 +41,24 @@ pub struct KvTransferConfig {
     pub raw: Value,
 }
 
-/// Simulated KV connectors.
+/// Simulated KV connectors of vLLM, which transfer KV caches between servers.
 ///
 /// **Source:** vLLM `vllm/distributed/kv_transfer/kv_connector/factory.py`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvConnector {
-    /// NIXL, where the decode server reads the blocks (`NixlConnector`, `NixlPullConnector`).
+    /// NIXL connector: the decode server reads the KV blocks (`NixlConnector`,
+    /// `NixlPullConnector`).
     Nixl,
-    /// NIXL, where the prefill server writes the blocks (`NixlPushConnector`).
+    /// NIXL connector: the prefill server writes the KV blocks (`NixlPushConnector`).
     NixlPush,
-    /// AMD's MoRI-IO, where either server may transfer the blocks.
+    /// AMD's MoRI-IO connector: either server may transfer the KV blocks.
     MoriIo,
-    /// Mooncake: the router pairs the servers; the prefill response has no transfer parameters.
+    /// Mooncake connector: the router pairs prefill and decode servers; the prefill response has no
+    /// transfer parameters.
     Mooncake,
-    /// LMCache: on request, the prefill response contains the first token.
+    /// LMCache connector: on request, the prefill response contains the first token.
     LmCache,
-    /// LMCache in a separate process: the prefill response has empty transfer parameters.
+    /// LMCache connector in a separate process: the prefill response has empty transfer parameters.
     LmCacheMp,
 }
 
@@ -63,14 +66,14 @@ pub enum KvConnector {
 /// read its KV blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadNotificationAddress {
-    /// Host name under which other servers reach the side channel.
+    /// Host name under which decode servers reach the prefill server to report read KV blocks.
     pub host: String,
-    /// Port of the side channel of rank 0.
+    /// Port of data-parallel rank 0 of a prefill server, for reports of read KV blocks.
     pub port: u16,
 }
 
 impl KvConnector {
-    /// Returns the simulated KV connector of this name; for `MultiConnector`, the first simulated
+    /// Returns the simulated KV connector called `name`; for `MultiConnector`, its first simulated
     /// child.
     fn from_connector_name(name: &str, extra: &Map<String, Value>) -> Option<Self> {
         Some(match name {
@@ -90,13 +93,14 @@ impl KvConnector {
         })
     }
 
-    /// Returns whether a decode server asks a prefill server for its metadata before it reads KV
-    /// blocks from it.
+    /// Returns whether a decode server asks a prefill server for metadata before it reads the KV
+    /// blocks of a prompt.
     const fn has_handshake(self) -> bool {
         matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo | Self::Mooncake)
     }
 
-    /// Returns whether a prefill server keeps blocks until the decode server has read them.
+    /// Returns whether a prefill server keeps a prompt's KV blocks until the decode server has read
+    /// them.
     pub const fn holds_blocks_until_read(self) -> bool {
         matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo)
     }
@@ -167,8 +171,8 @@ impl KvTransferConfig {
         }))
     }
 
-    /// Returns the time for which the engine keeps finished blocks for other servers; `None`: it
-    /// frees them.
+    /// Returns the time for which the engine keeps KV blocks of finished requests for other
+    /// servers; `None`: the engine frees them.
     pub fn block_lease_duration(&self) -> Option<Duration> {
         let connector = self.connector.filter(|_| self.producer)?;
         connector.holds_blocks_until_read().then_some(self.lease)

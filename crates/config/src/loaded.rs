@@ -29,18 +29,18 @@ const RENDER_URL_WITHOUT_EFFECT: &str = "is not used for tokenization: token ids
 /// Key of an admin API update that lists the fields to reset to their start values.
 const RESET_KEY: &str = "reset";
 
-/// Command selected by the command line.
+/// Command on the command line: start the server, print a text, or run a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ParsedCommand {
-    /// Start the server with this configuration.
+    /// Command to start the server with this configuration.
     Serve(Box<LoadedConfig>),
-    /// Print the configuration with [`LoadedConfig::to_yaml`].
+    /// Command to print the configuration with [`LoadedConfig::to_yaml`].
     Config(Box<LoadedConfig>),
-    /// Print this text of `--version`.
+    /// Command to print this text of `--version`.
     Version(String),
-    /// Print this help text.
+    /// Command to print this help text.
     Help(String),
-    /// Run a tool, such as `replay`, with its own arguments.
+    /// Command to run a tool, such as `replay`, with the tool's own arguments.
     Tool {
         /// Name of the tool to run, one of [`TOOL_COMMANDS`].
         name: &'static str,
@@ -52,13 +52,13 @@ pub enum ParsedCommand {
 /// A loaded configuration with the sources of its values, warnings and ignored flags.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadedConfig {
-    /// The validated configuration.
+    /// The validated configuration of the server.
     pub config: Config,
     /// Ignored flags, accepted without effect and reported in one log line.
     pub ignored: Vec<String>,
     /// Ignored flags with an effect in vLLM; a subset of `ignored`.
     pub ignored_with_effect: Vec<String>,
-    /// Warnings about probable mistakes.
+    /// Warnings about probable mistakes in the configuration.
     pub warnings: Vec<String>,
     /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
     pub without_effect: Vec<String>,
@@ -68,16 +68,16 @@ pub struct LoadedConfig {
     at_start: Option<Arc<ConfigLayer>>,
 }
 
-/// One flag with its value after all layers are merged.
+/// One flag with its value, after all sources (files, environment, command line) are merged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedFlag {
     /// Name of the flag, without dashes.
     pub name: &'static str,
     /// Values of the flag: one for a scalar, any number for a list, none if unset.
     pub values: Vec<String>,
-    /// Source of the flag's value.
+    /// Source of the flag's value, such as a file or the command line.
     pub source: FlagValueSource,
-    /// Description of the rule by which the value was derived, if one is recorded.
+    /// Description of the rule by which the flag's value was derived, if one is recorded.
     pub rule: Option<String>,
 }
 
@@ -199,8 +199,8 @@ fn set_if_unset(layer: &mut ConfigLayer, flag: &FlagSpec, value: &str, source: F
         .or_insert_with(|| ConfigLayerSetting { values: vec![value.to_owned()], source });
 }
 
-/// Assigns positional command-line arguments: the model of `serve MODEL`. llm-d ignores others,
-/// vLLM rejects them.
+/// Assigns positional command-line arguments: the model of `serve MODEL`. llm-d ignores further
+/// arguments, vLLM rejects them.
 fn assign_positional(
     entry: &CliCommandInvocation<'_>,
     positional: &[String],

@@ -9,7 +9,7 @@ use super::flags::api;
 use super::model::{ModelConfig, is_local_path};
 use super::values::FlagValues;
 
-/// Settings of LoRA adapters.
+/// Settings of LoRA adapter support.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoraConfig {
     /// Whether LoRA adapters are supported (default yes; with `serve` only by `--enable-lora`).
@@ -20,26 +20,26 @@ pub struct LoraConfig {
     pub max_cpu_loras: u32,
     /// Maximum rank of a LoRA adapter (default 16).
     pub max_rank: u32,
-    /// LoRA adapters loaded at start.
+    /// LoRA adapters to load when the server starts.
     pub modules: Vec<LoraModuleConfig>,
     /// Time to load a LoRA adapter (default 0).
     pub load_time: Duration,
     /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve` only by
     /// environment).
     pub runtime_updating: bool,
-    /// Folder of the adapters that requests load by name; `None` without `--enable-lora` or
+    /// Folder of the LoRA adapters that requests load by name; `None` without `--enable-lora` or
     /// `runtime_updating`.
     pub resolver_folder: Option<PathBuf>,
 }
 
-/// A LoRA adapter loaded at start.
+/// A LoRA adapter that the server loads at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoraModuleConfig {
-    /// Model name by which requests select the adapter; never empty.
+    /// Model name by which requests select the LoRA adapter; never empty.
     pub name: String,
-    /// Path of the adapter's folder, as typed.
+    /// Path of the LoRA adapter's folder, as typed.
     pub path: String,
-    /// Name of the adapter's base model, if given.
+    /// Name of the LoRA adapter's base model, if given.
     pub base_model_name: Option<String>,
 }
 
@@ -100,8 +100,8 @@ fn resolver_folder(v: &FlagValues) -> Result<Option<PathBuf>, ConfigError> {
 }
 
 impl LoraConfig {
-    /// Returns vLLM's error message if the rank of the adapter in `path` exceeds `max_rank`; `None`
-    /// if it does not or is unknown.
+    /// Returns vLLM's error message if the rank of the LoRA adapter in `path` exceeds `max_rank`;
+    /// `None` if the rank is allowed or unknown.
     ///
     /// **Source:** vLLM 0.33 `vllm/lora/peft_helper.py`, `validate_legal`.
     pub fn rank_limit_error(&self, path: &str) -> Option<String> {

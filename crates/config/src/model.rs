@@ -15,7 +15,7 @@ use vllm_sim_observe::metrics::MetricsCompat;
 use vllm_sim_tokenizer::ChatTemplateContentFormat;
 use vllm_sim_wire::VllmVersion;
 
-/// Settings of the imitated model.
+/// Settings of the model that the server imitates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     /// Name or folder of the model, as typed; never empty.
@@ -46,7 +46,7 @@ pub struct ModelConfig {
     pub generation_config: String,
     /// Content of the `generation_config.json` selected by `generation_config`, if there is one.
     pub generation_config_file: Option<Map<String, Value>>,
-    /// Sampling defaults with precedence over `generation_config`.
+    /// Sampling defaults with precedence over those of `generation_config`.
     pub generation_config_overrides: Map<String, Value>,
     /// Release of vLLM to imitate (default 0.33.0).
     pub vllm_version: VllmVersion,

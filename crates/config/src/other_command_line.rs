@@ -9,11 +9,11 @@ use vllm_sim_observe::metrics::MetricsCompat;
 pub(super) struct OtherCommandLine {
     pub(super) translate: fn(&[String]) -> Result<TranslatedSglangCommandLine, ConfigError>,
     pub(super) help_page: &'static str,
-    /// Sets the engine's defaults of what neither a flag nor a file sets.
+    /// Sets the imitated engine's defaults for settings that neither a flag nor a file sets.
     pub(super) set_defaults: fn(&mut ConfigLayer),
-    /// Accepted values of `--tool-call-parser`.
+    /// Values of `--tool-call-parser` accepted by the imitated engine.
     pub(super) tool_parsers: &'static [&'static str],
-    /// Accepted values of `--reasoning-parser`.
+    /// Values of `--reasoning-parser` accepted by the imitated engine.
     pub(super) reasoning_parsers: &'static [&'static str],
 }
 

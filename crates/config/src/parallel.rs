@@ -7,9 +7,9 @@ use vllm_sim_engine::latency::{All2AllBackend, WeightShardingRanks};
 /// Settings of parallel sizes and data-parallel ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParallelConfig {
-    /// Tensor-parallel size, in GPUs (default 1).
+    /// Tensor-parallel size of an engine, in GPUs (default 1).
     pub tensor: u32,
-    /// Pipeline-parallel size, in stages (default 1).
+    /// Pipeline-parallel size of an engine, in stages (default 1).
     pub pipeline: u32,
     /// Decode context parallel size: GPUs of a tensor-parallel group that share a context's KV
     /// cache (default 1).

@@ -77,7 +77,8 @@ pub struct HttpServerTimeouts {
 /// Times without output after which an engine with requests is not ready (`--preview readiness`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadinessCheckTimeouts {
-    /// Maximum time from the first request of an idle engine to its first output (default 60 s).
+    /// Maximum time from the first request of an idle engine to the engine's first output (default
+    /// 60 s).
     pub first_output: Duration,
     /// Maximum time since the last output of an engine with requests (default 60 s).
     pub next_output: Duration,
@@ -86,9 +87,9 @@ pub struct ReadinessCheckTimeouts {
 /// Limits of the request history.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestHistoryLimits {
-    /// Number of recent requests that the history keeps.
+    /// Number of recent requests that the request history keeps.
     pub requests: usize,
-    /// Whether the history keeps request bodies.
+    /// Whether the request history keeps the bodies of requests.
     pub bodies: bool,
 }
 
@@ -139,7 +140,7 @@ pub struct CorsConfig {
 /// Settings of TLS on the server's port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Source of the server certificate.
+    /// Source of the server's TLS certificate: PEM files or self-signed.
     pub certificate: TlsCertificateSource,
     /// PEM file of certificate authorities for client certificates.
     pub ca_certs: Option<PathBuf>,
@@ -149,17 +150,17 @@ pub struct TlsConfig {
     pub refresh: bool,
 }
 
-/// Source of the server certificate.
+/// Source of the server's TLS certificate: PEM files or self-signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TlsCertificateSource {
-    /// A certificate in PEM files.
+    /// The server's certificate is read from PEM files.
     Files {
-        /// PEM file with the certificate chain.
+        /// PEM file with the server's certificate chain.
         cert: PathBuf,
-        /// PEM file with the private key.
+        /// PEM file with the private key of the server's certificate.
         key: PathBuf,
     },
-    /// A self-signed certificate, generated at start.
+    /// The server's certificate is self-signed and generated at start.
     SelfSigned,
 }
 
@@ -201,7 +202,7 @@ pub struct LogConfig {
     pub access_excluded: Vec<String>,
     /// Whether the parameters of each request are logged.
     pub requests: bool,
-    /// Whether generated output is logged.
+    /// Whether the generated output of each request is logged.
     pub outputs: bool,
     /// Maximum length of a logged prompt or output, in characters; `None`: unlimited.
     pub max_len: Option<usize>,

@@ -96,7 +96,7 @@ const CONVERTED_FLAGS: [&str; 13] = [
 /// **Source:** SGLang 0.5.23 `srt/arg_groups/choices.py`, `DISAGG_TRANSFER_BACKEND_CHOICES`.
 const TRANSFER_BACKENDS: [&str; 6] = ["mooncake", "nixl", "ascend", "fake", "mori", "mooncake_tcp"];
 
-/// Help page of `vllm-sim sglang`.
+/// Text of the help page of `vllm-sim sglang`.
 const SGLANG_HELP_PAGE: &str = "\
 An SGLang 0.5.23 server without GPU and model: its API, errors, metrics and timing.
 
@@ -138,7 +138,7 @@ enum Arity {
     List,
 }
 
-/// One flag of SGLang.
+/// Description of one command-line flag of SGLang.
 #[derive(Debug)]
 struct SglangFlag {
     name: &'static str,
@@ -188,7 +188,7 @@ fn find_sglang_flag(typed: &str) -> Option<SglangFlag> {
 /// Command line of SGLang, translated to the flags of this crate.
 #[derive(Debug, Default)]
 pub(super) struct TranslatedSglangCommandLine {
-    /// Translated arguments, for the command-line parser of this crate.
+    /// Arguments translated from SGLang's flags, for the command-line parser of this crate.
     pub(super) words: Vec<String>,
     /// Warnings about flags of SGLang, at most one.
     pub(super) warnings: Vec<String>,

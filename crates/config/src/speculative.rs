@@ -245,7 +245,7 @@ impl SpeculativeConfigKeys {
     }
 
     /// Returns the reason why vLLM's older model runner disables asynchronous scheduling for this
-    /// method, if so.
+    /// speculative method; `None` if it does not.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_get_v2_model_runner_unsupported_features` and
     /// `__post_init__`.
@@ -296,9 +296,9 @@ impl SpeculativeConfigKeys {
         }
     }
 
-    /// Returns whether a prefix-cache hit drops its last block, and whether block hashes include
+    /// Returns whether a prefix-cache hit drops its last block, and whether KV block hashes include
     /// following tokens instead. Only draft models that read the target's hidden states and the
-    /// next token need one of them.
+    /// next token need either.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/speculative.py`, `needs_eagle_block_drop`;
     /// `vllm/config/vllm.py`, `num_hash_lookahead_tokens`.
@@ -320,8 +320,8 @@ impl SpeculativeConfigKeys {
         Ok((eagle && plain, eagle && !plain))
     }
 
-    /// Returns how many tokens after a KV block its hash includes: those that a chain of MTP
-    /// modules reads ahead.
+    /// Returns the number of tokens after a KV block that the block's hash includes: those that a
+    /// chain of MTP modules reads ahead.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `num_prefill_lookahead_tokens`.
     fn hash_lookahead_tokens(

@@ -18,7 +18,7 @@ pub struct SpeechConfig {
     pub transcribes: bool,
     /// Whether the route `/v1/realtime` exists.
     pub realtime: bool,
-    /// Speech recognition capabilities of the model.
+    /// Speech recognition capabilities of the served model.
     pub model: SpeechModelCapabilities,
     /// Maximum size of an uploaded audio file, in bytes (default 25 MiB).
     pub max_file_bytes: u64,

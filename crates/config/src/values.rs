@@ -108,7 +108,7 @@ impl FlagValues {
         }
     }
 
-    /// Returns the vLLM release to imitate.
+    /// Returns the release of vLLM that the server imitates.
     ///
     /// # Errors
     /// The error of a release that is not one of those imitated.

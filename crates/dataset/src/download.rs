@@ -72,9 +72,9 @@ struct Download<'a> {
 }
 
 enum AttemptError {
-    /// The attempt failed; another one may resume the download.
+    /// The download attempt failed; another attempt may resume the download.
     Broken(String),
-    /// The attempt failed, and another one would fail the same way.
+    /// The download attempt failed, and another attempt would fail the same way.
     Refused(String),
 }
 

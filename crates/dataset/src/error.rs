@@ -6,7 +6,7 @@ pub enum DatasetError {
     /// The dataset file does not exist.
     #[error("dataset {} does not exist", path.display())]
     Missing {
-        /// Path of the missing file.
+        /// Path of the missing dataset file.
         path: PathBuf,
     },
     /// The download of the dataset file failed.
@@ -14,35 +14,35 @@ pub enum DatasetError {
     Download {
         /// URL of the dataset file, without secrets.
         url: String,
-        /// Reason why the download failed.
+        /// Reason why the download of the dataset file failed.
         why: String,
     },
     /// The program is built without SQLite, so it cannot open datasets.
     #[error("dataset {}: this program was built without the feature `sqlite`", path.display())]
     NotBuilt {
-        /// Path of the dataset file.
+        /// Path of the dataset file that cannot be opened.
         path: PathBuf,
     },
     /// Another process writes to the dataset file.
     #[error("dataset {} is locked by another program", path.display())]
     Locked {
-        /// Path of the locked file.
+        /// Path of the locked dataset file.
         path: PathBuf,
     },
     /// The dataset file is not a database, truncated or corrupt.
     #[error("dataset {} is not a readable SQLite database: {why}", path.display())]
     Broken {
-        /// Path of the broken file.
+        /// Path of the broken dataset file.
         path: PathBuf,
-        /// Error message of SQLite about the broken file.
+        /// Error message of SQLite about the broken dataset file.
         why: String,
     },
     /// The dataset file has no table of the requested name.
     #[error("dataset {} has no table '{table}'; it has: {}", path.display(), comma_separated(found))]
     NoTable {
-        /// Path of the dataset file.
+        /// Path of the dataset file without the table.
         path: PathBuf,
-        /// Name of the requested table.
+        /// Name of the missing dataset table.
         table: String,
         /// Names of the tables that the dataset file has.
         found: Vec<String>,
@@ -54,23 +54,23 @@ pub enum DatasetError {
         path.display()
     )]
     Shape {
-        /// Path of the dataset file.
+        /// Path of the dataset file with the mismatched table.
         path: PathBuf,
-        /// Name of the table with the mismatch.
+        /// Name of the dataset table with the mismatch.
         table: String,
-        /// Description of the mismatch between expected and found columns.
+        /// Description of the mismatch between the expected and the found columns of the table.
         why: String,
     },
     /// A row of the table has an invalid value.
     #[error("table '{table}' of dataset {}, row {row}: {why}", path.display())]
     Row {
-        /// Path of the dataset file.
+        /// Path of the dataset file with the invalid row.
         path: PathBuf,
-        /// Name of the row's table.
+        /// Name of the dataset table with the invalid row.
         table: String,
-        /// Row id (SQLite's `rowid`) of the invalid row.
+        /// Row id (SQLite's `rowid`) of the invalid row in the dataset table.
         row: i64,
-        /// Description of the row's invalid value.
+        /// Description of the invalid value in the dataset row.
         why: String,
     },
 }

@@ -35,7 +35,8 @@ pub(super) struct ReplyIndex {
 }
 
 impl ReplyIndex {
-    /// Builds the index of these replies; their order does not matter.
+    /// Builds the index over the replies of a dataset; the order of the given replies does not
+    /// matter.
     pub(super) fn new(mut replies: Vec<IndexedDatasetReply>) -> Self {
         replies.sort_unstable();
         let positions = 0..u32::try_from(replies.len()).unwrap_or(u32::MAX);
@@ -66,7 +67,7 @@ impl ReplyIndex {
         }
     }
 
-    /// Returns the replies to prompts with one of these hashes, sorted by number of tokens.
+    /// Returns the replies to prompts whose hash is in `hashes`, sorted by number of tokens.
     pub(super) fn replies_with_prompt_hashes(
         &self,
         hashes: &[PromptHash],

@@ -14,7 +14,7 @@ pub struct RecordedReply {
     pub matched: bool,
     /// Time of each token since the start of the recorded request; empty if not recorded.
     pub times: Vec<Duration>,
-    /// Number of leading tokens that are reasoning content.
+    /// Number of the reply's leading tokens that are reasoning content.
     pub reasoning: u32,
 }
 
@@ -55,7 +55,7 @@ pub struct ReplyStats {
     pub rows: usize,
     /// Number of distinct prompts in the dataset.
     pub prompts: usize,
-    /// Total number of tokens of all replies.
+    /// Total number of tokens of all replies in the dataset.
     pub tokens: u64,
     /// Number of tokens of the shortest, the median and the longest reply; 0 for an empty dataset.
     pub lengths: [u32; 3],

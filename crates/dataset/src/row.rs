@@ -19,7 +19,7 @@ pub(super) struct StoredReply {
     pub(super) texts: Vec<String>,
     /// Time of each token since the start of the request; empty if not recorded.
     pub(super) times: Vec<Duration>,
-    /// Number of leading tokens that are reasoning content.
+    /// Number of the reply's leading tokens that are reasoning content.
     pub(super) reasoning: u32,
 }
 

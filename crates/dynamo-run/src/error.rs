@@ -7,37 +7,37 @@ use vllm_sim_replay::workload::WorkloadError;
 /// Reports why a recorded Dynamo run cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum DynamoRunError {
-    /// A file of the run cannot be read.
+    /// A file of the recorded Dynamo run cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Path of the unreadable file.
+        /// Path of the unreadable file of the Dynamo run.
         path: PathBuf,
-        /// Error of the operating system while reading.
+        /// Error of the operating system while reading the file.
         error: std::io::Error,
     },
-    /// A file of the run, or a line of it, is not JSON.
+    /// A file of the Dynamo run, or a line of the file, is not JSON.
     #[error("{place}: {error}")]
     Json {
         /// Location of the invalid JSON: file and line.
         place: String,
-        /// Error of the JSON parser at that location.
+        /// Error of the JSON parser at the location of the invalid JSON.
         error: serde_json::Error,
     },
     /// An argument of the run is unknown, unsupported or invalid.
     #[error("{key}: {problem}")]
     Argument {
-        /// Name of the rejected argument.
+        /// Name of the rejected argument of the Dynamo run.
         key: String,
-        /// Description of the problem with the argument.
+        /// Description of the problem with the run's argument.
         problem: String,
     },
     /// The run's tables of measured step times cannot be read.
     #[error(transparent)]
     Grid(#[from] StepTimeGridError),
-    /// The run's trace cannot be read.
+    /// The request trace of the Dynamo run cannot be read.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The simulation of the run failed.
+    /// The simulation of the Dynamo run failed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
 }

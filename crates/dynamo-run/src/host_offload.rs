@@ -18,7 +18,7 @@ const DEFAULT_HOST_LINK_GBPS: f64 = 32.0;
 
 pub(super) struct HostOffloadArgs {
     blocks: u32,
-    /// Bandwidth from the GPU to host memory, and back, in GB/s.
+    /// Bandwidth from the GPU to host memory and bandwidth from host memory to the GPU, in GB/s.
     gbps: (f64, f64),
     latency: Duration,
     token_bytes: u32,
@@ -28,8 +28,8 @@ pub(super) fn has_host_offload(engine: &SchedulerSpec) -> bool {
     matches!(engine, SchedulerSpec::Mocker(config) if config.tier.is_some())
 }
 
-/// Takes the arguments of the host-memory tier from the engine's arguments; returns `None` if there
-/// are none.
+/// Takes the arguments of the host-memory KV cache from the engine's arguments; returns `None` if
+/// there are none.
 pub(super) fn take_host_offload_args(
     engine: &mut DynamoJsonArgs,
 ) -> Result<Option<HostOffloadArgs>, DynamoRunError> {
@@ -60,7 +60,7 @@ pub(super) fn take_host_offload_args(
 }
 
 impl HostOffloadArgs {
-    /// Adds the host-memory tier to an engine's configuration; `is_whole` means an aggregated
+    /// Adds the host-memory KV cache to an engine's configuration; `is_whole` means an aggregated
     /// deployment.
     pub(super) fn add_host_tier_to_engine(
         self,

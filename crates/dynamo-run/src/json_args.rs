@@ -36,7 +36,7 @@ impl DynamoJsonArgs {
         self.map.remove(key).filter(|value| !value.is_null())
     }
 
-    /// Inserts a field again after [`Self::take_value`] removed it.
+    /// Inserts a field of the JSON object again after [`Self::take_value`] removed it.
     pub(super) fn put_value_back(&mut self, key: &str, value: Value) {
         self.map.insert(key.to_owned(), value);
     }
@@ -124,7 +124,7 @@ impl DynamoJsonArgs {
         })
     }
 
-    /// Removes fields that have no effect on the simulation.
+    /// Removes fields of the JSON object that have no effect on the simulation.
     pub(super) fn ignore_fields(&mut self, keys: &[&str]) {
         keys.iter().for_each(|key| drop(self.map.remove(*key)));
     }

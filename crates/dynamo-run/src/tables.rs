@@ -57,7 +57,7 @@ pub fn kernel_table_folder_of_environment() -> Option<PathBuf> {
 /// them.
 #[derive(Debug)]
 pub(super) struct KernelTimingModel {
-    /// Inference engine of the measured kernels.
+    /// Name of the inference engine whose kernels were measured.
     pub backend: &'static str,
     pub setup: RooflineModelSetup,
     pub model: LatencyModel,
@@ -287,7 +287,8 @@ impl KernelTableArgs {
 }
 
 impl KernelTimingModel {
-    /// Computes the number of KV blocks that fit next to the weights, unless an argument gives it.
+    /// Computes the number of KV blocks that fit next to the weights, unless an argument gives this
+    /// number.
     ///
     /// # Errors
     /// Returns [`DynamoRunError`] if the weights leave no memory.

@@ -26,7 +26,7 @@ const COMPARED_METRIC_KEYS: [&str; 6] = [
 ];
 
 /// Replays a Dynamo run, with several seeds if its router is random; `open` parses the run's folder
-/// for each.
+/// for each seed.
 pub(super) fn replay_run_of_typical_seed(
     open: &dyn Fn() -> Result<(DynamoRunSetup, Box<dyn WorkloadSource>), DynamoRunError>,
 ) -> Result<ReplayReport, DynamoRunError> {

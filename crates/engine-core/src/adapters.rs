@@ -19,7 +19,7 @@ impl LoraAdapters {
         Self { parts, names: Mutex::default() }
     }
 
-    /// Loads the LoRA adapter of a request, as vLLM's workers do on its first use.
+    /// Loads a request's LoRA adapter when the adapter is first used, as vLLM's workers do.
     ///
     /// # Errors
     /// A message for the front end if the adapter cannot be loaded.

@@ -191,7 +191,8 @@ fn parse_pause_mode(mode: Option<String>) -> Result<PauseMode, String> {
     }
 }
 
-/// Reads the tags of the resources to wake up from vLLM's sleep mode; an empty list means all.
+/// Parses the tags (`weights`, `kv_cache`, `scheduling`) that a call to wake up from vLLM's sleep
+/// mode names; an empty list means all.
 fn parse_sleep_tags(tags: &Value) -> Result<Vec<SleepTag>, String> {
     let tags = tags.as_array().map_or(&[][..], Vec::as_slice);
     let asset = |tag: &Value| match tag.as_str() {

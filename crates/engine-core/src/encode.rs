@@ -37,9 +37,9 @@ pub(crate) enum EngineCoreEventType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PrefillStats {
     pub(crate) prompt: u32,
-    /// Number of prompt tokens from this engine's prefix cache.
+    /// Number of the request's prompt tokens found in this engine's prefix cache.
     pub(crate) cached: u32,
-    /// Number of prompt tokens whose KV cache comes from another engine.
+    /// Number of the request's prompt tokens whose KV cache comes from another engine.
     pub(crate) external: u32,
 }
 
@@ -232,7 +232,8 @@ impl MsgpackWriter {
         self.write_nil();
     }
 
-    /// Writes a numpy array of 4-byte numbers inline, whatever its size.
+    /// Writes a numpy array of 4-byte numbers into the message itself, whatever its size, never as
+    /// a separate ZMQ frame.
     fn write_ndarray(
         &mut self,
         dtype: &str,

@@ -35,7 +35,7 @@ pub enum EngineCoreError {
     /// A call of libzmq failed.
     #[error("ZeroMQ: {0}")]
     Socket(#[from] zmq::Error),
-    /// The front end's address cannot be used.
+    /// The address of the front end cannot be used.
     #[error(
         "cannot connect to the front end at {address:?} (--data-parallel-address, --data-parallel-rpc-port): {why}"
     )]
@@ -55,21 +55,22 @@ pub enum EngineCoreError {
         /// ZMQ address of the front end.
         address: String,
     },
-    /// The front end's answer is malformed.
+    /// The front end sent a malformed reply in the handshake.
     #[error("the front end at {address} sent an invalid handshake reply: {why}")]
     Answer {
         /// ZMQ address of the front end.
         address: String,
-        /// Description of the defect in the answer.
+        /// Description of the defect in the front end's handshake reply.
         why: String,
     },
-    /// [`EngineCore::kill`](crate::EngineCore::kill) was called.
+    /// The engine core was stopped by [`EngineCore::kill`](crate::EngineCore::kill).
     #[error("the engine core was stopped by EngineCore::kill")]
     Killed,
-    /// A thread panicked, which is a bug of vllm-sim; the panic message is on standard error.
+    /// A thread of the engine core panicked, which is a bug of vllm-sim; the panic message is on
+    /// standard error.
     #[error("a thread of the engine core panicked, which is a bug of vllm-sim")]
     Panicked,
-    /// The system cannot start a thread of the engine core.
+    /// The operating system cannot start a thread of the engine core.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -176,7 +177,8 @@ fn connect_socket(
     Ok(socket)
 }
 
-/// Reads the message on the engine core's stop socket; returns an error if it simulates a crash.
+/// Reads the message on the engine core's stop socket; returns an error if the message simulates a
+/// crash.
 pub(crate) fn read_shutdown_signal(stopped: &zmq::Socket) -> Result<(), EngineCoreError> {
     match stopped.recv_bytes(zmq::DONTWAIT)? {
         word if word == KILL_MESSAGE.as_bytes() => Err(EngineCoreError::Killed),

@@ -19,10 +19,10 @@ use super::parts::EngineCoreDependencies;
 use super::request::EngineCoreRequest;
 use super::serve::RequestSubmitter;
 
-/// Number of messages read from one socket before the next socket gets its turn.
+/// Maximum number of messages read from one input socket before the next input socket is read.
 const MAX_CONSECUTIVE_READS: usize = 64;
 
-/// Pause between reads of the sockets while requests with too many prompt tokens are being
+/// Pause between reads of the input sockets while requests with too many prompt tokens are being
 /// submitted, in milliseconds.
 const BUSY_PAUSE_MS: i64 = 2;
 
@@ -31,7 +31,7 @@ const ABORT_REQUESTS: &[u8] = &[1];
 const START_DP_WAVE: &[u8] = &[2];
 const UTILITY_CALL: &[u8] = &[3];
 
-/// In-process socket on which the output thread reports a panic.
+/// Address of the in-process socket on which the output thread of an engine core reports a panic.
 const OUTPUT_PANIC_ENDPOINT: &str = "inproc://broken";
 
 pub(crate) struct InputSocketThread {
@@ -65,7 +65,7 @@ impl InputSocketThread {
         }
     }
 
-    /// Joins the front end and reads the input sockets until stopped.
+    /// Connects the engine core to the front end and reads the input sockets until stopped.
     ///
     /// # Errors
     /// [`EngineCoreError`] if the handshake or a socket fails.

@@ -18,7 +18,7 @@ pub(crate) struct RequestedLogprobs {
     temperature: f64,
 }
 
-/// The tokens whose log probabilities are returned, in addition to that of the chosen token.
+/// The tokens whose log probabilities a request asks for, in addition to that of the chosen token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum OtherTokens {
     Likeliest(usize),
@@ -44,7 +44,7 @@ pub(crate) struct SimulatedLogprobSource {
 }
 
 impl RequestedLogprobs {
-    /// Returns which log probabilities a request asks for; `None` if it asks for none.
+    /// Returns which log probabilities a request asks for; `None` if the request asks for none.
     pub(crate) fn from_sampling(sampling: &RequestSamplingParams) -> Option<Self> {
         let params = &sampling.params;
         let others = |asked: Option<i128>| {
@@ -88,7 +88,7 @@ impl RequestedLogprobs {
         Some(rows)
     }
 
-    /// Returns the log probabilities of the tokens of a prompt, from its second token.
+    /// Returns the log probabilities of a prompt's tokens, from the second token on.
     pub(crate) fn prompt_logprob_rows(
         &self,
         source: SimulatedLogprobSource,

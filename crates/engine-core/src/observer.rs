@@ -21,10 +21,10 @@ pub struct EngineOutputObserver {
     steps: bool,
     cache: bool,
     connector: bool,
-    /// Scheduler statistics since the last message to the output thread; the coordinator needs them
-    /// even with `--disable-log-stats`.
+    /// Scheduler statistics gathered since the last message to the output thread. The data-parallel
+    /// coordinator needs them even with `--disable-log-stats`.
     stats: SchedulerStats,
-    /// Number of running, waiting and deferred sequences in the statistics sent last.
+    /// Numbers of running, waiting and deferred sequences in the scheduler statistics sent last.
     last_sent: (usize, usize, usize),
     open: Vec<(Arc<str>, EngineStepEvent)>,
     at: SimTime,

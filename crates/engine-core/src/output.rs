@@ -26,19 +26,20 @@ use vllm_sim_wire::VllmVersion;
 /// Message to the front ends when an engine core fails (vLLM's `ENGINE_CORE_DEAD`).
 pub(crate) const ENGINE_CORE_DEAD: &[u8] = b"ENGINE_CORE_DEAD";
 
-/// Minimum and maximum time between attempts to send messages to a slow front end.
+/// Minimum and maximum time between attempts to send queued messages to a slow front end.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Message to the output thread of an engine core, sent in the order of events.
 pub(crate) enum OutputThreadMessage {
-    /// The engine reports the events of one step.
+    /// The engine produced the events of one step.
     Step(EngineStepEvents),
-    /// A request is being submitted to the engine; its events may arrive before `Admitted`.
+    /// A request is being submitted to the engine; the engine may report its events before
+    /// `Admitted` is sent.
     Announced(Arc<str>),
-    /// The engine accepted the request.
+    /// The engine accepted a submitted request.
     Admitted(Box<ActiveRequest>),
-    /// The request ended immediately: it was rejected, or its pooled result is ready.
+    /// A request ended immediately: it was rejected, or its pooled result is ready.
     Answered { client: usize, at: SimTime, output: Box<EngineCoreOutput> },
     /// The front end aborted the requests with these ids.
     Abort(Vec<Arc<str>>),
@@ -188,12 +189,13 @@ pub(crate) struct OutputSocketThread {
     /// Whether this data-parallel rank has requests, and thus is in a wave.
     busy: bool,
     active: HashMap<Arc<str>, ActiveRequest>,
-    /// Ids of the requests that are being submitted to the engine.
+    /// Ids of the requests whose submission to the engine has not finished.
     announced: HashSet<Arc<str>>,
-    /// Ids of the requests that the front end aborted while they were being submitted.
+    /// Ids of the requests that the front end aborted before their submission to the engine
+    /// finished.
     aborted_early: HashSet<Arc<str>>,
-    /// The steps whose outputs are held back, because they have an event of a request that is still
-    /// being submitted.
+    /// The engine steps whose outputs are held back, because they have an event of a request that
+    /// is still being submitted.
     held: VecDeque<EngineStepEvents>,
     step: u64,
     at: SimTime,
@@ -304,7 +306,7 @@ impl OutputSocketThread {
         }
     }
 
-    /// Returns the next item of `queue`, and sends queued messages to front ends while it waits.
+    /// Returns the next item of `queue`; while none is there, sends queued messages to front ends.
     fn next_item(&mut self, queue: &Receiver<OutputThreadMessage>) -> Option<OutputThreadMessage> {
         let mut pause = Duration::ZERO;
         while self.output_queues.iter().any(FrontEndOutputQueue::has_pending_messages) {
@@ -344,7 +346,7 @@ impl OutputSocketThread {
         }
     }
 
-    /// Sends the outputs of held-back steps that no longer wait for a request's submission.
+    /// Sends the outputs of held-back engine steps that no longer wait for a request's submission.
     fn send_held_steps(&mut self) {
         while let Some(step) = self.held.front() {
             let unknown = |(id, _): &(Arc<str>, EngineStepEvent)| self.announced.contains(id);
@@ -357,8 +359,8 @@ impl OutputSocketThread {
         }
     }
 
-    /// Sends the outputs of a step, one message per front end with output; scheduler statistics go
-    /// to the first front end.
+    /// Sends the outputs of an engine step, one message to each front end with output; scheduler
+    /// statistics go to the first front end.
     fn send_step(&mut self, step: EngineStepEvents) {
         self.step += 1;
         self.at = step.at;
@@ -415,7 +417,8 @@ impl OutputSocketThread {
         }
     }
 
-    /// Sends outputs to a front end; if the front end's queue is full, aborts all its requests.
+    /// Sends outputs to a front end; if the front end's message queue is full, aborts all requests
+    /// of this front end.
     fn send_outputs(
         &mut self,
         client: usize,
@@ -444,7 +447,8 @@ impl OutputSocketThread {
         }
     }
 
-    /// Notifies a front end of its aborted requests; returns whether the notification is complete.
+    /// Notifies a front end of its aborted requests; returns `false` if the front end is unknown or
+    /// its queue is full.
     fn notify_aborted(&mut self, client: usize) -> bool {
         let (rank, at) = (self.rank, self.at);
         let Some(output_queue) = self.output_queues.get_mut(client) else {

@@ -78,13 +78,14 @@ impl FrontEndOutputQueue {
         self.unsent.len() < before
     }
 
-    /// Returns whether the queue is at most half full, so that `full` does not alternate with every
-    /// message.
+    /// Returns whether the message queue of a front end is at most half full. Only then is `full`
+    /// reset, so that it does not alternate with every message.
     fn has_room_again(&self) -> bool {
         self.unsent.len() <= MAX_UNREAD_MESSAGES / 2 && self.bytes <= MAX_UNREAD_BYTES / 2
     }
 
-    /// Sends or queues a message to the front end; returns `false` if the queue is full.
+    /// Sends or queues a message to the front end; returns `false` if the front end's queue is
+    /// full.
     pub(crate) fn send_or_queue_message(&mut self, message: Vec<u8>) -> bool {
         self.send_queued_messages(Duration::ZERO);
         let bytes = self.bytes.saturating_add(message.len());
@@ -108,7 +109,8 @@ impl FrontEndOutputQueue {
         true
     }
 
-    /// Sends the queued messages and the message `last`, for at most the linger time.
+    /// Sends the front end its queued messages, then the message `last`, for at most the linger
+    /// time of the socket ([`SOCKET_LINGER_MS`]).
     #[expect(clippy::disallowed_methods, reason = "sockets work in real time")]
     pub(crate) fn send_last_message(&mut self, last: Option<&[u8]>) {
         self.unsent.extend(last.map(<[u8]>::to_vec));
@@ -121,7 +123,7 @@ impl FrontEndOutputQueue {
         }
     }
 
-    /// Records aborted requests of which the front end is to be notified later.
+    /// Records aborted requests of which the front end is to be notified once its queue has room.
     pub(crate) fn defer_abort_notifications(&mut self, ids: impl IntoIterator<Item = Arc<str>>) {
         let room = MAX_DEFERRED_ABORTS.saturating_sub(self.deferred_aborts.len());
         self.deferred_aborts.extend(ids.into_iter().take(room));

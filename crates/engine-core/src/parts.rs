@@ -17,11 +17,12 @@ pub struct EngineCoreDependencies {
     pub service: Arc<InferenceService>,
     /// Data-parallel rank of the engine.
     pub rank: u32,
-    /// Returns whether the process is down in a simulated restart; then no message is sent.
+    /// A function that returns whether the process is down in a simulated restart, during which no
+    /// message is sent.
     pub is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Start and end tokens of reasoning; `None` disables reasoning.
     pub thoughts: Option<ReasoningMarkers>,
-    /// Wave state shared by the ranks; `None` if ranks run independently.
+    /// State of the data-parallel waves that the ranks share; `None` if ranks run independently.
     pub waves: Option<Arc<DataParallelWaves>>,
     /// Label of the model weights, which front ends set and messages with outputs carry.
     pub weight_version: Arc<Mutex<String>>,

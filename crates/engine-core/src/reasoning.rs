@@ -15,8 +15,8 @@ const SEARCHED_TAIL_TOKENS: usize = 8;
 
 const THINK_TAGS: [&str; 2] = ["<think>", "</think>"];
 
-/// Returns the start and end text of reasoning for a parser, and whether its models reason by
-/// default.
+/// Returns the texts with which a reasoning parser starts and ends reasoning, and whether the
+/// parser's models reason by default.
 fn parser_markers(parser: &str) -> Option<([&'static str; 2], bool)> {
     let marks = match parser {
         "deepseek_v3" | "deepseek_v4" | "deepseek_v41" => return Some((THINK_TAGS, false)),
@@ -58,9 +58,9 @@ fn parser_markers(parser: &str) -> Option<([&'static str; 2], bool)> {
 pub struct ReasoningMarkers {
     start: Arc<[u32]>,
     end: Vec<u32>,
-    /// Whether the model reasons if the request does not specify it.
+    /// Whether the model reasons if a request does not specify whether it should.
     reasons_by_default: bool,
-    /// Fraction of output tokens that is reasoning, 0 to 1.
+    /// Fraction of a reply's output tokens that is reasoning, 0 to 1.
     ratio: f64,
 }
 
@@ -77,13 +77,14 @@ impl ReasoningMarkers {
         known.then(|| Self { start: start.into(), end, reasons_by_default, ratio })
     }
 
-    /// Returns the token ids that end the reasoning.
+    /// Returns the token ids of the marker that ends the reasoning.
     pub fn reasoning_end_token_ids(&self) -> &[u32] {
         &self.end
     }
 
-    /// Returns the fraction of reasoning in the output of a request, and the tokens with which the
-    /// reasoning starts; they are empty if the prompt ends with them. `None` disables reasoning.
+    /// Returns the fraction of a request's output that is reasoning, and the token ids with which
+    /// the output starts the reasoning: none if the prompt already started it. Returns `None`
+    /// without reasoning.
     pub(crate) fn reasoning_fraction_and_start_ids(
         &self,
         prompt: &[u32],

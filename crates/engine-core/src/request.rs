@@ -21,7 +21,7 @@ pub(crate) struct EngineCoreRequest {
     pub(crate) client: usize,
     /// Number of the latest wave of data-parallel ranks known to the front end.
     pub(crate) wave: u64,
-    /// Fields of the request other than its id, front end and wave, or the error of the first one
+    /// Fields of the request other than its id, front end and wave, or the error of the first field
     /// that cannot be decoded.
     pub(crate) fields: Result<EngineCoreRequestFields, MsgpackDecodeError>,
 }
@@ -44,13 +44,13 @@ pub(crate) struct EngineCoreRequestFields {
     pub(crate) trace: Option<(Box<str>, Option<Box<str>>)>,
     /// All trace headers of the request, which its outputs repeat.
     pub(crate) trace_headers: Option<Arc<Value>>,
-    /// Whether reasoning has ended within the prompt, if the front end knows.
+    /// Whether reasoning has ended within the prompt; `None` if the front end does not know.
     pub(crate) reasoning_ended: Option<bool>,
     /// Arguments of the reasoning parser: the request's `chat_template_kwargs`.
     pub(crate) parser_kwargs: Value,
-    /// Whether the request is aborted as soon as it is queued.
+    /// Whether the request is aborted as soon as the engine has queued the request.
     pub(crate) abort_immediately: bool,
-    /// Session of the request, as its KV events name it.
+    /// Name of the request's session, as in its KV events.
     pub(crate) session_id: Option<String>,
 }
 

@@ -57,8 +57,8 @@ pub(crate) struct RequestSubmitter {
 /// The limit is about 64 MiB, copies included.
 const MAX_SUBMITTING_TOKENS: usize = 4 << 20;
 
-/// Guard of a request that is being submitted; its prompt tokens are counted until the guard is
-/// dropped.
+/// Guard of a request that is being submitted; the request's prompt tokens are counted until the
+/// guard is dropped.
 struct SubmittingGuard {
     all: Arc<AtomicUsize>,
     own: usize,
@@ -102,7 +102,8 @@ impl RequestSubmitter {
         self.submitting.load(Ordering::Relaxed) > MAX_SUBMITTING_TOKENS
     }
 
-    /// Submits a request on the calling thread, which keeps the order of requests.
+    /// Submits a request on the calling thread, so that requests are submitted in the order they
+    /// arrive.
     ///
     /// A submission that takes long continues as a task on `runtime`. A request with the id of a
     /// running one is ignored, because their events would be mixed.
@@ -341,7 +342,7 @@ enum StartedRequest {
     Pooled(Box<EngineCoreOutput>),
 }
 
-/// Finish reason and error of a request without output.
+/// Finish reason and error of a request that ends without output.
 type RequestFailure = (FinishReason, Option<EngineRequestError>);
 
 fn validation_failure(message: String) -> RequestFailure {

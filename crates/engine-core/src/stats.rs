@@ -14,9 +14,10 @@ pub(crate) struct SchedulerStats {
     pub(crate) gauges: EngineStats,
     pub(crate) wave: u64,
     pub(crate) prefix: CacheLookupCounts,
-    /// Counts of lookups in external KV caches; `None` without a KV connector.
+    /// Counts of lookups in external KV caches since the last message; `None` without a KV
+    /// connector.
     pub(crate) external: Option<CacheLookupCounts>,
-    /// Counts of draft tokens in speculative decoding; `None` without it.
+    /// Counts of proposed and accepted draft tokens in speculative decoding; `None` without it.
     pub(crate) drafts: Option<DraftTokenCounts>,
     pub(crate) loras: BTreeMap<Arc<str>, LoraSequenceCounts>,
 }
@@ -31,7 +32,7 @@ pub(crate) struct CacheLookupCounts {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DraftTokenCounts {
     drafts: u64,
-    /// Number of proposed draft tokens, by position in the draft.
+    /// Number of proposed draft tokens, by their position among the drafts of a step.
     proposed: Vec<u64>,
     accepted: Vec<u64>,
 }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The state of the waves, shared by the data-parallel ranks in this process.
 #[derive(Debug)]
 pub struct DataParallelWaves {
-    /// Whether rank 0, which announces the end of waves, is in this process.
+    /// Whether data-parallel rank 0, which announces the end of waves, is in this process.
     leads: bool,
     state: Mutex<WaveState>,
 }
@@ -24,7 +24,8 @@ struct WaveState {
 }
 
 impl DataParallelWaves {
-    /// Creates the wave state of idle ranks; the lowest rank in this process is `first_rank`.
+    /// Creates the wave state of idle data-parallel ranks; `first_rank` is the lowest rank in this
+    /// process.
     pub fn new(first_rank: u32) -> Self {
         Self { leads: first_rank == 0, state: Mutex::default() }
     }
@@ -39,14 +40,15 @@ impl DataParallelWaves {
         self.lock_state().wave
     }
 
-    /// Raises the wave number to one that another process has announced.
+    /// Raises the number of the current data-parallel wave to one that another process has
+    /// announced.
     pub(crate) fn raise_wave_number(&self, wave: u64) {
         let mut state = self.lock_state();
         state.wave = state.wave.max(wave);
     }
 
-    /// Marks a rank as busy; returns the number of the wave that this starts, if all ranks were
-    /// idle.
+    /// Marks a data-parallel rank as busy. If all ranks were idle, this starts a wave, whose number
+    /// is returned.
     pub(crate) fn mark_rank_busy(&self, rank: u32) -> Option<u64> {
         let mut state = self.lock_state();
         let rested = state.busy.is_empty();
@@ -54,8 +56,8 @@ impl DataParallelWaves {
         rested.then_some(state.wave)
     }
 
-    /// Marks a rank as idle; returns the number of the wave that this ends, if all ranks are idle
-    /// and rank 0 is in this process.
+    /// Marks a data-parallel rank as idle; returns the number of the wave that this ends, if all
+    /// ranks are idle and rank 0 is in this process.
     pub(crate) fn mark_rank_idle(&self, rank: u32) -> Option<u64> {
         let mut state = self.lock_state();
         if !state.busy.remove(&rank) || !state.busy.is_empty() {

@@ -30,7 +30,7 @@ pub struct ParsedDuration {
 }
 
 impl ParsedDuration {
-    /// Returns the parsed duration, or `None` if it is negative.
+    /// Returns the parsed duration, or `None` if the duration is negative.
     pub fn to_non_negative_duration(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
     }
@@ -45,7 +45,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     typed.to_non_negative_duration().ok_or_else(|| "it is negative".to_owned())
 }
 
-/// Parses `1.5s`, `250us`, `1h2m` or `-3ms`. A number without unit is in `bare_unit` nanoseconds.
+/// Parses a duration in Go's syntax: `1.5s`, `250us`, `1h2m` or `-3ms`. A number without unit
+/// counts in units of `bare_unit` nanoseconds.
 ///
 /// # Errors
 /// Returns a sentence to follow «X is not a duration: ».

@@ -70,7 +70,7 @@ pub enum SchedulerEvent {
         /// Number of draft tokens accepted.
         accepted: u32,
     },
-    /// A sequence released one token at the end of each of the last `n` steps.
+    /// A sequence released one output token at the end of each of the last `n` steps.
     ///
     /// Only emitted with `SchedulerReportingConfig::run_lengths`, between the [`SchedulerEvent::Step`] of the last of
     /// these steps and the next one. Its own instant has no meaning. Within a step, all
@@ -82,7 +82,7 @@ pub enum SchedulerEvent {
         /// Number of steps, each of which released one token; at least one.
         n: u32,
     },
-    /// A running sequence lost its KV blocks and waits again.
+    /// A running sequence was preempted: it lost its KV blocks and waits again.
     Preempted {
         /// Id of the preempted sequence.
         id: SeqId,
@@ -106,21 +106,24 @@ pub enum SchedulerEvent {
         /// Ids of the kept KV blocks, in token order.
         blocks: Box<[u32]>,
     },
-    /// KV blocks `from..to` of a block plan entered the prefix cache. The parent of the first is
-    /// block `from - 1` of the same plan.
+    /// The planned KV blocks `from..to` of a sequence entered the prefix cache. The parent of the
+    /// first one is block `from - 1` of the same sequence.
     Stored {
-        /// Block plan of the sequence, with the keys and hashes of its blocks.
+        /// All planned KV blocks of the sequence, with their keys and hashes.
         plan: Arc<PlannedKvBlocks>,
-        /// Index in the block plan of the first cached block.
+        /// Index, among the sequence's planned KV blocks, of the first block that entered the
+        /// prefix cache.
         from: u32,
-        /// Index in the block plan after the last cached block.
+        /// Index, among the sequence's planned KV blocks, after the last block that entered the
+        /// prefix cache.
         to: u32,
     },
-    /// The first KV blocks of a block plan were found in the prefix cache, in all layer groups.
+    /// The first planned KV blocks of a sequence were found in the prefix cache, in all layer
+    /// groups.
     ///
     /// Only emitted if the plan asks for it ([`PlannedKvBlocks::reports_reused`]); the cache is unchanged.
     Reused {
-        /// Block plan of the sequence, with the keys and hashes of its blocks.
+        /// All planned KV blocks of the sequence, with their keys and hashes.
         plan: Arc<PlannedKvBlocks>,
         /// Number of KV blocks found in the prefix cache, at least one.
         blocks: u32,
@@ -129,26 +132,27 @@ pub enum SchedulerEvent {
     },
     /// KV blocks were removed from the prefix cache.
     Removed {
-        /// Key of each removed block, and its full hash if the block plan had one.
+        /// Key of each removed KV block, and its full hash if the engine keeps full hashes.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
     /// KV blocks of a layer group other than the main one entered or left the prefix cache. Also
-    /// emitted if a main group without full attention cached only some of its full blocks.
+    /// emitted for a main layer group without full attention that cached only some of its full
+    /// blocks.
     Group(Box<LayerGroupCacheEvent>),
     /// The prefix cache was emptied.
     Cleared,
-    /// The prefix cache in host memory changed, or a copy to or from it ended.
+    /// The prefix cache in host memory changed, or a copy between host memory and the GPU ended.
     Host(Box<HostCacheEvent>),
     /// A step ended (batching schedulers only).
     Step {
         /// Simulated time at which the step started.
         begun: SimTime,
-        /// Number of prompt tokens that the step computed, without cached ones.
+        /// Number of prompt tokens that the step computed; cached tokens do not count.
         prompt_tokens: u32,
         /// Number of output tokens that the step released.
         output_tokens: u32,
     },
-    /// A sequence waits for its LoRA adapter to load.
+    /// A sequence waits until its LoRA adapter is loaded.
     LoraLoading {
         /// Id of the LoRA adapter that is loaded.
         lora: LoraId,
@@ -158,29 +162,31 @@ pub enum SchedulerEvent {
 /// Change of the prefix cache of one layer group ([`KvCacheLayerGroups`](crate::kv::KvCacheLayerGroups)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LayerGroupCacheEvent {
-    /// Some of the KV blocks `from..to` of a block plan entered the prefix cache of the layer
+    /// Some of the planned KV blocks `from..to` of a sequence entered the prefix cache of the layer
     /// group.
     Stored {
-        /// Index of the KV cache group.
+        /// Index of the KV cache group of layers whose prefix cache changed.
         group: u32,
-        /// Whether the group is the main one, whose other events are [`SchedulerEvent::Stored`] and
-        /// [`SchedulerEvent::Removed`].
+        /// Whether the layer group is the main one, whose other changes are reported as
+        /// [`SchedulerEvent::Stored`] and [`SchedulerEvent::Removed`].
         is_main: bool,
-        /// Block plan of the sequence, with the keys and hashes of its blocks.
+        /// All planned KV blocks of the sequence, with their keys and hashes.
         plan: Arc<PlannedKvBlocks>,
-        /// Index in the block plan of block `from`, the first of the range.
+        /// Index, among the sequence's planned KV blocks, of the first block in the range
+        /// `from..to`.
         from: u32,
-        /// Index in the block plan after the last block of the range.
+        /// Index, among the sequence's planned KV blocks, after the last block in the range
+        /// `from..to`.
         to: u32,
-        /// Indices in the block plan of the blocks that entered the prefix cache; none if the layer
-        /// group keeps none of them.
+        /// Indices, among the sequence's planned KV blocks, of those that entered the prefix cache;
+        /// none if the layer group keeps none of the range.
         kept: Vec<u32>,
     },
     /// KV blocks left the prefix cache of the layer group.
     Removed {
-        /// Index of the KV cache group.
+        /// Index of the KV cache group of layers whose prefix cache changed.
         group: u32,
-        /// Key of each removed block, and its full hash if the block plan had one.
+        /// Key of each removed KV block, and its full hash if the engine keeps full hashes.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
 }
@@ -199,18 +205,18 @@ pub enum HostCopyDirection {
 pub enum HostCacheEvent {
     /// Chunks of KV blocks were written to host memory.
     Stored {
-        /// Block plan of the sequence, with the keys and hashes of its blocks.
+        /// All planned KV blocks of the sequence, with their keys and hashes.
         plan: Arc<PlannedKvBlocks>,
-        /// Layer group of each written chunk of KV blocks, and the chunk's index in the block plan,
+        /// Layer group of each written chunk of KV blocks, and the chunk's index in the sequence,
         /// from 0.
         chunks: Vec<(u32, u32)>,
-        /// Number of KV blocks per chunk.
+        /// Number of KV blocks per chunk in host memory.
         blocks_per_chunk: u32,
     },
     /// Chunks of KV blocks were evicted from host memory.
     Removed {
-        /// Layer group of each chunk evicted from host memory, key of the chunk's last block, and
-        /// full hash if the block plan had one.
+        /// Layer group of each chunk evicted from host memory, key of the chunk's last KV block,
+        /// and that block's full hash if the engine keeps full hashes.
         keys: Vec<(u32, BlockKey, Option<[u8; 32]>)>,
     },
     /// A copy between GPU and host memory ended.
@@ -231,7 +237,7 @@ pub enum HostCacheEvent {
     Refused,
     /// A request's lookup in host memory, which waited for copies in progress, was answered.
     Answered {
-        /// Waiting time of the lookup, caused by copies in progress.
+        /// Waiting time of the lookup in host memory, caused by copies in progress.
         waited: Duration,
     },
 }
@@ -254,7 +260,7 @@ impl SchedulerEvent {
         }
     }
 
-    /// Returns whether a sequence has ended or a prefix cache has changed.
+    /// Returns whether the event reports that a sequence ended or that a prefix cache changed.
     pub(crate) fn is_end_or_cache_change(&self) -> bool {
         match self {
             Self::Ended { .. }
@@ -275,8 +281,8 @@ impl SchedulerEvent {
 pub enum EngineCommand {
     /// Stops the scheduling of steps; sequences remain.
     Pause,
-    /// Stops the admission of waiting sequences that hold no KV blocks; the others run to their
-    /// end. Supported only by the vLLM scheduler and the mocker.
+    /// Stops the admission of waiting sequences that hold no KV blocks; all other sequences
+    /// continue to their end. Supported only by the vLLM scheduler and the mocker.
     PauseAdmission,
     /// Continues the scheduling after [`EngineCommand::Pause`] or
     /// [`EngineCommand::PauseAdmission`].
@@ -303,7 +309,7 @@ pub enum EngineCommand {
         /// Maximum number of waiting sequences; `None`: no limit.
         waiting: Option<u32>,
     },
-    /// Sets the number by which step times are divided, above zero (batching schedulers).
+    /// Sets the speed factor by which step times are divided, above zero (batching schedulers).
     Speed(f64),
     /// Sets a pause before each later step (scheduler `sglang`); zero ends the pauses.
     StepPause(Duration),
@@ -339,7 +345,8 @@ pub struct KvBlockUsage {
     pub used: u32,
     /// Number of KV blocks held by more than one sequence; part of `used`.
     pub shared: u32,
-    /// Number of additional KV blocks that the sequences would hold if they shared none.
+    /// Number of additional KV blocks that all sequences together would hold if they shared no
+    /// blocks.
     pub saved: u64,
     /// Number of KV blocks in the prefix cache that no sequence holds.
     pub cached: u32,
@@ -368,8 +375,9 @@ pub struct EngineStats {
     pub deferred: usize,
     /// Number of waiting and deferred sequences that a pause of admissions holds back.
     pub held: usize,
-    /// Numbers of sequences whose KV cache is loaded from another engine or from host memory: not
-    /// started, in progress, and done but waiting for admission.
+    /// Numbers of sequences whose prompt's KV cache is loaded from another engine or from host
+    /// memory, by progress of the load: not started, running, and done with the sequence waiting
+    /// for admission.
     pub fetches: [u32; 3],
     /// Number of KV blocks held by sequences.
     pub used_blocks: u32,

@@ -57,7 +57,7 @@ pub type Outbox = VecDeque<(SimTime, SchedulerEvent)>;
 /// Reports why the engine rejected a submitted sequence, which the scheduler then does not keep.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// The waiting queue is full.
+    /// The waiting queue of the scheduler is full.
     #[error("the waiting queue is full ({limit} sequences)")]
     QueueFull {
         /// Maximum number of sequences in the waiting queue.
@@ -95,39 +95,42 @@ pub trait Scheduler {
     }
     /// Ends a waiting or running sequence early; ignores unknown ids.
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox);
-    /// Returns the time at which `advance` has work next; `None` if only a new input can bring
-    /// work.
+    /// Returns the time at which [`Scheduler::advance`] has work next; `None` if only a new input
+    /// can bring work.
     fn next_wakeup(&self) -> Option<SimTime>;
     /// Runs all steps, timers and starts scheduled at or before `now`, in order.
     ///
     /// A step start exactly at `now` may be left to another call with the same time, so that inputs
     /// can join the step. Call until [`Scheduler::next_wakeup`] is later than `now`.
     fn advance(&mut self, now: SimTime, out: &mut Outbox);
-    /// Executes an operator command; returns false if it does not apply to the engine or its state.
+    /// Executes an operator command; returns false if the command does not apply to the engine or
+    /// the engine's state.
     fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool;
     /// Lists the KV blocks in the prefix cache, by block id.
     fn cached_blocks(&self) -> Vec<CachedBlock>;
-    /// Returns the progress of an unfinished sequence; `None` if it is unknown or the scheduler
-    /// keeps no progress.
+    /// Returns the progress of an unfinished sequence; `None` if the sequence is unknown or the
+    /// scheduler keeps no progress.
     fn sequence_progress(&self, _id: SeqId) -> Option<SequenceProgress> {
         None
     }
-    /// Counts the KV blocks with these ids by use; ids go from 1 to [`EngineStats::total_blocks`].
+    /// Counts the KV blocks with the ids `numbers` by use; ids go from 1 to
+    /// [`EngineStats::total_blocks`].
     fn block_usage(&self, _numbers: Range<u32>) -> KvBlockUsage {
         KvBlockUsage::default()
     }
-    /// Returns the counts of sequences, KV blocks and prefix-cache lookups after the last call.
+    /// Returns the current counts of sequences, KV blocks and prefix-cache lookups.
     fn stats(&self) -> EngineStats;
     /// Returns the number of token slots in the KV blocks of sequences that hold no keys and values
     /// yet: the rest of last blocks, and blocks reserved ahead.
     fn empty_token_slots(&self) -> u64 {
         0
     }
-    /// Appends the admissions of sequences since the last call to `into`, if enabled in the
-    /// configuration. Schedulers without steps report admissions only as events.
+    /// Appends to `into` the sequence admissions since this method was last called, if the
+    /// configuration enables their recording. Schedulers without steps record no admissions, but
+    /// report them as events.
     fn take_admissions(&mut self, _into: &mut Vec<sched::AdmittedSequence>) {}
-    /// Appends the records of steps planned and updated since the last call to `into`, if enabled
-    /// in the configuration. Only the vLLM scheduler keeps such records.
+    /// Appends to `into` the records of the steps planned and processed since this method was last
+    /// called, if the configuration enables such records. Only the vLLM scheduler keeps them.
     fn take_step_log(&mut self, _into: &mut Vec<step_log::StepLogRecord>) {}
 
     // Methods for schedulers with steps.
@@ -136,23 +139,24 @@ pub trait Scheduler {
     fn running_step_end(&self) -> Option<SimTime> {
         None
     }
-    /// Returns whether a step is running. Drivers change the engine only after its end.
+    /// Returns whether a step is running. Drivers change the engine only after the end of the step.
     fn is_busy(&self) -> bool {
         self.running_step_end().is_some()
     }
-    /// Postpones the end of the running step to `end`, to keep pace with other engines.
+    /// Postpones the end of the running step to `end`, to keep pace with other data-parallel ranks.
     fn extend_step_to(&mut self, _end: SimTime) {}
     /// Postpones a scheduling pass that was requested for an earlier time to `now`.
     fn postpone_pass_to(&mut self, _now: SimTime) {}
 
     // Methods for prompts from other engines, coordinated by the caller.
 
-    /// Returns the sequences for whose prompts blocks were reserved since the last call, each with
-    /// the number of prompt tokens to transfer.
+    /// Returns the sequences for whose prompts KV blocks were reserved since this method was last
+    /// called, each with the number of prompt tokens to transfer.
     fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
-    /// Resumes a sequence whose prompt was transferred; returns false if it does not wait for one.
+    /// Resumes a sequence whose prompt was transferred from another engine; returns false if the
+    /// sequence does not wait for a transfer.
     fn resume_transferred(&mut self, _now: SimTime, _id: SeqId, _out: &mut Outbox) -> bool {
         false
     }
@@ -164,25 +168,27 @@ pub trait Scheduler {
     fn is_in_lock_step(&self) -> bool {
         false
     }
-    /// Returns whether the next step is planned while one runs.
+    /// Returns whether the scheduler plans the next step while a step runs (asynchronous
+    /// scheduling).
     fn plans_ahead(&self) -> bool {
         false
     }
-    /// Returns the number of scheduled steps that have not ended; the first one runs.
+    /// Returns the number of scheduled steps that have not ended; the oldest of these steps is
+    /// running.
     fn steps_in_flight(&self) -> usize {
         0
     }
-    /// Returns the start of the running step and the number of tokens it computes.
+    /// Returns the start of the running step and the number of tokens that the step computes.
     fn running_step(&self) -> Option<(SimTime, u64)> {
         None
     }
-    /// Returns the end that the running step would have if data-parallel ranks computed `tokens`
-    /// tokens on average and none was slower.
+    /// Returns the end that the running step would have if all data-parallel ranks computed
+    /// `tokens` tokens on average and no rank were slower.
     fn own_step_end_at_tokens(&self, _tokens: f64) -> SimTime {
         SimTime::ZERO
     }
-    /// Schedules a step without sequences, to keep pace with other ranks. It starts now unless
-    /// another step is running.
+    /// Schedules a step without sequences, to keep pace with other data-parallel ranks. The step
+    /// starts now unless another step is running.
     fn add_dummy_step(&mut self, _now: SimTime) {}
     /// Marks all data-parallel ranks as idle, so that the next step is the first of a wave.
     fn end_wave(&mut self) {}

@@ -12,7 +12,7 @@ use crate::{Scheduler, SimTime};
 /// Number of steps between two checks whether any rank has work (vLLM's `dp_sync_interval`).
 const WORK_CHECK_INTERVAL_STEPS: u32 = 16;
 
-/// Synchronizes the steps of the data-parallel ranks. The driver of the engines calls it.
+/// Synchronizes the steps of the data-parallel ranks; called by the driver of their engines.
 #[derive(Debug, Default)]
 pub struct RankLockStep {
     /// Number of steps since all data-parallel ranks were last idle.
@@ -21,7 +21,7 @@ pub struct RankLockStep {
 }
 
 impl RankLockStep {
-    /// Synchronizes all data-parallel ranks at `now`. Call it after all timers, step ends and
+    /// Synchronizes all data-parallel ranks at `now`. Call this after all timers, step ends and
     /// inputs at `now` are handled on all ranks.
     ///
     /// `rank` returns the engine of an item, or `None` if it is stopped or in no lock step.
@@ -66,8 +66,9 @@ impl RankLockStep {
         }
     }
 
-    /// Ends the wave of steps if no rank has a step in flight, and ranks check for work after the
-    /// last one. Returns whether the ranks are idle. Otherwise they go on with dummy steps.
+    /// Ends the wave of steps if no rank has a step in flight and the last step is one after which
+    /// ranks check for work. Returns whether the wave ended; if not, data-parallel ranks without
+    /// work run dummy steps.
     pub fn end_wave_if_ranks_idle<T>(
         &mut self,
         items: &mut [T],

@@ -12,8 +12,8 @@ pub struct SeqId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoraId(pub u32);
 
-/// Identifies the content of a full KV block and all tokens before it: the low 64 bits of its hash,
-/// or the hash id of a trace.
+/// Identifies the content of a full KV block and all tokens before it: the low 64 bits of the
+/// block's hash, or the block's hash id in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockKey(pub u64);
 
@@ -25,20 +25,21 @@ pub struct BlockKey(pub u64);
 pub struct PlannedKvBlocks {
     /// Key of each full block of prompt plus output, in order.
     pub keys: Vec<BlockKey>,
-    /// Full hash of each block if KV events carry hashes as bytes, else empty. Shorter hashes are
-    /// padded with zeros at the end.
+    /// Full hash of each planned KV block if KV events carry hashes as bytes, else empty. Shorter
+    /// hashes are padded with zeros at the end.
     pub hashes: Vec<[u8; 32]>,
     /// Token ids of prompt and planned output; empty if no KV events are published.
     pub tokens: Vec<u32>,
     /// Number of tokens per KV block.
     pub block_size: u32,
-    /// Number of tokens after a block that its key covers too (vLLM's eagle and mtp drafts).
+    /// Number of tokens after a KV block that the block's key covers too (vLLM's eagle and mtp
+    /// drafts).
     pub lookahead: u32,
     /// Id and name of the LoRA adapter, as in KV events.
     pub lora: Option<(LoraId, Arc<str>)>,
     /// Extra keys of each block, as in KV events; empty if no block has any.
     pub extra_keys: Vec<Option<Arc<[ExtraKey]>>>,
-    /// Session of the request, as in KV events; it does not change the keys.
+    /// Session of the request, as in KV events; it does not change the keys of KV blocks.
     pub session: Option<Arc<str>>,
     /// Whether blocks found in the prefix cache are reported as KV events (vLLM's
     /// `kv_cache_report_mode: full`).
@@ -54,7 +55,8 @@ pub enum ExtraKey {
     Media {
         /// Hash of the media item's content.
         identifier: Arc<str>,
-        /// Start of the media item relative to the block, in tokens; negative if it begins before.
+        /// Start of the media item relative to the start of the KV block, in tokens; negative if
+        /// the item begins before the block.
         offset: i64,
     },
 }
@@ -93,7 +95,7 @@ pub struct InjectedKvLoadFailure {
     pub loaded: f32,
 }
 
-/// Describes the compilation of the grammar of a structured output. The sequence waits for it.
+/// Describes the compilation of the grammar of a structured output, for which the sequence waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrammarCompilation {
     /// Time from the submission of the sequence to the end of the compilation.
@@ -138,7 +140,7 @@ pub struct PromptMediaItem {
 }
 
 impl PromptMediaItem {
-    /// Returns the index in the prompt after the media item's last placeholder token.
+    /// Returns the prompt index after the media item's last placeholder token.
     pub fn end_token_index(&self) -> u32 {
         self.start.saturating_add(self.len)
     }
@@ -178,14 +180,14 @@ pub struct Sequence {
     pub transfer: PromptKvTransfer,
     /// Injected failure of the KV load; `None`: no failure. Ignored by the SGLang scheduler.
     pub load_failure: Option<InjectedKvLoadFailure>,
-    /// Compilation of the grammar of a structured output; `None`: no grammar, or it is compiled. Only
-    /// used by the vLLM scheduler.
+    /// Compilation of the grammar of a structured output; `None`: no grammar, or an already
+    /// compiled one. Only used by the vLLM scheduler.
     pub grammar: Option<GrammarCompilation>,
     /// Keys of the KV blocks that the sequence fills; `None` without a prefix cache.
     pub plan: Option<Arc<PlannedKvBlocks>>,
     /// Whether the prefix-cache lookup is skipped, as in vLLM for prompt logprobs.
     pub skip_cache_read: bool,
-    /// Minimum cached fraction of the prompt; below it the sequence ends with
+    /// Minimum cached fraction of the prompt. A sequence with a lower fraction ends with
     /// [`SequenceEndReason::Threshold`](super::SequenceEndReason::Threshold).
     pub hit_threshold: Option<f64>,
     /// Indices of output tokens that follow without a delay, sorted (the first token of each
@@ -198,7 +200,7 @@ pub struct Sequence {
     /// submission.
     pub delays: Option<Arc<super::TokenDelays>>,
     /// Recorded release times of output tokens since the start of the sequence, never decreasing.
-    /// They replace the delays of the pool scheduler, which draws delays for further tokens.
+    /// They replace the delays of the pool scheduler, which draws delays only for later tokens.
     /// Ignored by batching schedulers.
     pub timeline: Option<Arc<[Duration]>>,
     /// Numbers of draft tokens after the first, second, ... output token, if they follow from the

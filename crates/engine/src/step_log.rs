@@ -21,7 +21,7 @@ pub struct StepLogRecord {
     pub change: StepLogChange,
     /// Number of KV blocks held by sequences after the step was planned or processed.
     pub used_blocks: u32,
-    /// Index of the layer group whose events are [`SchedulerEvent::Stored`] and
+    /// Index of the layer group whose changes are recorded as [`SchedulerEvent::Stored`] and
     /// [`SchedulerEvent::Removed`].
     pub first_group: u32,
 }
@@ -75,7 +75,7 @@ pub struct UpdatedStep {
 }
 
 impl StepLogRecord {
-    /// Formats the record as one JSON object. `name` converts sequence ids to JSON names.
+    /// Formats the step record as one JSON object. `name` converts sequence ids to JSON names.
     ///
     /// A planned step has `scheduled` (`[name, computed, new]`), `admitted`, `resumed` and
     /// `preempted`, and `encoded` (`[name, [index, ...]]`) if it encodes media items. An updated step has `drafts` (`[name, proposed, accepted]`), `ended` and
@@ -109,8 +109,8 @@ impl StepLogRecord {
     }
 }
 
-/// Formats KV events as `[kind, hashes, parent, group, medium]`; none for other events. Those of host
-/// memory have one block each.
+/// Formats KV events as `[kind, hashes, parent, group, medium]`, and skips other events. Each event
+/// of host memory has one KV block.
 fn kv_events(event: &SchedulerEvent, first: u32) -> Vec<Value> {
     if let SchedulerEvent::Host(event) = event {
         return host_events(event, first);

@@ -43,7 +43,7 @@ impl<T> Default for TimerQueue<T> {
 }
 
 impl<T> TimerQueue<T> {
-    /// Sets a timer for the time `due`; `item` is returned when it expires.
+    /// Sets a timer for the time `due`; `item` is returned when the timer expires.
     pub fn schedule_item(&mut self, due: SimTime, item: T) {
         let order = self.set;
         self.set += 1;

@@ -69,12 +69,12 @@ pub struct EngineCacheSizes<'a> {
     pub encoder: Option<&'a MediaEncoderConfig>,
 }
 
-/// Engine setting with a computed default.
+/// Setting of an engine whose default is computed.
 #[derive(Debug, Clone, Copy)]
 pub struct DerivedEngineSetting<'a> {
-    /// Name of the setting's command-line flag.
+    /// Name of the engine setting's command-line flag.
     pub flag: &'a str,
-    /// Computed value of the setting.
+    /// Computed value of the engine setting.
     pub value: &'a str,
     /// Rule behind the computed value, as a text for the user.
     pub rule: &'a str,

@@ -22,12 +22,12 @@ struct RecordedDeployment {
     /// Number of data-parallel engines that share the experts; 1: experts are not shared.
     ranks: u32,
     weight_gb: f64,
-    /// Minimum and maximum number of sequences in progress during the runs, per engine.
+    /// Minimum and maximum number of sequences in progress per engine during the recorded runs.
     sequences: (u32, u32),
     runs: u32,
     regime: &'static str,
-    /// Word for the use of these runs in the fit of the roofline coefficients: `with` or `without`
-    /// them.
+    /// Word for the use of the recorded runs in the fit of the roofline coefficients: `with` or
+    /// `without` them.
     basis: &'static str,
     /// Median absolute error of TTFT in percent; `None` for InferenceX, of which only inter-token
     /// latency is compared.
@@ -103,7 +103,8 @@ impl RecordedDeployment {
         })
     }
 
-    /// Returns whether the prediction errors of this deployment apply to `asked`.
+    /// Returns whether the prediction errors of this recorded deployment apply to the deployment
+    /// `asked`.
     fn is_comparable_to(&self, asked: &RecordedDeployment) -> bool {
         self.gpu == asked.gpu
             && self.weights == asked.weights
@@ -112,7 +113,8 @@ impl RecordedDeployment {
             && (self.ranks > 1) == (asked.ranks > 1)
     }
 
-    /// Returns the properties in which this deployment differs from `asked`.
+    /// Returns the properties in which this recorded deployment differs from the deployment
+    /// `asked`.
     fn differing_properties(&self, asked: &RecordedDeployment) -> Vec<&'static str> {
         let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
         [
@@ -125,7 +127,8 @@ impl RecordedDeployment {
         .collect()
     }
 
-    /// Returns the distance of this deployment from `asked`, in doublings of the work per GPU.
+    /// Returns the distance of this recorded deployment from the deployment `asked`, in doublings
+    /// of the work per GPU.
     fn distance_doublings(&self, asked: &RecordedDeployment) -> f64 {
         let doublings = |a: f64, b: f64| (a / b).log2().abs();
         let other = |differs: bool, far: f64| if differs { far } else { 0.0 };
@@ -293,7 +296,8 @@ fn has_newer_kernels(gpu: &Gpu) -> bool {
         .is_some_and(|known| known.with_kernels_of_vllm_version(NEWEST_RECORDED_VERSION) != *gpu)
 }
 
-/// Returns the end of a deployment's description: by how many engines its experts are shared.
+/// Returns the end of a deployment's description: by how many engines the deployment's experts are
+/// shared.
 fn spread(ranks: u32) -> String {
     match ranks {
         0 | 1 => String::new(),

@@ -66,7 +66,7 @@ pub(super) struct GatewayRoutingObservations {
     pub(super) misroutes: MisrouteCounts,
     /// Number of request attempts beyond the first of each request; `None` if unknown.
     pub(super) retries: Option<u64>,
-    /// Number of completed requests of which the pod is unknown.
+    /// Number of completed requests for which no pod is known to have answered.
     pub(super) unseen: u64,
     pub(super) requests: Vec<u64>,
     pub(super) notes: Vec<String>,
@@ -79,7 +79,7 @@ pub(super) struct GatewayBackends {
 }
 
 impl GatewayBackends {
-    /// Inspects the pods at these addresses; with `own`, starts them first.
+    /// Inspects the pods at the given addresses; with `own`, starts these pods first.
     ///
     /// # Errors
     /// Returns an error if pods do not start, or no pod is ready.

@@ -19,7 +19,7 @@ const REPORT_FORMAT_VERSION: u32 = 1;
 
 const CURVE_POINTS: usize = 201;
 
-/// Ratio to the ideal above which a note names the measure.
+/// Ratio of a measure to the ideal above which a note in the report names the measure.
 const CLEARLY_ABOVE: f64 = 1.05;
 
 pub(super) type LatencyCurves<'a> = Vec<(&'a str, Vec<f64>)>;
@@ -36,8 +36,8 @@ pub(super) struct ScoreReport {
     ideal: ScoreMeasureValues,
     /// Ratio of each measure to the ideal, at most 1.
     shares: ScoreMeasureValues,
-    /// Indices of the scored measures that are more than 5 % better than the ideal, with their ratios
-    /// to it.
+    /// Indices of the scored measures that are more than 5 % better than the ideal, with their
+    /// ratios to the ideal.
     above_ideal: Vec<(usize, f64)>,
     requirements: Vec<MetricRequirement>,
     requests: usize,
@@ -193,7 +193,8 @@ impl ScoreReport {
         both.cloned().chain(failed).chain(above).chain(fast).chain(unknown)
     }
 
-    /// Explains the measures that are better than the ideal, whose ratio to it is reported as 1.
+    /// Returns a note about the measures that are better than the ideal, whose ratio to it is
+    /// reported as 1.
     fn above_ideal_note(&self) -> Option<String> {
         let all = self.above_ideal.iter();
         let all = all.map(|(at, ratio)| format!("{} {ratio:.3}", SCORE_MEASURES[*at].label));
@@ -249,8 +250,8 @@ impl ScoreReport {
         })
     }
 
-    /// Returns the distributions of TTFT and E2E latency behind the gateway and behind some
-    /// simulated routers.
+    /// Returns the distributions of TTFT and E2E latency in the runs through the gateway and behind
+    /// some simulated routers.
     pub(super) fn latency_curves(&self) -> [(&'static str, LatencyCurves<'_>); 2] {
         let percents: [f64; CURVE_POINTS] =
             std::array::from_fn(|at| at as f64 * 100.0 / (CURVE_POINTS - 1) as f64);

@@ -7,7 +7,7 @@ use super::status;
 use vllm_sim_service::fault::StreamFault;
 use vllm_sim_service::{RequestContext, RequestFaults};
 
-/// Decides on the injected faults of a gRPC call.
+/// Selects the injected faults of a gRPC call, by the call's metadata or at random.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if the metadata `x-sim-fault` is not a valid fault spec.
@@ -26,7 +26,7 @@ pub(super) fn decide_call_faults<T>(
         .map_err(|error| Status::invalid_argument(format!("Invalid x-sim-fault metadata: {error}")))
 }
 
-/// Returns an error if the faults of a call include an error response.
+/// Returns the injected error as `Err` if the faults of a gRPC call include an error response.
 ///
 /// # Errors
 /// The gRPC status of the injected failure.
@@ -43,7 +43,8 @@ pub(super) fn fail_if_error_injected(
     Err(status::fault_status(&fault))
 }
 
-/// Removes the stream faults that do not apply to gRPC: malformed events, and faults of `[DONE]`.
+/// Removes a gRPC call's stream faults that gRPC does not have: malformed events, and faults of
+/// `[DONE]`.
 pub(super) fn remove_http_only_faults(faults: &mut RequestFaults) {
     faults.stream_faults.retain(|stream_fault| {
         matches!(

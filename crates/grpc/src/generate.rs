@@ -29,7 +29,7 @@ pub(super) struct GenerateMessageStream {
     /// Token ids of the latest gRPC message: all output tokens, or those since the previous
     /// message.
     output: Vec<u32>,
-    /// Whether the empty gRPC message at the end of an aborted reply was sent.
+    /// Whether the empty gRPC message that ends an aborted reply has been sent.
     aborted: bool,
     faults: Option<Box<FaultInjector>>,
 }
@@ -39,7 +39,7 @@ impl GenerateMessageStream {
         Self { reply, stream, closed: false, output: Vec::new(), aborted: false, faults }
     }
 
-    /// Returns the next message if the engine has released tokens for it.
+    /// Returns the reply's next gRPC message; `None` if the engine has released no tokens for it.
     ///
     /// Tokens that are released together become separate messages, sent in one write.
     fn next_due_message(&mut self) -> Option<Response> {
@@ -99,7 +99,7 @@ fn stream_chunk(token_ids: &[u32], prompt_tokens: u32, cached_tokens: u32) -> Re
     })
 }
 
-/// Returns vLLM's finish reason of an ended choice.
+/// Returns vLLM's name for the finish reason of an ended choice.
 fn finish_reason(choice: &ReplyChoice) -> &'static str {
     match choice.sequence_state() {
         SequenceState::Ended(SequenceEndReason::Aborted | SequenceEndReason::Cancelled) => "abort",

@@ -60,7 +60,7 @@ impl health_server::Health for HealthService {
         }
     }
 
-    /// Streams the current health status and each change.
+    /// Streams the current health status of a service, and each change of this status.
     ///
     /// An unknown service gets a status instead of an error, because it may be registered later.
     async fn watch(

@@ -16,7 +16,7 @@ pub struct GrpcState {
 
 /// Settings of the gRPC server.
 pub struct GrpcSettings {
-    /// Limits and defaults of request values.
+    /// Limits and defaults of the values in requests.
     pub rules: RequestRules,
     /// Path or name of the served model.
     pub model: String,
@@ -37,7 +37,7 @@ impl GrpcState {
         self.since_start().as_secs_f64()
     }
 
-    /// Checks whether requests are accepted; the error is the reason.
+    /// Checks whether the server accepts gRPC requests; the error is the reason for rejecting them.
     pub(crate) fn check_health(&self) -> Result<(), &'static str> {
         if self.service.is_draining() {
             return Err("server is shutting down");

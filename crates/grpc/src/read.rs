@@ -21,10 +21,10 @@ use vllm_sim_wire::{SamplingParams, ServerLimits};
 pub(super) struct GrpcCallMetadata {
     pub(super) rank: Option<i64>,
     pub(super) trace: Option<(Box<str>, Option<Box<str>>)>,
-    /// Metadata of the call, for the conditions of scripted replies.
+    /// Metadata of the gRPC call, for the conditions of scripted replies.
     pub(super) headers: Box<[(Box<str>, Box<str>)]>,
     pub(super) faults: Arc<RequestFaults>,
-    /// Counter of the request's tokens; `None` if nothing reads it.
+    /// Counter of the gRPC call's tokens; `None` if nothing reads the counter.
     pub(super) usage: Option<Arc<TokenUsage>>,
 }
 

@@ -17,7 +17,7 @@ pub(super) fn fault_status(fault: &Fault) -> Status {
     }
 }
 
-/// Adds the metadata `retry-after`, unless the status already has it.
+/// Adds the metadata `retry-after` to a gRPC status, unless the status already has it.
 pub(super) fn add_retry_after(mut status: Status, seconds: u32) -> Status {
     let metadata = status.metadata_mut();
     if !metadata.contains_key(RETRY_AFTER_KEY) {

@@ -47,7 +47,7 @@ struct SharedPool<B: Body + 'static> {
 /// Error of sending an HTTP request.
 #[derive(Debug)]
 pub struct HttpSendError {
-    /// Description of the error.
+    /// Description of the error that occurred while sending the request.
     pub why: String,
     /// Whether the server closed a reused connection, so that the request may be sent again.
     stale: bool,

@@ -18,9 +18,9 @@ use super::{CertificateVerification, TlsSetupError};
 pub struct HttpServerEndpoint {
     /// Whether the server uses TLS.
     pub secure: bool,
-    /// Host name, as in certificates; IPv6 addresses without brackets.
+    /// Host name of the server, as in certificates; IPv6 addresses without brackets.
     pub host: String,
-    /// TCP port of the server.
+    /// TCP port of the HTTP server.
     pub port: u16,
 }
 

@@ -10,7 +10,7 @@ use super::CertificateVerification;
 use super::client::PooledHttpClient;
 use super::connect::{HttpConnector, HttpServerEndpoint};
 
-/// Maximum size of a response, in bytes.
+/// Maximum size of the response to a GET request, in bytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Sends `GET path` to a server at `address` (host and port) on a new connection, and returns its

@@ -17,12 +17,13 @@ pub use stream::ClientStream;
 /// The way in which a client verifies server certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CertificateVerification {
-    /// Certificates must be signed by a public certificate authority.
+    /// Server certificates must be signed by a public certificate authority.
     #[default]
     PublicAuthorities,
-    /// Certificates must be signed by an authority in this PEM file, instead of a public one.
+    /// Server certificates must be signed by an authority in this PEM file, instead of a public
+    /// one.
     Authorities(PathBuf),
-    /// Any certificate is accepted.
+    /// Any certificate of the server is accepted.
     Disabled,
 }
 
@@ -34,10 +35,10 @@ pub enum TlsSetupError {
     Authorities {
         /// Path of the file of certificate authorities.
         path: PathBuf,
-        /// Reason why the file cannot be read.
+        /// Reason why the file of certificate authorities cannot be read.
         why: String,
     },
-    /// Error of the TLS library.
+    /// The TLS library returned an error while TLS was set up.
     #[error("TLS: {0}")]
     Tls(String),
 }

@@ -20,7 +20,8 @@ impl LatestBytesArrivalTime {
         Self { epoch: instant_now(), nanos: Arc::default() }
     }
 
-    /// Returns the arrival time of the latest bytes; before any, the time of connecting.
+    /// Returns the arrival time of the latest bytes on the connection; before any bytes, the time
+    /// of connecting.
     pub fn latest_arrival(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }

@@ -81,7 +81,8 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
     Ok(answer)
 }
 
-/// Handles `POST /fake_metrics`: updates the metric values given in the body; others stay.
+/// Handles `POST /fake_metrics`: sets the fake values of the metrics in the body, and keeps all
+/// others.
 pub(super) async fn set_fake_metrics(
     State(app): State<Arc<App>>,
     request: Request,
@@ -163,7 +164,8 @@ pub(super) fn check_admin_key(app: &App, headers: &HeaderMap) -> Result<(), Faul
     Err(Fault::new(401, ErrorType::Authentication, text))
 }
 
-/// Returns whether a client may see the values of settings: if it may use `/admin/config`.
+/// Returns whether a client has the key of `/admin/config`, so that it may see the settings'
+/// values.
 pub(super) fn setting_value_visibility(app: &App, headers: &HeaderMap) -> SettingValueVisibility {
     match check_admin_key(app, headers) {
         Ok(()) => SettingValueVisibility::Shown,
@@ -193,8 +195,8 @@ fn admin_fault(error: AdminError) -> Fault {
     }
 }
 
-/// Returns the flags to show to a client; for llm-d, with the names of model and pod and the
-/// address of the pod.
+/// Returns the flags for `GET /admin/config`, with secrets masked; for llm-d, also with the names
+/// of model and pod and the pod's address.
 fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = mask_secret_flags(flags);
     if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {

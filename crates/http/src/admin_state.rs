@@ -27,10 +27,10 @@ const SCENARIO_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Run-time settings of the data-parallel ranks behind one port.
 struct ManagedServer {
     controls: Weak<ServerControls>,
-    /// First rank and number of ranks of this server, kept because a changed configuration has
-    /// those of the whole deployment.
+    /// First data-parallel rank and number of ranks of this server; a changed configuration has
+    /// only those of the whole deployment.
     local_ranks: (u32, u32),
-    /// Replica number of this process, and the number of replicas.
+    /// Index of this process among the deployment's replicas, and the number of replicas.
     replica: (ReplicaId, u32),
     ranks: Vec<LoadedConfig>,
 }
@@ -53,8 +53,8 @@ struct ScenarioPhaseSettings {
     servers: Vec<Weak<ServerControls>>,
     scenario: Arc<FaultScenario>,
     drills: Arc<ChartAnnotationLog>,
-    /// Settings of the fault scenario, as `[server][phase]`; the last entry restores the settings
-    /// from before it.
+    /// Settings of each phase of the fault scenario, as `[server][phase]`; the last entry restores
+    /// the settings before the scenario.
     settings: Mutex<Vec<Vec<AppliedSettings>>>,
 }
 
@@ -97,8 +97,8 @@ impl AdminState {
         });
     }
 
-    /// Returns a warning for each field of a settings update that has no effect with the other
-    /// settings.
+    /// Returns a warning for each field of a settings update that has no effect under the server's
+    /// other settings.
     pub(super) fn ineffective_field_warnings(&self, update: &Map<String, Value>) -> Vec<String> {
         let servers = self.servers.lock();
         let ranks = servers.first().map(|server| &server.ranks[..]);
@@ -110,8 +110,8 @@ impl AdminState {
         said.filter(concerns).cloned().collect()
     }
 
-    /// Returns the effective settings of a data-parallel rank, including those of the scenario's
-    /// phase.
+    /// Returns the effective settings of a data-parallel rank, including those of the current phase
+    /// of the fault scenario.
     ///
     /// `RankSelector::All` selects the server itself.
     pub(super) fn effective_settings(
@@ -127,7 +127,7 @@ impl AdminState {
         })
     }
 
-    /// Returns the settings of a data-parallel rank without those of the scenario's phase.
+    /// Returns the settings of a data-parallel rank without those that a fault scenario overrides.
     pub(super) fn settings_without_scenario(
         &self,
         controls: &Arc<ServerControls>,
@@ -136,8 +136,8 @@ impl AdminState {
         self.read_rank_settings(controls, rank, |loaded| Ok(loaded.to_admin_json()))
     }
 
-    /// Returns the settings of a data-parallel rank that were changed since the start, without
-    /// those of the scenario's phase.
+    /// Returns the settings of a data-parallel rank that an operator changed since the start,
+    /// without those of the fault scenario.
     pub(super) fn settings_changed_since_start(
         &self,
         controls: &Arc<ServerControls>,
@@ -297,7 +297,7 @@ impl AdminState {
     }
 
     /// Returns the settings of a server that were changed since the start, overridden by those of
-    /// the scenario's phase.
+    /// the fault scenario's current phase.
     pub(super) fn overridden_settings(&self, controls: &Arc<ServerControls>) -> Map<String, Value> {
         let changed = self.settings_changed_since_start(controls, RankSelector::All);
         let mut changed = changed.unwrap_or_default();

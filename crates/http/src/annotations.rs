@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use vllm_sim_engine::driver::unix_now_secs;
 
-/// Maximum number of chart annotations kept; the oldest is dropped.
+/// Maximum number of chart annotations in the dashboard's log; beyond it, the oldest is dropped.
 const MAX_ANNOTATIONS: usize = 200;
 
 #[derive(Default)]

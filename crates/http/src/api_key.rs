@@ -15,7 +15,7 @@ use super::middleware::{Middleware, ResponseHook};
 const GUARDED_GRPC_PREFIX: &str = "/vllm.grpc.engine.VllmEngine/";
 const UNGUARDED_HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
 
-/// Middleware of the API key check: it rejects requests without a required key.
+/// Middleware that rejects requests without an API key where one is required.
 pub(super) struct ApiKeyCheck {
     keys: Vec<String>,
     is_guarded: Box<dyn Fn(&Request) -> bool + Send + Sync>,

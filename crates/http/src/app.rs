@@ -32,7 +32,7 @@ use vllm_sim_wire::VllmVersion;
 pub(crate) const CHAT_PATH: &str = "/v1/chat/completions";
 /// Path of the Prometheus metrics; longer paths that start with it are served too.
 pub(crate) const METRICS_PATH: &str = "/metrics";
-/// Path of one LoRA adapter (SageMaker).
+/// Route template for one LoRA adapter in SageMaker's API.
 pub(crate) const ADAPTER_PATH: &str = "/adapters/{adapter_name}";
 pub(crate) const RESPONSE_PATH: &str = "/v1/responses/{response_id}";
 pub(crate) const RESPONSE_CANCEL_PATH: &str = "/v1/responses/{response_id}/cancel";
@@ -104,7 +104,7 @@ pub(super) struct DashboardRecords {
 }
 
 impl App {
-    /// Returns whether the server has a route of this path.
+    /// Returns whether the server has a route for this request path.
     pub fn serves_path(&self, path: &str) -> bool {
         self.routes.serves_path(path)
     }
@@ -192,7 +192,7 @@ impl App {
         !self.is_shutting_down() && self.is_startup_complete()
     }
 
-    /// Marks the server as shutting down: `/health` returns 503 and no new requests start.
+    /// Marks the server as shutting down, so that `/health` returns 503 and no new requests start.
     pub fn begin_shutdown(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.service.start_draining();
@@ -208,7 +208,7 @@ impl App {
         simulated <= Duration::ZERO || Instant::now().duration_since(self.started) >= simulated
     }
 
-    /// Returns whether the readiness check finds an engine with requests but without progress.
+    /// Returns whether an engine has requests but no progress, which fails the readiness check.
     pub(super) fn has_stalled_engine(&self) -> bool {
         let Some(check) = self.settings.server.ready_check else {
             return false;
@@ -260,7 +260,8 @@ impl RouteIndex {
     }
 }
 
-/// Returns the route of a request path, as the `http_*` metrics name it; else the path itself.
+/// Returns the route template that serves a request path, as the `http_*` metrics report it; the
+/// path itself if it has no template.
 pub(crate) fn route_template(path: &str) -> &str {
     if let Some(name) = path.strip_prefix("/adapters/") {
         let one = !name.is_empty() && !name.contains('/');
@@ -276,7 +277,7 @@ pub(crate) fn route_template(path: &str) -> &str {
     }
 }
 
-/// Returns whether the route of a path accepts HEAD.
+/// Returns whether the HTTP route at a request path accepts HEAD requests.
 pub(crate) fn accepts_head_method(path: &str) -> bool {
     matches!(path, "/" | "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect")
         || path.starts_with(METRICS_PATH)

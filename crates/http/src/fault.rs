@@ -103,12 +103,12 @@ fn is_stream(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Returns the object that injects faults into a stream; `None` without stream faults.
+/// Returns the injector of the request's stream faults; `None` if the request has no such faults.
 pub(super) fn stream_fault_injector(app: &App, head: &RequestHead) -> Option<Box<FaultInjector>> {
     head.faults.as_ref()?.reply_fault_injector(&app.service)
 }
 
-/// Fails with an injected error, if one was selected for the request.
+/// Returns the injected error of a request as `Err`; `Ok` if no error was selected for it.
 ///
 /// # Errors
 /// The error of the header `X-Return-Error`, else the selected failure.
@@ -216,8 +216,8 @@ impl http_body::Body for HalvedBody {
     }
 }
 
-/// Sets a `Content-Length` of `by` bytes more than a response has; a stream gets the absolute value
-/// of `by`.
+/// Makes the `Content-Length` of a response wrong by `by` bytes; a stream gets the absolute value
+/// of `by` as its length.
 pub(super) fn set_wrong_content_length(response: Response, by: i32) -> Response {
     let (mut parts, body) = response.into_parts();
     let announced = parts.headers.get(header::CONTENT_LENGTH);

@@ -192,7 +192,7 @@ fn boxed(middleware: impl Middleware + 'static) -> Box<dyn Middleware> {
     Box::new(middleware)
 }
 
-/// Returns the middleware of a list that the settings enable.
+/// Returns the enabled middleware of a list, in which disabled middleware is `None`.
 fn enabled<const N: usize>(
     list: [Option<Box<dyn Middleware>>; N],
 ) -> impl Iterator<Item = Box<dyn Middleware>> {
@@ -203,7 +203,7 @@ fn enabled<const N: usize>(
 /// get `Retry-After`.
 struct FixedHeaders {
     headers: Arc<[(HeaderName, HeaderValue)]>,
-    /// Service whose settings hold the value of `Retry-After`; `None` for gRPC.
+    /// Inference service whose settings hold the value of `Retry-After`; `None` for gRPC.
     service: Option<Arc<InferenceService>>,
 }
 
@@ -293,8 +293,8 @@ impl Middleware for HeadAndOptions {
     }
 }
 
-/// Returns an error if a handler panics, instead of closing the connection: a 400 if the tokenizer gave
-/// up on the text, else a 500.
+/// Returns the error response for a handler that panics: 400 if the tokenizer took too long on a
+/// text, else 500.
 fn panic_response(payload: Box<dyn Any + Send>) -> Response {
     match payload.downcast_ref::<TextEncodingTooExpensive>() {
         Some(given_up) => error::fault_response(&Fault::bad_request(given_up.to_string())),
@@ -305,7 +305,7 @@ fn panic_response(payload: Box<dyn Any + Send>) -> Response {
 /// Runs a request with a large body on tokio's blocking threads, because reading and checking it
 /// takes long.
 async fn run_long_body_blocking(request: Request, next: Next) -> Response {
-    /// Minimum size of a large request body, in bytes.
+    /// Minimum size of a request body that is handled on tokio's blocking threads, in bytes.
     const LARGE_BODY_BYTES: u64 = 64 * 1024;
 
     let is_large = match request.body().size_hint().exact() {

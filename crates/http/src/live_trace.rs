@@ -18,15 +18,15 @@ use vllm_sim_replay::outcome::{
 };
 use vllm_sim_replay::report::TraceEventWriter;
 
-/// Maximum number of ended requests in the trace of a server; its ranks have equal parts.
+/// Maximum number of ended requests in a server's trace, divided equally among its ranks.
 const MAX_REQUESTS: usize = 5_000;
-/// Maximum number of steps in the trace of a server; its ranks have equal parts.
+/// Maximum number of engine steps in a server's trace, divided equally among its ranks.
 const MAX_STEPS: usize = 50_000;
 /// Maximum length of a request id in the trace, in characters; clients choose it.
 const MAX_ID_LENGTH: usize = 128;
-/// Maximum number of kept admissions and preemptions of one request.
+/// Maximum number of admissions and of preemptions that the trace records per request.
 const MAX_CHANGES: usize = 64;
-/// Duration of the recording after the last poll of a dashboard.
+/// Duration of the trace recording after the last poll of a dashboard.
 const RECORDING_TIME: Duration = Duration::from_secs(600);
 
 /// Trace of the newest ended requests and steps of a server.
@@ -34,7 +34,7 @@ const RECORDING_TIME: Duration = Duration::from_secs(600);
 pub(crate) struct LiveRequestTrace {
     /// Traces of the data-parallel ranks, from the start of the first recording on.
     ranks: OnceLock<Vec<Arc<Mutex<RankTrace>>>>,
-    /// End of the recording, in nanoseconds of the engines' clock.
+    /// End time of the trace recording, in nanoseconds of the engines' clock.
     ends: Arc<AtomicU64>,
 }
 
@@ -161,8 +161,8 @@ impl EndedRequest {
     }
 }
 
-/// Admissions, preemptions and KV transfer of a live sequence, which its sequence record does not
-/// keep.
+/// Admissions, preemptions and KV transfer of a live sequence, which the engine's record of the
+/// sequence does not contain.
 #[derive(Default)]
 struct SequenceChanges {
     admissions: Vec<AdmissionOutcome>,

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 /// Maximum number of samples: those of two minutes, at one sample per second.
 const MAX_SAMPLES: usize = 120;
 
-/// Metrics of a sample: those of the dashboard's cards. Histograms are too large.
+/// Metrics in each sample of the dashboard's metric history; histograms are too large for it.
 const KEPT_METRICS: [&str; 7] = [
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",

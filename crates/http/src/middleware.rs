@@ -15,7 +15,7 @@ use tower::{Layer, Service};
 
 use vllm_sim_config::CorsConfig;
 
-/// CORS methods behind a configured `*`.
+/// CORS methods listed in responses if `*` is configured.
 const ALL_METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
 
 /// Value of `Vary` in the response to a CORS preflight request.

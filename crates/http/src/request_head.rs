@@ -42,7 +42,8 @@ pub(super) struct RequestHead {
     pub(super) plain: bool,
     /// Injected faults of this request; `None` if faults are off.
     pub(super) faults: Option<Arc<RequestFaults>>,
-    /// Counter of the request's tokens for the request history; `None` without `--request-history`.
+    /// Counter of this request's tokens for the request history; `None` without
+    /// `--request-history`.
     pub(super) usage: Option<Arc<TokenUsage>>,
     /// Members of the request's body whose texts no tokenizer can encode.
     pub(super) unencodable_members: Vec<String>,
@@ -117,7 +118,7 @@ pub(super) fn masked_header_value<'v>(name: &HeaderName, value: &'v HeaderValue)
     String::from_utf8_lossy(value.as_bytes())
 }
 
-/// Returns a number for ids that is unique in this process and looks random.
+/// Returns a number for a new id, which is unique in this process and looks random.
 ///
 /// It mixes a counter with one random UUID, which saves a system call per request.
 fn fresh_number() -> u64 {

@@ -50,7 +50,7 @@ pub(crate) struct RequestHistory {
     /// Maximum size of a request body that the server reads, in bytes.
     max_body: usize,
     state: Mutex<RecordedRequests>,
-    /// Notified whenever a recorded request ends.
+    /// Notifies waiting clients whenever a recorded request ends.
     ended: Notify,
 }
 

@@ -357,7 +357,7 @@ pub(super) fn head_not_supported_response(app: &App, path: &str) -> Response<Bod
     }
 }
 
-/// Handles requests to paths without a route.
+/// Handles HTTP requests to paths without a route, most of which get a 404.
 ///
 /// Paths that start with the metrics path get the metrics, a superfluous trailing slash redirects,
 /// and all others get a 404.

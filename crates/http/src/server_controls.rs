@@ -44,7 +44,7 @@ pub struct ServerControls {
 }
 
 impl ServerControls {
-    /// Creates the objects of a server that run-time settings change.
+    /// Creates the objects of a running server that settings and fault scenarios change.
     pub fn new(
         settings: &RuntimeSettings,
         service: Arc<InferenceService>,

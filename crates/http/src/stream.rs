@@ -34,14 +34,14 @@ const MAX_FRAME_BYTES: usize = 16 * 1024;
 /// Approximate size of one event of a stream, in bytes, to reserve capacity for a frame.
 const TYPICAL_EVENT_BYTES: usize = 320;
 
-/// Maximum delay of the head of a stream, for the first token.
+/// Maximum time for which a stream's response headers wait for the first token.
 ///
 /// vLLM's front end takes about as long before it answers. A head that is sent within microseconds
 /// of the request makes proxies fail that still hold the request open: Caddy 2.6 cuts every tenth
 /// stream.
 const HEAD_WAIT: Duration = Duration::from_millis(1);
 
-/// Number of events at the start of a stream that are sent one per frame.
+/// Number of events at the start of a stream that are sent in frames of their own.
 ///
 /// Short replies then look like vLLM's, which sends one HTTP chunk per event. Ten events per frame
 /// take about a third of the CPU time, so later frames combine them.
@@ -54,9 +54,9 @@ pub(super) struct ChoiceStep {
     pub(super) index: usize,
     /// Number of tokens to read from the scripted choice at its cursor; 0 only at an early end.
     pub(super) tokens: u32,
-    /// Whether the step has the first tokens of the choice.
+    /// Whether this stream step contains the first tokens of the choice.
     pub(super) first: bool,
-    /// End of the choice, if this is its last step.
+    /// Reason why the choice ended, if this stream step is its last.
     pub(super) end: Option<SequenceEndReason>,
 }
 
@@ -69,8 +69,8 @@ impl ChoiceStep {
     }
 }
 
-/// Calls `write` with the text of each run of consecutive tokens of one channel, of the next `tokens`
-/// tokens of a choice.
+/// Calls `write` for the next `tokens` tokens of a choice, once per run of consecutive tokens of
+/// one channel, with the run's text.
 pub(super) fn for_each_channel_run(
     choice: &mut ReplyChoice,
     tokens: u32,
@@ -156,7 +156,7 @@ pub(super) struct EventStream<R> {
     frames: u32,
     opened: bool,
     begun: bool,
-    /// Index of the choice whose tokens are written next, if there are several choices.
+    /// Index of the choice whose tokens the stream writes next, if there are several choices.
     turn: usize,
     closed: bool,
     /// Simulated disconnect after the last frame; `None` if the stream ends properly.

@@ -142,7 +142,8 @@ pub(super) fn flag_combination_label<N: AsRef<str>>(names: &[N], values: &[Strin
     flags.join(" ")
 }
 
-/// Applies `play` to each item on up to `threads` threads; results are in the order of the items.
+/// Applies the function `play` to each item on up to `threads` threads; results are in the order of
+/// the items.
 pub(super) fn map_in_parallel<T: Sync, R: Send + Sync>(
     items: &[T],
     threads: usize,

@@ -46,8 +46,8 @@ pub(super) struct GridShard {
 #[derive(Serialize, Deserialize)]
 struct ShardFile<R> {
     schema: String,
-    /// Command line without the flags that differ between shards; all files of a merge must have
-    /// the same.
+    /// Command line without the flags that differ between shards; the result files of all merged
+    /// shards must contain the same command line.
     command: String,
     at: usize,
     of: usize,

@@ -189,21 +189,21 @@ const PYTHON_NUMBER_KEY: &str = "\0python-number";
 /// Python value of a JSON value, as `json.loads` returns it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PythonValue<'a> {
-    /// Python's `None`.
+    /// The Python value is `None`.
     None,
-    /// A Python `bool`.
+    /// The Python value is a `bool`.
     Bool(bool),
-    /// A Python `int` that fits 128 bits.
+    /// The Python value is an `int` that fits 128 bits.
     Int(i128),
-    /// A longer Python `int`, as normalized decimal text.
+    /// The Python value is a longer `int`, as normalized decimal text.
     BigInt(&'a str),
-    /// A Python `float`, which may be NaN or infinite.
+    /// The Python value is a `float`, which may be NaN or infinite.
     Float(f64),
-    /// A Python `str`.
+    /// The Python value is a `str`.
     Str(&'a str),
-    /// A Python `list`, with its items as JSON values.
+    /// The Python value is a `list`, with its items as JSON values.
     List(&'a [Value]),
-    /// A Python `dict`, with its values as JSON values.
+    /// The Python value is a `dict`, with its values as JSON values.
     Dict(&'a Map<String, Value>),
 }
 
@@ -237,7 +237,7 @@ impl<'a> PythonValue<'a> {
         }
     }
 
-    /// Returns Python's `bool(value)`.
+    /// Returns Python's `bool(value)` of a JSON value: whether it counts as true.
     pub fn is_truthy(self) -> bool {
         match self {
             Self::None => false,
@@ -251,7 +251,7 @@ impl<'a> PythonValue<'a> {
         }
     }
 
-    /// Returns Python's `type(value).__name__`.
+    /// Returns the name of the Python type of a JSON value, as `type(value).__name__`.
     pub fn python_type_name(self) -> &'static str {
         match self {
             Self::None => "NoneType",

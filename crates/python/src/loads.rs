@@ -27,19 +27,21 @@ const MIN_BIGINT_DIGITS: usize = 19;
 /// Error of Python's `json.loads`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JsonLoadsError {
-    /// A `json.JSONDecodeError`, with message and position.
+    /// The error is a `json.JSONDecodeError`, with message and position.
     Decode {
         /// Message of Python's exception, without the position.
         message: &'static str,
-        /// Position of the error in the text, in characters.
+        /// Position of the error in the JSON text, in characters.
         position: usize,
     },
-    /// Any other error: not UTF-8, too deeply nested, or an integer too long to parse.
+    /// Any error except `json.JSONDecodeError`: not UTF-8, too deeply nested, or an integer too
+    /// long to parse.
     Unreadable,
 }
 
 impl JsonLoadsError {
-    /// Returns `str()` of Python's exception, with line and column, for routes that quote it.
+    /// Returns `str()` of Python's exception, with line and column, for routes that quote the
+    /// exception.
     pub fn message_with_position(&self, body: &[u8]) -> String {
         let Self::Decode { message, position } = self else {
             return String::new();

@@ -8,18 +8,18 @@
 
 use serde_json::{Map, Value};
 
-/// Maximum nesting of arrays and objects.
+/// Maximum nesting of arrays and objects in a JSON text.
 const MAX_DEPTH: usize = 1024;
 
 const END: &str = "unexpected end of data";
 const NO_VALUE: &str = "unexpected character, expected a JSON value";
 
-/// A `JSONDecodeError` of `orjson`.
+/// A `JSONDecodeError` raised by Python's `orjson`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrjsonLoadsError {
     /// Message of Python's exception, without the position.
     pub message: &'static str,
-    /// Position of the error in the text, in characters.
+    /// Position of the error in the JSON text, in characters.
     pub position: usize,
 }
 
@@ -57,7 +57,7 @@ type Scanned<T> = Result<T, Refusal>;
 
 struct OrjsonScanner<'t> {
     text: &'t str,
-    /// Position of the scanner in the text, in bytes.
+    /// Position of the scanner in the JSON text, in bytes.
     at: usize,
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Selects the use of a stream of random numbers. Streams for different purposes are independent.
+/// Purpose of a stream of random numbers; streams for different purposes are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum RandomStreamPurpose {
@@ -25,7 +25,7 @@ pub enum RandomStreamPurpose {
     Workload = 6,
     /// Random choice between servers that a router scores equally.
     Routing = 7,
-    /// Random ids of requests and the like, reproducible with a fixed seed.
+    /// Random ids of requests and other objects, reproducible with a fixed seed.
     Id = 8,
     /// Random length of replies.
     Length = 9,
@@ -56,9 +56,10 @@ pub trait DrawRandom {
     fn draw_unit_f64(&mut self) -> f64;
     /// Draws an integer uniformly from `low..=high`.
     fn draw_u64_between(&mut self, low: u64, high: u64) -> u64;
-    /// Returns true with a probability of `percent` in a hundred.
+    /// Returns true with a probability of `percent` percent.
     fn draw_percent_chance(&mut self, percent: u32) -> bool;
-    /// Draws the time between two events of a Poisson process with this mean.
+    /// Draws the time between two events of a Poisson process in which this time is `mean` on
+    /// average.
     fn draw_exponential(&mut self, mean: f64) -> f64;
     /// Draws a standard normal variate by Box-Muller, which takes two uniform draws.
     fn draw_standard_normal(&mut self) -> f64;

@@ -21,8 +21,8 @@ impl StdRng {
         self.0.draw_unit_f64()
     }
 
-    /// Draws true with probability `rate`, as `random_bool` of `rand` 0.9; a rate of 1 consumes no
-    /// random number.
+    /// Returns true with probability `rate`, as `random_bool` of `rand` 0.9; a rate of 1 consumes
+    /// no random number.
     pub fn draw_bool(&mut self, rate: f64) -> bool {
         if rate >= 1.0 {
             return true;

@@ -17,7 +17,7 @@ pub enum RecordError {
     /// The upstream endpoint does not list a model.
     #[error("cannot read the model name from {url}: {why} (set --model)")]
     Model {
-        /// URL of the upstream endpoint.
+        /// URL of the upstream endpoint without a model.
         url: String,
         /// Reason why the upstream's model list has no model.
         why: String,
@@ -25,7 +25,7 @@ pub enum RecordError {
     /// The proxy's listen address is in use or not available.
     #[error("cannot listen on {address}: {why}")]
     Listen {
-        /// Listen address of the proxy.
+        /// Listen address of the proxy that is not available.
         address: String,
         /// Error of the operating system while binding the listen address.
         why: io::Error,
@@ -33,7 +33,7 @@ pub enum RecordError {
     /// The dataset file cannot be created or written.
     #[error("cannot record into {}: {why}", path.display())]
     File {
-        /// Path of the dataset file.
+        /// Path of the dataset file that cannot be created or written.
         path: PathBuf,
         /// Reason why the dataset file cannot be created or written.
         why: String,

@@ -69,7 +69,7 @@ pub struct RecorderConfig {
 
 /// Proxy in front of an endpoint, recording its responses into a dataset file.
 pub struct Recorder {
-    /// Listen address of the proxy.
+    /// Listen address of the recording proxy.
     pub address: SocketAddr,
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,

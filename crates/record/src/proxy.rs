@@ -44,7 +44,7 @@ pub(super) struct RecordingProxy {
     pub(super) clock: WallClock,
 }
 
-/// Converts instants to times since 1970.
+/// Wall clock, which converts instants to times since 1970.
 pub(super) struct WallClock {
     start: Instant,
     unix: Duration,

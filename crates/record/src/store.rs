@@ -117,8 +117,8 @@ impl RecordingStore {
         self.queue.clone()
     }
 
-    /// Writes all queued responses and closes the dataset file. All other queue handles must be
-    /// dropped.
+    /// Writes all queued responses and closes the dataset file. All other handles of the queue must
+    /// be dropped.
     pub(super) fn close(self) -> Result<RecordingSummary, RecordError> {
         let Self { queue, writing, path } = self;
         let counts = queue.counts.clone();
@@ -251,7 +251,7 @@ struct RecordingDatabase {
     connection: Connection,
     table: String,
     waiting: u32,
-    /// Id of the last recording without a reply; such ids are negative.
+    /// Id of the last stored recording without a reply; such ids are negative.
     least_id: i64,
 }
 

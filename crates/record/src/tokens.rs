@@ -16,7 +16,7 @@ pub(super) struct RecordedReplyTokens {
     pub(super) ids: Vec<u32>,
     pub(super) texts: Vec<String>,
     pub(super) times: Vec<Duration>,
-    /// Number of leading tokens that are reasoning content.
+    /// Number of leading tokens of the reply that are reasoning content.
     pub(super) reasoning: u32,
 }
 
@@ -78,7 +78,7 @@ impl RecordedReplyTokens {
         tokens
     }
 
-    /// Appends the tokens of a piece of text; with `each`, the piece is one token.
+    /// Appends the tokens of a piece of a reply's text; with `each`, the whole piece is one token.
     fn push_text(&mut self, piece: &TimedTextPiece, each: bool, tokenizer: &Tokenizer) {
         let before = self.ids.len();
         if piece.ids.is_empty() {

@@ -11,23 +11,23 @@ use vllm_sim_engine::sched::SchedulerSpec;
 /// Simulated engine described by flags of `vllm-sim serve`.
 #[derive(Debug, Clone)]
 pub struct EngineDeployment {
-    /// Engine specification of each worker.
+    /// Specification of each worker's simulated engine.
     pub engine: SchedulerSpec,
     /// Number of GPUs per data-parallel rank.
     pub gpus: u32,
     /// Number of data-parallel ranks per worker; each is an engine, and all step together.
     pub ranks: u32,
-    /// Flags of the engine, including those added by this program.
+    /// Flags of the engine, including those that this program adds.
     pub flags: Vec<String>,
     /// Measured errors of the latencies that the engine's latency model predicts, where known.
     pub evidence: Option<DeploymentPredictionEvidence>,
-    /// Origin of the engine's step times.
+    /// Origin of the engine's step times: flags or defaults.
     pub step_times: StepTimeOrigin,
-    /// Seed of all random draws.
+    /// Seed of all random draws of the engine.
     pub seed: u64,
     /// Names and values that describe the engine in a report.
     pub about: Vec<(String, String)>,
-    /// Model, GPU and source of the step times.
+    /// Model and GPU of the engine, and source of its step times.
     pub provenance: ResultProvenance,
 }
 
@@ -109,7 +109,7 @@ pub enum StepTimeOrigin {
 }
 
 impl StepTimeOrigin {
-    /// Logs once per process that step times belong to no GPU, if they are the default ones.
+    /// Logs, once per process, that default step times belong to no GPU.
     pub(super) fn warn_if_default_step_times(self) {
         static WARNED: Once = Once::new();
         if self == Self::Default {
@@ -131,7 +131,7 @@ pub struct WeightsDoNotFitError {
     pub why: String,
     /// Names and values of the flags that describe the engine.
     pub about: Vec<(String, String)>,
-    /// Model, GPU and source of the step times.
+    /// Model and GPU of the engine, and source of its step times.
     pub provenance: ResultProvenance,
 }
 

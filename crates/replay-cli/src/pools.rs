@@ -21,7 +21,7 @@ use super::scaling::{build_scaling, parse_seconds};
 #[derive(Clone)]
 struct WorkerDeployment {
     engine: SchedulerSpec,
-    /// Number of GPUs per data-parallel rank.
+    /// Number of GPUs per data-parallel rank of the engine.
     gpus: u32,
     ranks: u32,
     /// Duration of KV cache transfers to the decode pool.
@@ -67,7 +67,7 @@ pub struct WorkerPools {
     pub about: Vec<(String, String)>,
     /// Whether the names and values in `about` describe every worker.
     pub has_one_worker_kind: bool,
-    /// Model, GPU and source of the step times.
+    /// Model and GPU of the deployment, and source of its step times.
     pub provenance: ResultProvenance,
 }
 

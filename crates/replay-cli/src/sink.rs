@@ -20,13 +20,13 @@ use vllm_sim_command_line::UsageError;
 use vllm_sim_command_line::outputs::AtomicFile;
 use vllm_sim_command_line::progress;
 
-/// Maximum number of requests drawn in the HTML page; of more requests it draws a sample.
+/// Maximum number of requests drawn in the HTML page; of more requests the page draws a sample.
 const MAX_DRAWN_REQUESTS: usize = 10_000;
 
 /// Number of requests at and above which records are kept only with `--no-per-request=false`.
 const RECORDS_OFF_BY_DEFAULT_FROM: usize = 1_000_000;
 
-/// Creates the report sink of a replay. If `keep` is true, it keeps request records unless
+/// Creates the report sink of a replay. If `keep` is true, the sink keeps request records unless
 /// `--no-per-request` is given.
 pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<ReportSink> {
     let options = report::ReportOptions {

@@ -156,7 +156,8 @@ pub(super) fn add_left_out_rows(report: &mut ReplayReport, source: &dyn Workload
     }
 }
 
-/// Logs once per process that rows of a trace are left out; a search opens it for every run.
+/// Logs a warning, once per process, that rows of the trace are left out; a search opens the trace
+/// for every run.
 fn warn_of_left_out_rows(rows: u64) {
     static WARNED: Once = Once::new();
     if rows > 0 {

@@ -12,7 +12,8 @@ const OUTPUT_HASH_DOMAIN: u64 = u64::MAX;
 
 #[derive(Debug, Default)]
 pub(super) struct SessionContent {
-    /// Prompt and output tokens of all earlier turns; empty if the next turn does not extend them.
+    /// Prompt and output tokens of the session's earlier turns; empty if the next turn does not
+    /// extend them.
     history: Vec<PromptTokenRun>,
 }
 
@@ -120,8 +121,8 @@ impl BlockKeyChain {
         }
     }
 
-    /// Adds all whole KV blocks of `run` from token `at` on, and returns the index after their last
-    /// token.
+    /// Adds the keys of the whole KV blocks of `run` from token `at` on, and returns the index of
+    /// the first token after these blocks.
     fn add_whole_blocks(&mut self, run: &PromptTokenRun, at: u32) -> u32 {
         // Blocks of a run with distinct tokens differ by their offset, which is mixed into the
         // chain.

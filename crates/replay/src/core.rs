@@ -63,7 +63,7 @@ pub struct ReplayTotals {
     pub ended: SimTime,
     /// Number of requests sent during the replay.
     pub requests: u64,
-    /// Number of preemptions on all workers.
+    /// Number of preemptions on all workers during the replay.
     pub preemptions: u64,
     /// Total lifetime of the workers that decode, in seconds of virtual time.
     pub worker_seconds: f64,
@@ -91,7 +91,8 @@ enum TimerEvent {
     Scale(usize),
     /// Scheduled failure of this number of the oldest decode workers.
     Lose(u32),
-    /// Completed KV transfer of the request in this slot to its decode worker.
+    /// Completed KV transfer to the decode worker of the request with this index in
+    /// [`RequestSlab`].
     Transferred(u32),
 }
 
@@ -106,13 +107,14 @@ struct EventLoop<'a, S, N> {
     pools: [WorkerPool; 2],
     split: bool,
     handoffs: HandoffQueue,
-    /// Wakeup time, pool and index of workers. Entries may be stale.
+    /// Wakeup times of the workers, each with the pool and index of its worker. Entries may be
+    /// stale.
     calendar: BinaryHeap<Reverse<(SimTime, usize, u32)>>,
     due: Vec<WorkerAddress>,
     timers: TimerQueue<TimerEvent>,
-    /// Requests with a chosen worker that are not submitted yet.
+    /// Queue of routed requests that are not submitted to their worker yet.
     outgoing: VecDeque<(usize, u32, RouteChoice)>,
-    /// Prefill worker and request slot of each prompt whose KV blocks the decode worker has
+    /// Prefill worker and request index of each prompt whose KV blocks the decode worker has
     /// fetched.
     fetched: Vec<(u32, u32)>,
     out: Outbox,
@@ -123,7 +125,7 @@ struct EventLoop<'a, S, N> {
     in_flight: u64,
     sample_clock: SampleClock,
     now: SimTime,
-    /// Number of earlier event-loop iterations at the same instant.
+    /// Number of earlier iterations of the event loop at the same virtual time.
     round: u32,
     totals: ReplayTotals,
 }
@@ -385,7 +387,7 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
         Ok(())
     }
 
-    /// Reports the step records of a worker, if it keeps any, before their requests end.
+    /// Reports the step log records of a worker, if it keeps any, before the requests in them end.
     fn report_step_records(&mut self, (pool, at): WorkerAddress) {
         let mut records = Vec::new();
         self.pools[pool].workers[at as usize].engine.take_step_log(&mut records);

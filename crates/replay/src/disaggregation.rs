@@ -42,8 +42,8 @@ pub(super) fn derive_worker_seed(spec: &mut SchedulerSpec, index: usize) {
     }
 }
 
-/// Sets whether the engine emits KV events, as its router needs, and whether it holds prompts for
-/// decode workers, as those of a prefill pool do.
+/// Sets whether an engine emits KV events, if its router needs them, and whether it holds prompts
+/// for decode workers, if it is in a prefill pool.
 pub(super) fn set_kv_cache_event_options(
     spec: &mut SchedulerSpec,
     router: &RouterConfig,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 
-/// Final state of a request.
+/// Final state of a replayed request, such as completed or rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestStatus {
     /// All output tokens of the request were generated.
@@ -22,8 +22,8 @@ pub enum RequestStatus {
 pub struct AdmissionOutcome {
     /// Virtual time at which the request was admitted to the batch.
     pub at: SimTime,
-    /// Number of prompt tokens found in the prefix cache; after a preemption they may include
-    /// output tokens.
+    /// Number of prompt tokens found in the prefix cache; after a preemption, output tokens may be
+    /// included.
     pub reused: u32,
     /// Number of tokens found in the host-memory KV cache, part of `reused`; `None` unless the
     /// mocker's host tier is in use.
@@ -50,11 +50,11 @@ impl AdmissionOutcome {
 pub struct RequestOutcome<'a> {
     /// Index of the session, in the order of the workload source.
     pub session: u64,
-    /// Session id from the trace.
+    /// Id of the session in the trace, if any.
     pub session_id: Option<&'a Arc<str>>,
     /// Index of the turn in its session, from 0.
     pub turn: u32,
-    /// Request id from the trace.
+    /// Id of the request in the trace, if any.
     pub request_id: Option<&'a Arc<str>>,
     /// Index of the request in dispatch order, from 0.
     pub number: u64,
@@ -66,26 +66,26 @@ pub struct RequestOutcome<'a> {
     pub dispatched: Option<SimTime>,
     /// End time of the request.
     pub ended: SimTime,
-    /// Final state of the request.
+    /// Final state of the request, such as completed or rejected.
     pub status: RequestStatus,
-    /// Prompt length, in tokens.
+    /// Prompt length of the request, in tokens.
     pub input: u32,
-    /// Requested output length, in tokens.
+    /// Requested output length of the request, in tokens.
     pub requested: u32,
-    /// Number of generated output tokens.
+    /// Number of output tokens generated for the request.
     pub output: u32,
-    /// Time of the first output token.
+    /// Time of the request's first output token.
     pub first: Option<SimTime>,
-    /// Time of the second output token.
+    /// Time of the request's second output token.
     pub second: Option<SimTime>,
-    /// Time of the last output token.
+    /// Time of the request's last output token.
     pub last: Option<SimTime>,
-    /// Time of each output token.
+    /// Time of each of the request's output tokens.
     ///
     /// Empty unless [`ReplaySink::wants_token_times`] returns true: [`ReplaySink::on_token_gaps`] reports the gaps between
     /// tokens, aggregated over requests.
     pub tokens: &'a [SimTime],
-    /// Index of the worker that generated the output tokens.
+    /// Index of the worker that generated the request's output tokens.
     pub worker: Option<u32>,
     /// Index of the worker that computed the prompt, in a disaggregated deployment.
     pub prefill_worker: Option<u32>,
@@ -97,10 +97,10 @@ pub struct RequestOutcome<'a> {
     pub preempted: &'a [SimTime],
     /// Times of the KV cache transfer between the pools of a disaggregated deployment.
     pub handoff: Option<HandoffTimes>,
-    /// Number of prompt blocks cached on the chosen worker, as estimated by the router.
+    /// Number of the prompt's KV blocks cached on the chosen worker, as estimated by the router.
     pub overlap: u32,
-    /// Maximum number of the prompt's blocks that any worker has cached, as estimated by the
-    /// router; `None` if the router does not score the cache.
+    /// Maximum number of the prompt's KV blocks that any worker has cached, as estimated by the
+    /// router; `None` if the router does not score prefix caches.
     pub best_overlap: Option<u32>,
     /// Number of tokens per KV block, the unit of `overlap`.
     pub block_size: u32,
@@ -157,7 +157,7 @@ impl RequestOutcome<'_> {
 /// Metadata of an HTTP response to a replayed request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpResponseInfo {
-    /// HTTP status code; `None` if no response arrived.
+    /// HTTP status code of the response; `None` if no response arrived.
     pub status: Option<u16>,
     /// Name of the server from a response header, if the target sets one.
     pub pod: Option<String>,
@@ -187,15 +187,15 @@ pub struct HandoffTimes {
 pub struct EngineStep {
     /// Pool of the worker whose engine ran the step.
     pub pool: PoolRole,
-    /// Index of the worker in its pool.
+    /// Index, in its pool, of the worker whose engine ran the step.
     pub worker: u32,
-    /// Start of the step, in virtual time.
+    /// Start of the engine step, in virtual time.
     pub begun: SimTime,
-    /// End of the step, in virtual time.
+    /// End of the engine step, in virtual time.
     pub ended: SimTime,
-    /// Number of prompt tokens that the step computed, without cached ones.
+    /// Number of prompt tokens that the engine step computed, without cached ones.
     pub prompt_tokens: u32,
-    /// Number of output tokens that the step released.
+    /// Number of output tokens that the engine step released.
     pub output_tokens: u32,
 }
 
@@ -204,7 +204,7 @@ pub struct EngineStep {
 pub struct LoggedStepRecord {
     /// Pool of the worker whose engine logged the record.
     pub pool: PoolRole,
-    /// Index of the worker in its pool.
+    /// Index, in its pool, of the worker whose engine logged the record.
     pub worker: u32,
     /// JSON object of the record ([`StepLogRecord::to_json`](vllm_sim_engine::step_log::StepLogRecord::to_json)),
     /// in which requests have their [`RequestOutcome::number`].
@@ -214,13 +214,13 @@ pub struct LoggedStepRecord {
 /// Change in the life cycle of a simulated worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorkerChange {
-    /// The worker was requested and starts.
+    /// The worker was requested and is starting.
     Starting,
-    /// The worker accepts requests.
+    /// The worker is ready and accepts requests.
     Ready,
-    /// The worker completes its requests and accepts no others.
+    /// The worker completes its requests and accepts no new ones.
     Draining,
-    /// The worker was removed.
+    /// The worker was removed from its pool.
     Gone,
 }
 
@@ -247,7 +247,7 @@ impl PoolRole {
 /// State of one worker at one sample time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkerSample {
-    /// Virtual time of the sample.
+    /// Virtual time at which the worker's state was sampled.
     pub at: SimTime,
     /// Index of the sampled worker in its pool.
     pub worker: u32,

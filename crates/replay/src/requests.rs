@@ -30,9 +30,11 @@ pub(super) struct ReplayRequest {
     pub preemptions: Vec<u64>,
     pub preempted: Vec<SimTime>,
     pub handoff: Option<HandoffTimes>,
-    /// Number of prompt tokens missing on the decode worker, once it has reserved KV blocks.
+    /// Number of prompt tokens that the decode worker has not cached; known once this worker has
+    /// reserved KV blocks for the request.
     pub missing: Option<u32>,
-    /// End time and status of a request whose prompt the prefill worker still holds.
+    /// End time and status of an ended request whose prompt's KV blocks the prefill worker still
+    /// holds.
     pub over: Option<(SimTime, RequestStatus)>,
     /// Session id and request id, kept because the session may already be closed.
     pub names: (Option<Arc<str>>, Option<Arc<str>>),

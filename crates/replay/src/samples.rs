@@ -23,7 +23,7 @@ pub struct SampleDistribution {
 }
 
 impl SampleDistribution {
-    /// Returns a distribution without samples.
+    /// Returns a distribution that contains no samples.
     pub fn new() -> Self {
         Self::default()
     }
@@ -101,12 +101,12 @@ impl SampleDistribution {
         (self.spread.max(0.0) / self.count as f64).sqrt()
     }
 
-    /// Returns the smallest sample.
+    /// Returns the smallest sample of the distribution; 0 without samples.
     pub const fn smallest_sample(&self) -> f64 {
         self.min
     }
 
-    /// Returns the largest sample.
+    /// Returns the largest sample of the distribution; 0 without samples.
     pub const fn largest_sample(&self) -> f64 {
         self.max
     }

@@ -9,8 +9,8 @@ pub struct WorkerScaling {
     pub schedule: Vec<(SimTime, u32)>,
     /// Parameters of the autoscaler, if there is one.
     pub rule: Option<AutoscalerRule>,
-    /// Scheduled failures: at each time, this number of the oldest workers is lost with all their
-    /// requests.
+    /// Scheduled failures: times, each with the number of oldest workers that are lost with all
+    /// their requests.
     ///
     /// Replacements start immediately. Sorted by time.
     pub losses: Vec<(SimTime, u32)>,
@@ -55,15 +55,15 @@ const WVA_SATURATION: WvaSaturationLimits =
 /// Parameters of the simulated autoscaler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AutoscalerRule {
-    /// Algorithm for the target number of workers.
+    /// Algorithm of the autoscaler for the target number of workers.
     pub policy: AutoscalerPolicy,
     /// Minimum number of workers after scaling down, at least 1.
     pub min: u32,
     /// Maximum number of workers after scaling up.
     pub max: u32,
-    /// Target number of waiting sequences per worker.
+    /// Target number of waiting sequences per worker, for the autoscaler.
     pub target_waiting: Option<f64>,
-    /// Target fraction of the KV cache in use.
+    /// Target fraction of the KV cache in use, for the autoscaler.
     pub target_kv_usage: Option<f64>,
     /// Interval between two autoscaler checks. Default 15 s.
     pub interval: Duration,
@@ -176,7 +176,7 @@ impl AutoscalerRule {
         (ratio - 1.0).abs() <= self.tolerance
     }
 
-    /// Returns whether to scale down only to the maximum target of the last
+    /// Returns whether the autoscaler scales down only to the maximum target of the last
     /// [`AutoscalerRule::cool_down`].
     ///
     /// Otherwise the rule scales down when the worker count has not changed for this time.

@@ -36,7 +36,7 @@ impl ArrivalPacing {
         self.concurrency.or(self.plays)
     }
 
-    /// Divides a duration in ns by the speedup; a closed loop keeps it.
+    /// Divides a duration in ns by the speedup; a closed loop keeps the duration.
     pub(super) fn divide_by_speedup(self, nanos: u64) -> u64 {
         if self.speedup == 1.0 || self.concurrency.is_some() {
             return nanos;
@@ -100,7 +100,8 @@ struct WaitingTurn {
 }
 
 impl OpenSession {
-    /// Returns the prompt length and KV block keys of a turn. Call it once per turn, in order.
+    /// Returns the prompt length and KV block keys of a turn. Must be called once per turn, in
+    /// order.
     pub(super) fn next_turn_block_keys(
         &mut self,
         turn: u32,
@@ -350,7 +351,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         self.schedule_turn(place, 0, start);
     }
 
-    /// Makes a turn due at `earliest`, or later if it depends on turns of other sessions.
+    /// Schedules a turn for `earliest`, or for later if it depends on turns of other sessions.
     fn schedule_turn(&mut self, place: u32, turn: u32, earliest: SimTime) {
         let open = self.open[place as usize].as_ref().expect("it is open");
         let mut missing = 0;
@@ -372,7 +373,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         }
     }
 
-    /// Queues the waiting turn of a session, all of whose dependencies have happened.
+    /// Queues the waiting turn of a session after all of the turn's dependencies have happened.
     fn queue_waiting_turn(&mut self, place: u32) {
         let open = self.get(place);
         let WaitingTurn { turn, earliest, .. } = open.waiting;

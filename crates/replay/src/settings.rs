@@ -15,7 +15,7 @@ pub struct ReplaySettings {
     pub pool: PoolSpec,
     /// Pool of the workers that compute prompts; `None` for an aggregated deployment.
     pub prefill: Option<PoolSpec>,
-    /// Pacing of the session arrivals.
+    /// Pacing of the session arrivals of the workload.
     pub pace: ArrivalPacing,
     /// Virtual time at which the replay ends; `None` runs the whole workload.
     pub limit: Option<SimTime>,
@@ -68,17 +68,17 @@ impl KvTransferTime {
 /// Pool of workers, with their router and scaling.
 #[derive(Debug, Clone)]
 pub struct PoolSpec {
-    /// Engines of the initial workers, at least one. Later workers use them in rotation.
+    /// Engines of the initial workers, at least one. Later workers use these engines in rotation.
     pub engines: Vec<SchedulerSpec>,
-    /// Number of data-parallel ranks per worker.
+    /// Number of data-parallel ranks per worker of the pool.
     ///
     /// This number of consecutive engines forms a worker; they start and end their steps together.
     pub ranks: u32,
-    /// Routing policy of the pool.
+    /// Routing policy of the pool's router.
     pub router: RouterConfig,
     /// Duration of KV transfers to the decode pool, for engines whose handoff the replay simulates.
     pub transfer: KvTransferTime,
-    /// Startup time of a new worker.
+    /// Time from the start of a new worker until it accepts requests.
     pub startup: Duration,
     /// Whether the initial workers need the startup time too.
     pub cold: bool,

@@ -29,27 +29,29 @@ pub(super) struct EngineStepLog {
     steps: VecDeque<LoggedStep>,
     /// Index of the oldest engine step in the log.
     base: u64,
-    /// End time of the step before the oldest logged one.
+    /// End time of the newest engine step that was removed from the log.
     before: SimTime,
-    /// Number of completed requests with the token gap that ends at the step before the oldest
-    /// logged one.
+    /// Number of completed requests with a gap between tokens that ends at the newest engine step
+    /// removed from the log.
     sharing: i64,
-    /// Value of `LoggedStep::change` for the next step to be logged.
+    /// Change, known in advance, in the number of requests with a token gap that ends at the next
+    /// step to be logged.
     ahead: i32,
-    /// Whether the newest step has tokens but has not ended yet.
+    /// Whether the newest engine step in the log has output tokens but has not ended yet.
     open: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct LoggedStep {
     end: SimTime,
-    /// Number of requests with the token gap before this step, minus that number for the previous
-    /// step.
+    /// Number of requests with a token gap that ends at this step, minus the number for the
+    /// previous step.
     change: i32,
 }
 
 impl EngineStepLog {
-    /// Returns the index of the engine step that ends at `at` and is not closed yet.
+    /// Returns the index of the engine step in progress, which ends at `at`; adds the step to the
+    /// log if it is missing.
     pub(super) fn open_step_number(&mut self, at: SimTime) -> u64 {
         if !self.open {
             self.push_step(at);
@@ -69,12 +71,12 @@ impl EngineStepLog {
         self.steps.push_back(LoggedStep { end, change });
     }
 
-    /// Returns the index of the step after the newest closed step.
+    /// Returns the index of the engine step after the newest one that has ended.
     pub(super) fn next_unclosed_step(&self) -> u64 {
         self.next_step_number() - u64::from(self.open)
     }
 
-    /// Returns the index of the step after the newest logged step.
+    /// Returns the index of the engine step after the newest one in the log.
     pub(super) fn next_step_number(&self) -> u64 {
         self.base + self.steps.len() as u64
     }
@@ -105,8 +107,8 @@ impl EngineStepLog {
         }
     }
 
-    /// Reports the token gaps before all steps below `upto`, and drops these steps; no request may
-    /// refer to them.
+    /// Reports the token gaps that end at steps below `upto`, and removes these steps from the log;
+    /// no request may refer to them.
     pub(super) fn report_token_gaps_below_step(&mut self, upto: u64, sink: &mut dyn ReplaySink) {
         while self.base < upto {
             let Some(step) = self.steps.pop_front() else {

@@ -14,7 +14,8 @@ pub struct PromptTokenRun {
     pub id: u64,
     /// Number of tokens in the token run.
     pub len: u32,
-    /// Whether one token repeats (a block of a Mooncake trace); otherwise all tokens differ.
+    /// Whether the run repeats one token (a block of a Mooncake trace); otherwise all its tokens
+    /// differ.
     pub same: bool,
 }
 
@@ -31,11 +32,11 @@ pub enum TurnPrompt {
 /// Turn of a session, which is one request to the server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionTurn {
-    /// Request id from the trace.
+    /// Id of the request in the trace, if any.
     pub request_id: Option<Arc<str>>,
     /// Tokens of the turn's prompt.
     pub prompt: TurnPrompt,
-    /// Output length in tokens; the engine generates all of them.
+    /// Output length in tokens, all of which the engine generates.
     pub output: u32,
     /// Delay after the end of the previous turn, in nanoseconds; ignored for the first turn.
     pub delay_ns: u64,
@@ -43,7 +44,7 @@ pub struct SessionTurn {
     pub priority: i32,
     /// Request priority in the router's queue; a higher value leaves first.
     pub strict_priority: u32,
-    /// Text of the prompt, if the trace has it; only a replay over HTTP uses it.
+    /// Text of the prompt, if the trace has it; only a replay over HTTP uses this text.
     pub text: Option<Arc<str>>,
     /// Recorded token times for `--replay-timing`, in nanoseconds after the arrival.
     pub recorded: Option<Arc<[u64]>>,
@@ -89,14 +90,14 @@ pub struct TurnDependency {
     pub turn: u32,
     /// Event of the awaited turn that fulfils this dependency.
     pub trigger: TurnLifecycleEvent,
-    /// Delay after the awaited event, in nanoseconds.
+    /// Delay of the dependent turn after the awaited event, in nanoseconds.
     pub delay_ns: u64,
 }
 
 /// Session of a client: a sequence of requests, each sent after the previous one ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientSession {
-    /// Session id from the trace.
+    /// Id of the session in the trace, if any.
     pub id: Option<Arc<str>>,
     /// Send time of the first turn; ignored in a closed loop.
     pub start: SimTime,
@@ -112,7 +113,7 @@ impl ClientSession {
         self.turns.iter().any(|turn| !turn.after.is_empty())
     }
 
-    /// Returns whether the session waits for another one before its first turn.
+    /// Returns whether the session waits for another session before its first turn.
     pub fn starts_after_other_sessions(&self) -> bool {
         self.turns.first().is_some_and(|turn| !turn.after.is_empty())
     }
@@ -192,15 +193,15 @@ pub enum WorkloadError {
     /// A workload file cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Path of the workload file.
+        /// Path of the unreadable workload file.
         path: std::path::PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system while reading the workload file.
         error: std::io::Error,
     },
     /// A line or row of a workload file, or an option, is invalid.
     #[error("{place}: {problem}")]
     Bad {
-        /// Location as `file:line`, or the name of the option.
+        /// Location of the invalid line or row as `file:line`, or the name of the invalid option.
         place: String,
         /// Description of the invalid field: its name, its value and the allowed values.
         problem: String,

@@ -110,7 +110,8 @@ impl CompiledConstraint {
         }
     }
 
-    /// Generates a text like [`Self::sample_text`], preferably a JSON object; for tool arguments.
+    /// Generates a text like [`Self::sample_text`], preferably a JSON object, for a tool call's
+    /// arguments.
     ///
     /// # Errors
     /// The same errors as [`Self::sample_text`].

@@ -25,7 +25,7 @@ impl WorkBudget {
         self.0
     }
 
-    /// Spends `steps` of the work budget; returns `None` and empties it if fewer are left.
+    /// Spends `steps` of the work budget; if fewer are left, empties the budget and returns `None`.
     pub(crate) fn spend_steps(&mut self, steps: u32) -> Option<()> {
         let left = self.0.checked_sub(steps);
         self.0 = left.unwrap_or(0);

@@ -29,7 +29,7 @@ pub(super) struct PrefillBacklog(Mutex<OpenPrefills>);
 #[derive(Default)]
 struct OpenPrefills {
     open: Vec<OpenPrefill>,
-    /// Prompt tokens of jobs that are not yet submitted to the engine.
+    /// Number of prompt tokens of jobs that are not yet submitted to the engine.
     reserved: u64,
 }
 

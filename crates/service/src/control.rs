@@ -207,8 +207,8 @@ impl InferenceService {
         }
     }
 
-    /// Restores the resources `assets`, or all if the list is empty; returns whether the engines
-    /// are awake.
+    /// Restores the resources `assets` after sleep, or all if the list is empty; returns whether
+    /// the engines are awake.
     pub fn wake_up(&self, assets: &[SleepTag]) -> bool {
         self.control.update_state(self, |state| {
             state.stopping = None;

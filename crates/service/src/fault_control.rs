@@ -29,7 +29,7 @@ pub struct LiveFaultSettings {
     pub health: u16,
     /// Value of `Retry-After` in responses with 429 or 503, in seconds; `None` sends no header.
     pub retry_after_seconds: Option<u32>,
-    /// Scenario and phase that set the values.
+    /// Fault scenario and its phase that set these fault settings.
     pub origin: FaultOrigin,
 }
 

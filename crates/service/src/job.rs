@@ -25,7 +25,7 @@ use vllm_sim_wire::{Fault, SamplingParams};
 
 /// A validated request, ready for the engine: each choice of each prompt is one sequence.
 pub(crate) struct GenerationJob {
-    /// Request without prompts and sampling parameters, which are in `facts`.
+    /// The request without its prompts and sampling parameters, which are in `facts`.
     pub(crate) request: Box<GenerationRequest>,
     pub(crate) facts: ValidatedRequestFacts,
     /// Number of choices per prompt, at least 1.
@@ -168,9 +168,9 @@ pub(crate) enum ReplyContent {
     #[default]
     Text,
     Constrained(Arc<CompiledConstraint>),
-    /// A text that satisfies a constraint and is parsed for tool calls.
+    /// A text that satisfies a structured-output constraint and is parsed for tool calls.
     Parsed(Arc<CompiledConstraint>),
-    /// Tool calls, or free text if `choice` allows it.
+    /// Tool calls, or free text if the rule for tool calls (`choice`) allows it.
     Tools {
         tools: Arc<[ToolDefinition]>,
         choice: ToolChoice,
@@ -198,7 +198,7 @@ pub enum KvTransfer {
 /// Future of the agreement of two servers on the transfer of a prompt's KV cache.
 pub type KvTransferAgreement = Pin<Box<dyn Future<Output = Result<KvTransfer, Fault>> + Send>>;
 
-/// Begins the agreement with the other server of a prefill/decode pair on a request.
+/// Negotiation between a prefill and a decode server on a request's KV transfer, not yet begun.
 #[derive(Clone)]
 pub struct KvTransferNegotiation(Arc<dyn Fn() -> KvTransferAgreement + Send + Sync>);
 
@@ -209,12 +209,13 @@ impl fmt::Debug for KvTransferNegotiation {
 }
 
 impl KvTransferNegotiation {
-    /// Creates a negotiation that `begin` starts, once the request has passed all checks.
+    /// Creates a negotiation of a KV transfer, which `begin` starts once the request has passed all
+    /// checks.
     pub fn new(begin: impl Fn() -> KvTransferAgreement + Send + Sync + 'static) -> Self {
         Self(Arc::new(begin))
     }
 
-    /// Starts the negotiation. Dropping the future ends it.
+    /// Starts the negotiation of a KV transfer. Dropping the returned future ends it.
     pub(crate) fn begin_negotiation(&self) -> KvTransferAgreement {
         (self.0)()
     }

@@ -92,9 +92,9 @@ pub enum ServeError {
     /// The requested data-parallel rank does not exist.
     #[error("data_parallel_rank {rank} is out of range [0, {ranks}).")]
     Rank {
-        /// Data-parallel rank in the request.
+        /// Requested data-parallel rank, which does not exist.
         rank: i64,
-        /// Number of data-parallel ranks.
+        /// Number of the server's data-parallel ranks.
         ranks: usize,
     },
     /// Prompt and output together can never fit into the KV cache.
@@ -102,7 +102,7 @@ pub enum ServeError {
     TooLarge {
         /// Number of KV blocks that the sequence needs.
         needed: u32,
-        /// Number of blocks in the KV cache.
+        /// Number of KV blocks in the whole KV cache.
         total: u32,
     },
     /// The request asks for more sequences than one request may have.
@@ -111,7 +111,7 @@ pub enum ServeError {
          allowed. Send fewer prompts or a smaller n."
     )]
     TooManySequences {
-        /// Number of sequences: prompts times `n`.
+        /// Number of requested sequences: prompts times `n`.
         asked: u64,
     },
     /// The planned KV blocks of all sequences exceed the memory that one request may use.
@@ -137,7 +137,7 @@ pub enum ServeError {
     /// The structured-output constraint of the request cannot be satisfied.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
-    /// The tool calls cannot be generated.
+    /// The tool calls of the reply cannot be generated.
     #[error(transparent)]
     Tools(#[from] ToolCallPlanError),
 }
@@ -338,8 +338,8 @@ impl InferenceService {
         }
     }
 
-    /// Checks whether another job of `sequences` would be within the admission limits, and counts a
-    /// rejection.
+    /// Checks whether a further job of `sequences` sequences would be within the admission limits,
+    /// and counts a rejection.
     pub fn check_admission(&self, sequences: u32) -> Result<(), ServeError> {
         if self.is_draining() {
             return Err(ServeError::Draining);
@@ -362,7 +362,8 @@ impl InferenceService {
         }
     }
 
-    /// Reserves admission for `sequences`, which count as in flight until the guard is dropped.
+    /// Reserves admission for a job of `sequences` sequences, which count as in flight until the
+    /// guard is dropped.
     ///
     /// The check and the reservation are one atomic step, so concurrent requests cannot exceed the
     /// limit together.

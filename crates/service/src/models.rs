@@ -54,15 +54,15 @@ pub enum AdapterLoadMode {
 /// Error of loading a LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdapterLoadError {
-    /// A loaded LoRA adapter already has the name.
+    /// A loaded LoRA adapter already has the name of the adapter to load.
     #[error(
         "The lora adapter '{0}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
     )]
     AlreadyLoaded(String),
-    /// The base model is served under that name.
+    /// The base model is served under the name of the adapter to load.
     #[error("The lora adapter '{0}' conflicts with a served base model.")]
     BaseModel(String),
-    /// Name or path of the adapter is too long.
+    /// The name or the path of the adapter to load is too long.
     #[error("The name and the path of a lora adapter have at most {MAX_NAME_BYTES} bytes.")]
     TooLong,
 }

@@ -13,7 +13,7 @@ use super::InferenceService;
 use vllm_sim_engine::driver::{KvSourceServer, SequenceState, SharedSequenceProgress};
 use vllm_sim_engine::{EngineCommand, SeqId, SequenceEndReason, SimTime};
 
-/// Callback for the end of a hand-off; its argument is whether the prompt was prefilled.
+/// Callback for the end of a prefill hand-off; its argument is whether the prompt was prefilled.
 type EndReport = Box<dyn Fn(bool) + Send + Sync>;
 
 /// The hand-off of a prompt that is prefilled on this server for another server to decode.

@@ -101,12 +101,15 @@ pub struct RequestedTools {
 /// The length against which the output limit of a request is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputTokenBudget {
-    /// The context length less the longest prompt, the same for all prompts.
+    /// The output limit is checked against the context length less the longest prompt, for all
+    /// prompts alike.
     #[default]
     Shared,
-    /// The context length less the prompt, for each prompt separately.
+    /// The output limit is checked against the context length less the prompt, for each prompt
+    /// separately.
     PerPrompt,
-    /// The whole context length, regardless of the prompt (speech).
+    /// The output limit is checked against the whole context length, regardless of the prompt
+    /// (speech).
     Context,
 }
 
@@ -167,7 +170,7 @@ pub struct ValidatedRequestFacts {
 pub struct DeferredCheck<T>(Result<T, Fault>);
 
 impl<T> DeferredCheck<T> {
-    /// Returns the value, or reports the error of the check.
+    /// Returns the value that the request check computed, or its error.
     ///
     /// # Errors
     /// The fault found when the check was computed.
@@ -267,7 +270,7 @@ pub struct Reply {
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
     pub(crate) memory_reservation: Option<LargeBodyReservation>,
-    /// Guard that counts the request in the server's load until the reply is dropped.
+    /// Guard by which the request counts in the server's load until the reply is dropped.
     pub load: Option<ServerLoadGuard>,
     /// Hand-off of the prompt to a decode server, which ends with the reply.
     handoff: Option<Arc<PrefillHandoff>>,

@@ -141,7 +141,7 @@ impl FaultInjector {
         if self.hold.is_some() { 0 } else { self.plan.tokens_until_fault() }
     }
 
-    /// Records that the writer sent `tokens` more tokens.
+    /// Records that the writer of the reply sent `tokens` more tokens.
     pub fn count_sent_tokens(&mut self, tokens: u32) {
         self.plan.count_sent_tokens(tokens);
     }

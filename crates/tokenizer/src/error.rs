@@ -14,9 +14,9 @@ pub enum TokenizerError {
     /// A tokenizer file cannot be read or parsed.
     #[error("{}: {reason}", file.display())]
     Broken {
-        /// Path of the invalid file.
+        /// Path of the invalid tokenizer file.
         file: PathBuf,
-        /// Reason of the failure.
+        /// Reason why the tokenizer file cannot be read or parsed.
         reason: String,
     },
     /// The name of a model on the Hugging Face Hub is invalid.
@@ -37,7 +37,7 @@ pub enum TokenizerError {
     NotCached {
         /// Name of the model on the Hugging Face Hub.
         repo: String,
-        /// Folder of the Hugging Face cache.
+        /// Folder of the Hugging Face cache in which the model was not found.
         cache: PathBuf,
         /// Whether only `HF_HUB_OFFLINE` prevents the download.
         offline: bool,
@@ -47,7 +47,7 @@ pub enum TokenizerError {
     Download {
         /// Name of the model on the Hugging Face Hub.
         repo: String,
-        /// Reason of the failed download.
+        /// Reason why the tokenizer files cannot be downloaded.
         reason: String,
     },
 }

@@ -57,7 +57,7 @@ pub enum MediaTokenRule {
     Fixed(u32),
     /// Number of tokens in proportion to the area of an image.
     Area {
-        /// Edge of the square of pixels that becomes one token, in pixels, at least one.
+        /// Edge length of the square that becomes one image token, in pixels, at least one.
         patch: u32,
         /// Minimum number of tokens per image.
         least: u32,

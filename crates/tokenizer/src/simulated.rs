@@ -17,10 +17,11 @@ use serde_json::{Value as Json, json};
 
 const CHARACTER_ID_FLAG: u32 = 0x8000_0000;
 
-/// Memory for the texts of token ids, in bytes; the least useful ones are dropped.
+/// Maximum memory for the cached texts of the simulated tokenizer's token ids, in bytes; beyond it,
+/// texts are evicted.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// Approximate memory of a cache entry without its text, in bytes.
+/// Approximate memory of an entry in the cache of token texts, without the text, in bytes.
 const ENTRY_BYTES: u64 = 64;
 
 /// Simulated tokenizer, which splits text into words and punctuation.

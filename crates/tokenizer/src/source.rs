@@ -20,7 +20,7 @@ pub enum TokenizerLocation {
         repo: String,
         /// Git branch, tag or commit of the model; `None` means `main`.
         revision: Option<String>,
-        /// Whether missing files may be downloaded.
+        /// Whether missing tokenizer files may be downloaded.
         download: bool,
         /// Settings of the Hugging Face cache and Hub.
         hub: HuggingFaceHubSettings,
@@ -76,7 +76,7 @@ impl HuggingFaceHubSettings {
 
 pub(crate) const TOKENIZER_JSON: &str = "tokenizer.json";
 
-/// Folder with a model's `tokenizer.json`, and its description for the log.
+/// Folder with a model's `tokenizer.json`, and a description of that folder for the log.
 #[derive(Debug)]
 #[cfg_attr(
     not(feature = "hf"),

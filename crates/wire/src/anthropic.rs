@@ -130,7 +130,7 @@ fn is_tool_change(kind: &str) -> bool {
     matches!(kind, "tool_addition" | "tool_removal")
 }
 
-/// Rejects blocks that change the tools, which only system messages may have.
+/// Rejects `tool_addition` and `tool_removal` blocks, for content outside system messages.
 ///
 /// Source: vLLM's `_reject_tool_changes`.
 fn reject_tool_changes(content: Option<&Value>) -> Result<(), ValidatorError> {

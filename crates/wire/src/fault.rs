@@ -256,7 +256,7 @@ impl std::error::Error for Fault {}
 
 #[cfg(feature = "axum")]
 impl axum_core::response::IntoResponse for Fault {
-    /// Returns the response with this status and OpenAI's error body.
+    /// Returns the HTTP response of the error: its status, and OpenAI's error body as JSON.
     fn into_response(self) -> axum_core::response::Response {
         let mut response = axum_core::response::Response::new(self.to_json().into());
         // An invalid status code is a bug of ours.

@@ -214,8 +214,8 @@ fn summarize_error_input(input: &Value) -> String {
     truncate_chars(text, MAX_INPUT_CHARS)
 }
 
-/// Joins the location of a schema error with dots and omits elements that look like pydantic's
-/// internal names, as vLLM's `clean_loc_for_param` does, even if the client chose them.
+/// Joins the location of a schema error with dots, as vLLM's `clean_loc_for_param` does. Omits
+/// elements that look like pydantic's internal names, even if the client chose them.
 fn clean_loc_for_param(path: &[ErrorLocationItem<'_>]) -> String {
     let text = ErrorLocationItem::text;
     let kept: Vec<String> = path.iter().map(text).filter(|step| !is_internal_step(step)).collect();

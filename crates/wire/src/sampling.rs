@@ -161,7 +161,7 @@ pub struct SamplingDefaults {
     pub max_tokens: Option<i128>,
     /// Default for omitting special tokens from the output text; `None`: vLLM's default.
     pub skip_special_tokens: Option<bool>,
-    /// Stop token ids in addition to those of the request.
+    /// Default stop token ids, in addition to those of the request.
     pub stop_token_ids: Vec<i128>,
     /// Limits of `n`, prompts and stop strings in one request.
     pub bounds: RequestBounds,

@@ -189,7 +189,7 @@ pub enum ValidatorError {
     Fault(Fault),
     /// Python's `ValueError`, which pydantic lists among the schema errors.
     ValueError(String),
-    /// An empty list or dict that must not be empty.
+    /// Error of a list or dict that is empty but must not be.
     TooShort,
     /// An invalid item in a list whose items were not validated before (`Iterable`).
     Item {
@@ -250,7 +250,7 @@ pub const fn optional_field(name: &'static str, schema: Schema) -> Field {
 pub struct Field {
     /// Name of the field in the JSON body.
     pub name: &'static str,
-    /// Whether the field must be present.
+    /// Whether the field must be present in the object.
     pub required: bool,
     /// Schema of the field's value.
     pub schema: Schema,

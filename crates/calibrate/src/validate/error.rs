@@ -11,15 +11,15 @@ pub enum ValidateError {
     Io {
         /// Path of the file or folder that cannot be read or written.
         path: PathBuf,
-        /// Error of the operating system while reading or writing.
+        /// Error of the operating system while reading or writing the file or folder.
         error: std::io::Error,
     },
-    /// A run's file is not JSON.
+    /// The file of a recorded run is not JSON.
     #[error("{path}: {error}")]
     Json {
-        /// Path of the run's invalid file.
+        /// Path of the invalid file of the recorded run.
         path: PathBuf,
-        /// Error of the JSON parser in the run's file.
+        /// Error of the JSON parser for the run's file.
         error: serde_json::Error,
     },
     /// A field of a recorded run is missing or invalid.
@@ -29,7 +29,7 @@ pub enum ValidateError {
         run: String,
         /// Path of the field in the run's JSON.
         field: String,
-        /// Description of the problem with the field.
+        /// Description of the problem with the run's field.
         problem: String,
     },
     /// The layer sizes of the run's model are invalid.
@@ -52,10 +52,10 @@ pub enum ValidateError {
     Engine {
         /// Id of the run whose engine cannot be built.
         run: String,
-        /// Configuration error of the engine.
+        /// Configuration error of the engine that cannot be built.
         error: SchedulerConfigError,
     },
-    /// The folder contains no recorded run.
+    /// The folder of recorded runs contains no run.
     #[error("{0}: no *.json file")]
     Empty(PathBuf),
 }

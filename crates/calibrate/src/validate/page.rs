@@ -222,7 +222,7 @@ impl ValidationReport {
 }
 
 /// Returns the colour of a table cell with vllm-sim's error: better or worse than the other
-/// simulator's error, in the column before it.
+/// simulator's error in the column before the cell.
 fn peer_tone(row: &[String], column: usize) -> ValueColour {
     if column < 3 || column.is_multiple_of(2) {
         return ValueColour::Plain;

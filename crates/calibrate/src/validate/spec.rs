@@ -26,8 +26,8 @@ pub(crate) struct RecordedRun {
     pub(crate) drains: bool,
     pub(crate) stages: usize,
     pub(crate) timeout: Option<Duration>,
-    /// Duration of the first use of a server's kernels, during which they compile and the first
-    /// requests wait.
+    /// Duration of the first use of a server's kernels, during which the kernels compile and the
+    /// first requests wait.
     pub(crate) first_use_stall: Duration,
     pub(crate) max_in_flight: usize,
     /// Whether the arrival times of the requests were drawn at random.
@@ -36,7 +36,7 @@ pub(crate) struct RecordedRun {
 
 #[derive(Clone)]
 pub(crate) struct RecordedRequest {
-    /// Send time of the request, relative to the start of its stage.
+    /// Send time of the request, relative to the start of its load stage.
     pub(crate) at: SimTime,
     pub(crate) stage: usize,
     pub(crate) prompt: u32,
@@ -358,7 +358,7 @@ enum Arrivals {
     ///
     /// **Source:** inference-perf `inference_perf/loadgen/load_timer.py`, `ConstantLoadTimer`.
     Random,
-    /// Gaps between arrivals are equal.
+    /// Gaps between the arrivals of requests are equal.
     Even,
 }
 

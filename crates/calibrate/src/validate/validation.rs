@@ -41,15 +41,15 @@ pub struct ValidatedRun {
     pub id: String,
     /// Origin of the recorded run, as free text.
     pub source: String,
-    /// Name of the run's model.
+    /// Name of the model that the run measured.
     pub model: String,
-    /// Name of the run's GPU type.
+    /// Name of the GPU type of the recorded run.
     pub gpu: &'static str,
     /// Number of GPUs that share each layer (tensor-parallel size).
     pub tp: u32,
     /// Number of the run's data-parallel engines.
     pub dp: u32,
-    /// Storage format of the model's weights.
+    /// Storage format of the weights of the run's model.
     pub weights: &'static str,
     /// Size of the weights on each GPU, in GB.
     pub weight_gb: f64,
@@ -87,7 +87,7 @@ pub(super) struct ValidatedRunGroup {
     pub(super) error_percent: BTreeMap<&'static str, AbsoluteErrorSummary>,
 }
 
-/// Published prediction errors of another simulator, and this simulator's on the same runs.
+/// Published prediction errors of another simulator, and vllm-sim's errors on the same runs.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PeerSimulatorErrors {
     pub(super) name: String,
@@ -165,7 +165,7 @@ fn prediction_errors(json: &Value, prediction: &LatencyPrediction) -> MetricErro
 }
 
 /// Returns the published errors of other simulators for a run, relative to the part of the run that
-/// they used.
+/// these simulators used.
 fn published_peer_errors(json: &Value) -> BTreeMap<String, MetricErrorPercentages> {
     let peers = json["peers"].as_object().into_iter().flatten();
     let peers = peers.map(|(name, said)| {

@@ -34,7 +34,7 @@ const FLAG_TABLES: [&[FlagSpec]; 7] = [
     kv::TABLE,
 ];
 
-/// Returns every flag that has an effect, table by table.
+/// Returns every flag with an effect in the simulator, in the order of the flag tables.
 pub fn all_effective_flags() -> impl Iterator<Item = &'static FlagSpec> {
     FLAG_TABLES.into_iter().flatten()
 }

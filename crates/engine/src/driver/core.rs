@@ -14,8 +14,8 @@ use crate::{
     SimTime, SubmitError,
 };
 
-/// Maximum number of engine events before observers are called: a long reply without delay makes
-/// all its events together.
+/// Maximum number of engine events collected before the observers are called: a long reply without
+/// delay produces all its events at the same time.
 const MAX_UNDELIVERED_EVENTS: usize = 4096;
 
 pub(super) struct EngineDriver {
@@ -149,8 +149,8 @@ impl EngineDriver {
         events
     }
 
-    /// Runs once the engine's work due at `now`, without further work that it causes at `now`.
-    /// Returns the number of events.
+    /// Runs the work of the engine that is due at `now`, but not the further work at `now` that
+    /// results from it. Returns the number of events.
     pub(super) fn advance_once(&mut self, now: SimTime) -> usize {
         self.engine.advance(now, &mut self.outbox);
         let events = self.outbox.len();
@@ -246,7 +246,7 @@ pub(super) fn sequence_record_index(id: SeqId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }
 
-/// The engines under one lock: a single one, or data-parallel ranks that step together.
+/// The engines that share one lock: a single engine, or data-parallel ranks that step together.
 pub(super) struct EngineRankGroup {
     pub cores: Vec<EngineDriver>,
     /// Whether the group of data-parallel ranks accepts no further ranks.

@@ -25,9 +25,11 @@ pub struct TimerThreadSettings {
     /// Time grid for wakeups of the timer thread under load; zero serves each deadline exactly.
     /// Default: 200 us.
     pub quantum: Duration,
-    /// Number of events per wakeup of the timer thread from which the grid is used. Default: 3.
+    /// Number of events per wakeup of the timer thread from which wakeups follow the time grid.
+    /// Default: 3.
     pub busy: usize,
-    /// Number of events per wakeup of the timer thread from which the grid is doubled. Default: 20.
+    /// Number of events per wakeup of the timer thread from which the spacing of the time grid is
+    /// doubled. Default: 20.
     ///
     /// Above this number, waking reply tasks costs more than writing their tokens.
     pub crowded: usize,
@@ -59,7 +61,8 @@ pub(super) struct SharedRankGroup {
     tune: TimerThreadSettings,
 }
 
-/// Runs an engine in real time. Clones share it; its timer thread ends with [`LiveEngine::stop`].
+/// Runs an engine in real time. Clones share the engine, whose timer thread ends with
+/// [`LiveEngine::stop`].
 #[derive(Clone)]
 pub struct LiveEngine {
     pub(super) shared: Arc<SharedRankGroup>,
@@ -147,8 +150,8 @@ impl LiveEngine {
         }
     }
 
-    /// Executes an operator command on the engine; returns false if it does not apply to the engine
-    /// or its state.
+    /// Executes an operator command on the engine; returns false if the command does not apply to
+    /// the engine or the engine's state.
     pub fn apply_command(&self, command: EngineCommand) -> bool {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
@@ -168,7 +171,7 @@ impl LiveEngine {
         EngineLockGuards { _locks: all.into_iter().map(|shared| shared.ranks.lock()).collect() }
     }
 
-    /// Returns the blocks in the engine's prefix cache.
+    /// Returns the KV blocks in the engine's prefix cache.
     pub fn cached_blocks(&self) -> Vec<CachedBlock> {
         let ranks = self.shared.ranks.lock();
         ranks[self.rank].engine.cached_blocks()
@@ -185,7 +188,8 @@ impl LiveEngine {
         self.shared.ranks.lock()[self.rank].add_observer(observer);
     }
 
-    /// Returns the progress of the engine up to now.
+    /// Returns the [`EngineProgress`] up to now, by which callers detect an engine that has
+    /// sequences but produces no output.
     pub fn engine_progress(&self) -> EngineProgress {
         let mut ranks = self.shared.ranks.lock();
         ranks.advance_ranks(self.shared.now());
@@ -322,7 +326,7 @@ impl SharedRankGroup {
 }
 
 /// Group of data-parallel ranks that step together, in one server or several: one lock, one clock,
-/// one timer thread. Clones share them.
+/// one timer thread. Clones of this handle share the group.
 #[derive(Clone)]
 pub struct LiveRankGroup {
     shared: Arc<SharedRankGroup>,
@@ -330,7 +334,8 @@ pub struct LiveRankGroup {
 }
 
 impl LiveRankGroup {
-    /// Starts the timer thread of the ranks. It ends when all joined engines are stopped.
+    /// Starts the timer thread of a group of data-parallel ranks. The thread ends when all joined
+    /// engines are stopped.
     ///
     /// # Errors
     /// Returns the error of the operating system if the thread cannot start.
@@ -344,18 +349,19 @@ impl LiveRankGroup {
         Ok(Self { shared, thread })
     }
 
-    /// Ends the timer thread of the ranks if no engine joined; no engine can join afterwards.
+    /// Ends the timer thread of the data-parallel ranks if no engine has joined them; no engine can
+    /// join afterwards.
     pub fn stop_accepting_engines(&self) {
         self.shared.ranks.lock().closed = true;
         self.shared.wake.notify_all();
     }
 
-    /// Returns the zero point of the ranks' clock.
+    /// Returns the zero point of the clock that the data-parallel ranks share.
     pub fn epoch(&self) -> Instant {
         self.shared.epoch
     }
 
-    /// Adds an engine to the group as a data-parallel rank. It must have
+    /// Adds an engine to the group as a data-parallel rank. The engine's scheduler must have
     /// [`VllmSchedulerConfig::lock_step`](crate::sched::vllm::VllmSchedulerConfig::lock_step) set.
     pub fn join_engine(
         &self,
@@ -370,13 +376,13 @@ impl LiveRankGroup {
     }
 }
 
-/// Holds the locks of several engines, which do not advance until it is dropped.
+/// Holds the locks of several engines, which do not advance until this guard is dropped.
 pub struct EngineLockGuards<'e> {
     _locks: Vec<MutexGuard<'e, EngineRankGroup>>,
 }
 
-/// Owns a submitted sequence. Dropping it before the end aborts the sequence and frees its slot and
-/// blocks.
+/// Handle of a submitted sequence. Dropping the handle before the sequence ends aborts the sequence
+/// and frees its slot and KV blocks.
 pub struct SequenceHandle {
     id: SeqId,
     progress: Arc<SharedSequenceProgress>,

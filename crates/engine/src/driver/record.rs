@@ -50,9 +50,11 @@ pub struct RequestInfo {
     pub finish: PlannedFinishReason,
     /// LoRA adapter of the request, if any.
     pub lora: Option<Arc<str>>,
-    /// Counts shared by the sequences of one request; `None` if the request has one sequence.
+    /// Counters of the request for metrics, shared by its sequences; `None` if the request has one
+    /// sequence.
     pub parent: Option<Arc<ParentRequestCounters>>,
-    /// The prefill server that keeps the prompt's KV blocks until they are read, if any.
+    /// The prefill server that keeps the prompt's KV blocks until this engine has read them, if
+    /// any.
     pub kv_source: Option<Arc<KvSourceServer>>,
     /// Attributes of the request's trace span; `None` without tracing.
     pub span: Option<Arc<RequestSpanAttributes>>,
@@ -84,7 +86,7 @@ pub struct RequestSpanAttributes {
     pub n: u32,
 }
 
-/// Counters over the sequences of one request; metrics report them when the last sequence ends.
+/// Counters over the sequences of one request, which metrics report when the last sequence ends.
 #[derive(Debug)]
 pub struct ParentRequestCounters {
     /// Number of choices that the request asks for (`n`).
@@ -108,7 +110,7 @@ pub struct SequenceRecord {
     pub(super) id: SeqId,
     /// Number of prompt tokens of the sequence.
     pub prompt: u32,
-    /// Number of released output tokens.
+    /// Number of the sequence's released output tokens.
     pub output: u32,
     /// Arrival time of the request.
     pub arrived: SimTime,
@@ -116,21 +118,21 @@ pub struct SequenceRecord {
     pub queued: SimTime,
     /// Time of the sequence's first admission to the running batch.
     pub scheduled: SimTime,
-    /// Release time of the first output token.
+    /// Release time of the sequence's first output token.
     pub first: SimTime,
-    /// Release time of the latest output token.
+    /// Release time of the sequence's latest output token.
     pub last: SimTime,
-    /// Number of prompt tokens found in the prefix cache.
+    /// Number of the sequence's prompt tokens found in the prefix cache.
     pub cached: u32,
-    /// Number of prompt tokens loaded from another engine.
+    /// Number of the sequence's prompt tokens loaded from another engine.
     pub external: u32,
     /// Number of preemptions of the sequence.
     pub preemptions: u32,
     /// Whether the sequence is running; false while it waits, also after a preemption.
     pub running: bool,
-    /// Whether the next released tokens come from a step that verified draft tokens.
+    /// Whether the sequence's next output tokens come from a step that verified draft tokens.
     pub(super) drafted: bool,
-    /// Whether the sequence may reuse blocks of the prefix cache.
+    /// Whether the sequence may reuse KV blocks of the prefix cache.
     pub looked_up: bool,
     /// Details of the request for metrics, traces and KV events.
     pub request: RequestInfo,
@@ -204,7 +206,8 @@ impl SequenceRecord {
 
 type VerifiedDrafts = Mutex<Vec<(u8, u8)>>;
 
-/// Index ranges `start..end` of output tokens that one step released together.
+/// Ranges `start..end` of output token indices, each for the tokens that one step released
+/// together.
 type TokenGroupRanges = Mutex<VecDeque<(u32, u32)>>;
 
 /// Progress of a sequence, shared between the engine and the reply.
@@ -223,7 +226,7 @@ pub struct SharedSequenceProgress {
     lost_load: AtomicBool,
     last: AtomicU64,
     /// Groups of output tokens released together, in order: accepted draft tokens and the token
-    /// before them. Only for sequences with draft tokens.
+    /// before them. Only set for sequences with draft tokens.
     groups: OnceLock<Box<TokenGroupRanges>>,
     first: AtomicU64,
     scheduled: AtomicU64,
@@ -274,13 +277,13 @@ impl SharedSequenceProgress {
         }
     }
 
-    /// Returns the number of released output tokens.
+    /// Returns the number of the sequence's output tokens released so far.
     pub fn released_tokens(&self) -> u32 {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Returns the life-cycle state of the sequence. Read it before [`Self::released_tokens`] to see every
-    /// token of an ended sequence.
+    /// Returns the life-cycle state of the sequence. Read the state before
+    /// [`Self::released_tokens`] to see every token of an ended sequence.
     pub fn state(&self) -> SequenceState {
         match self.state.load(Ordering::Acquire) {
             STATE_WAITING => SequenceState::Waiting,
@@ -304,8 +307,8 @@ impl SharedSequenceProgress {
         self.external.load(Ordering::Acquire)
     }
 
-    /// Returns the number of prompt tokens, of `prompt` in total, that were not computed. The last
-    /// token is always computed if others were loaded.
+    /// Returns how many of the `prompt` prompt tokens the engine did not have to compute. If tokens
+    /// were loaded from elsewhere, the last prompt token still counts as computed.
     pub fn reused_prompt_tokens(&self, prompt: u32) -> u32 {
         let cached = self.cached_tokens();
         let others = prompt.saturating_sub(1).saturating_sub(cached);
@@ -324,9 +327,9 @@ impl SharedSequenceProgress {
         self.leased.get().map(AsRef::as_ref)
     }
 
-    /// Returns the end index of a chunk of output that starts at token `from` and has at least
-    /// `least` tokens. Tokens released together stay in one chunk. The end may be greater than
-    /// [`Self::released_tokens`].
+    /// Returns the index after the last token of an output chunk that starts at token `from` and
+    /// has at least `least` tokens. Tokens released together stay in one chunk. The index may be
+    /// greater than [`Self::released_tokens`].
     pub fn output_chunk_end(&self, from: u32, least: u32) -> u32 {
         let wanted = from.saturating_add(least);
         let Some(groups) = self.groups.get() else {
@@ -352,8 +355,8 @@ impl SharedSequenceProgress {
         groups.push_back((from, to));
     }
 
-    /// Returns the numbers of proposed and of accepted draft tokens, for each step that verified
-    /// some.
+    /// Returns the numbers of proposed and of accepted draft tokens of the sequence, for each step
+    /// that verified any.
     pub fn verified_draft_counts(&self) -> Vec<(u8, u8)> {
         let Some(drafts) = self.drafts.get() else {
             return Vec::new();
@@ -401,7 +404,8 @@ impl SharedSequenceProgress {
         self.state.store(state, Ordering::Release);
     }
 
-    /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
+    /// Returns whether some of the prompt's KV blocks could not be loaded from another engine or
+    /// from host memory.
     pub fn has_failed_kv_load(&self) -> bool {
         self.lost_load.load(Ordering::Acquire)
     }

@@ -13,9 +13,9 @@ use super::live::LiveEngine;
 use super::record::SequenceRecord;
 use crate::{EngineStats, KvBlockUsage, SequenceProgress, SimTime};
 
-/// Maximum number of sequences read before the engine's lock is yielded.
+/// Maximum number of sequences that a snapshot reads before it yields the engine's lock.
 const SEQUENCES_PER_LOCK: usize = 1024;
-/// Maximum number of KV blocks read before the engine's lock is yielded.
+/// Maximum number of KV blocks that a snapshot reads before it yields the engine's lock.
 const BLOCKS_PER_LOCK: u32 = 32_768;
 
 /// Phase of a sequence between its submission and its end.
@@ -25,7 +25,7 @@ pub enum SequencePhase {
     Waiting,
     /// The prompt's KV blocks are being loaded from another engine or from host memory.
     WaitingForRemoteKvs,
-    /// The prompt is being computed, or after a preemption prompt and output again.
+    /// The prompt is being computed; after a preemption, also the output is computed again.
     Prefill,
     /// The sequence generates output tokens.
     Decode,
@@ -38,7 +38,7 @@ impl SequencePhase {
     pub const ALL: [Self; 5] =
         [Self::Waiting, Self::WaitingForRemoteKvs, Self::Prefill, Self::Decode, Self::Preempted];
 
-    /// Returns the name of the phase, as in vLLM's `RequestStatus` if it has one.
+    /// Returns the name of the sequence phase, as in vLLM's `RequestStatus` if that has the phase.
     pub fn phase_name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -80,8 +80,8 @@ pub struct LiveSequenceSnapshot {
     /// Number of prompt tokens loaded from another engine or from host memory; 0 before the first
     /// admission.
     pub external: u32,
-    /// Number of prompt and output tokens in the KV cache; `None` if the engine does not count
-    /// them.
+    /// Number of the sequence's prompt and output tokens in the KV cache; `None` if the engine does
+    /// not count them.
     pub computed: Option<u32>,
     /// Number of released output tokens.
     pub output: u32,
@@ -112,8 +112,8 @@ pub struct KvBlockMapSnapshot {
 }
 
 impl LiveEngine {
-    /// Returns a snapshot of the live sequences, with details of at most `most` sequences. Changes
-    /// during the call may be missed or counted with their previous state.
+    /// Returns a snapshot of the live sequences, with details of at most `most` sequences.
+    /// Sequences that change during the call may be missed or counted with their previous state.
     pub fn snapshot_sequences(&self, most: usize) -> LiveSequencesSnapshot {
         let mut all = LiveSequencesSnapshot::default();
         // Ids increase: the oldest is on top.

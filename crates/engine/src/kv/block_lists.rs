@@ -84,7 +84,8 @@ impl FreeBlockQueue {
 #[derive(Debug)]
 pub(super) struct CachedBlockMap {
     slots: Vec<BlockHashSlot>,
-    /// Number of bits by which a key's hash is shifted right to select a slot.
+    /// Number of bits by which the hash of a block key is shifted right to select a slot of the
+    /// hash table.
     shift: u32,
     keys: Vec<BlockKey>,
     /// Neighbors of each block in the ring of blocks with its key; [`DuplicateLinks::NONE`] if the
@@ -180,7 +181,8 @@ impl CachedBlockMap {
         self.duplicated = 0;
     }
 
-    /// Returns the index of the slot that holds `key`, or of the empty slot where it belongs.
+    /// Returns the index of the hash-table slot that holds `key`, or of the empty slot where `key`
+    /// belongs.
     fn probe_slot(&self, key: BlockKey, hash: u32) -> usize {
         let mask = self.slots.len() - 1;
         let mut at = (hash >> self.shift) as usize;

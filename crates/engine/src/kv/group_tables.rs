@@ -25,7 +25,8 @@ impl BlockPool {
         }
     }
 
-    /// Returns all layer groups, the first one first, for the prefix cache in host memory.
+    /// Returns all layer groups, for the prefix cache in host memory; a full-attention group is the
+    /// first, if there is one.
     pub(crate) fn all_layer_groups(&self) -> Vec<LayerGroup> {
         let groups = &self.groups;
         let sparse = groups.all.iter().filter(|group| !group.has_full_attention());
@@ -135,8 +136,9 @@ impl BlockPool {
         others.fold(first, u32::saturating_add)
     }
 
-    /// Returns the number of leading tokens of `plan` that are cached in all layer groups, and the
-    /// number cached in the full-attention groups.
+    /// Returns the number of leading tokens of a sequence that are cached in all layer groups, and
+    /// the number cached in the full-attention groups. `plan` has the keys of the sequence's KV
+    /// blocks.
     pub(crate) fn cached_prefix_in_all_groups(
         &self,
         plan: &PlannedKvBlocks,
@@ -185,9 +187,9 @@ impl BlockPool {
         (hit * size, found.saturating_sub(drop) * size)
     }
 
-    /// Records the block indices of a sequence that later prompts may share: the end of its prompt,
-    /// and the point where the full-attention groups had a longer hit (`found` instead of `hit`
-    /// tokens).
+    /// Records the block indices at which later prompts may diverge from a sequence: the end of its
+    /// prompt, and the end of the prefix-cache hit in the full-attention groups. That hit counts
+    /// only if it was longer (`found` tokens) than the hit in all groups (`hit` tokens).
     pub(crate) fn record_prompt_divergence_points(
         &self,
         table: &mut BlockTable,
@@ -340,7 +342,8 @@ impl BlockPool {
         self.take_further(table, need, others, out);
     }
 
-    /// Allocates new KV blocks in the extra layer groups with these indices.
+    /// Allocates new KV blocks for a sequence in those extra layer groups whose index is in
+    /// `groups`.
     fn take_further(
         &mut self,
         table: &mut BlockTable,
@@ -391,7 +394,7 @@ impl BlockPool {
         }
     }
 
-    /// Frees the KV blocks of a sequence in the extra layer groups with these indices.
+    /// Frees the KV blocks of a sequence in those extra layer groups whose index is in `groups`.
     pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable, groups: Range<usize>) {
         table.ends = [0; 4];
         let tables = table.groups.get_mut(groups).into_iter().flatten();
@@ -477,7 +480,7 @@ impl BlockPool {
         usize::from(owner).checked_sub(1).and_then(|at| self.groups.all.get(at))
     }
 
-    /// Returns the block key without the salt of the block's layer group; `name` is the salted key
+    /// Returns the key of a KV block without the salt of its layer group; `name` is the salted key
     /// under which the prefix cache stores the block.
     pub(super) fn unsalted_block_key(&self, owner: u8, name: BlockKey) -> BlockKey {
         self.group_of_owner(owner).map_or(name, |group| group.salted_key(name))

@@ -15,27 +15,29 @@ use crate::BlockKey;
 /// Arguments of [`BlockPool::allocate_blocks`](super::BlockPool::allocate_blocks), in tokens except `spare` and `reserved`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct BlockAllocationRequest {
-    /// Number of cached prompt tokens from [`BlockPool::cached_prefix_tokens`](super::BlockPool::cached_prefix_tokens); used while the table is
-    /// empty.
+    /// Number of cached prompt tokens from
+    /// [`BlockPool::cached_prefix_tokens`](super::BlockPool::cached_prefix_tokens); only used if
+    /// the sequence holds no KV blocks yet.
     pub prefix: u32,
-    /// Number of tokens that need blocks: computed, new and lookahead tokens.
+    /// Number of the sequence's tokens that need KV blocks: computed, new and lookahead tokens.
     pub tokens: u32,
-    /// Number of lookahead tokens, the last of `tokens`. State layers need no blocks for them.
+    /// Number of lookahead tokens, the last ones of `tokens`. State layers need no KV blocks for
+    /// them.
     pub lookahead: u32,
-    /// Number of tokens that cannot be rejected as drafts. Blocks full of them enter the prefix
-    /// cache immediately, before their step has run, as in vLLM. 0 leaves this to
-    /// [`BlockPool::cache_full_blocks`](super::BlockPool::cache_full_blocks).
+    /// Number of the sequence's tokens that cannot be rejected as drafts. KV blocks full of such
+    /// tokens enter the prefix cache before their step has run, as in vLLM. If 0, only
+    /// [`BlockPool::cache_full_blocks`](super::BlockPool::cache_full_blocks) adds blocks.
     pub cache: u32,
     /// Number of tokens that must have room, although only `tokens` are allocated
     /// (`scheduler_reserve_full_isl`).
     pub whole: u32,
     /// Number of KV blocks that must stay free (vLLM's watermark).
     pub spare: u32,
-    /// Number of further KV blocks that must stay free when `tokens` are allocated. `whole` may need
-    /// them.
+    /// Number of KV blocks that must stay free in addition to `spare` when blocks for `tokens`
+    /// tokens are allocated; the check of `whole` ignores them.
     pub reserved: u32,
-    /// Number of tokens whose steps have ended. Blocks outside the attention window before the last
-    /// of them are freed.
+    /// Number of the sequence's tokens whose steps have ended. KV blocks outside the attention
+    /// window before the last of these tokens are freed.
     pub processed: u32,
     /// Whether sparse layer groups allocate no more blocks than they can hold at a time.
     pub is_capped: bool,
@@ -74,7 +76,8 @@ pub(crate) struct LayerGroupLimits {
     /// Maximum number of a sequence's scheduled tokens whose steps have not ended.
     pub in_flight: u32,
     pub max_model_len: u32,
-    /// Number of draft tokens per step; each has a state of its own.
+    /// Number of draft tokens per sequence and step; each draft token has a recurrent state of its
+    /// own.
     pub drafts: u32,
     pub drops_last: bool,
 }
@@ -114,21 +117,22 @@ pub(crate) struct LayerGroup {
     pub(super) run: u32,
     /// Number of cached KV blocks that the layer group needs after the end of a prefix-cache hit.
     pub(super) peek: u32,
-    /// Salt of the block keys of this group, different from those of other groups.
+    /// Salt of the block keys of the layer group, different for each group.
     pub(super) salt: u64,
     pub(super) index: u32,
 }
 
-/// Holds all layer groups except the first, if the first has full attention.
+/// Layer groups of the KV cache in addition to the first full-attention group.
 #[derive(Debug, Default)]
 pub(super) struct ExtraLayerGroups {
     pub(super) all: Vec<LayerGroup>,
-    /// Whether no group has full attention. Then the block table of the first group holds null
-    /// blocks.
+    /// Whether no layer group has full attention. Then the block table of the first group holds
+    /// null blocks.
     pub(super) is_first_null: bool,
     pub(super) drops_last: bool,
     pub(super) interval: Option<u32>,
-    /// Keys of state blocks cached in this scheduling pass; they cannot be hit before its end.
+    /// Keys of the state blocks cached in the current scheduling pass; prompts can hit these blocks
+    /// only after the pass.
     pub(super) fresh: Vec<BlockKey>,
 }
 
@@ -223,8 +227,8 @@ impl LayerGroup {
 }
 
 impl ExtraLayerGroups {
-    /// Returns the layer groups before and after the first full-attention group, in vLLM's order:
-    /// sparse groups, then the others.
+    /// Returns the index ranges of the sparse layer groups and of the other extra groups; in vLLM's
+    /// order, the first full-attention group is between them.
     pub(super) fn sparse_and_other_groups(&self) -> (Range<usize>, Range<usize>) {
         let sparse = self.all.partition_point(|group| !group.has_full_attention());
         (0..sparse, sparse..self.all.len())
@@ -284,8 +288,8 @@ impl ExtraLayerGroups {
         }
     }
 
-    /// Returns whether the prefix cache keeps block `i` of a layer group. `ends` are the block
-    /// indices at which later prompts may diverge from the sequence.
+    /// Returns whether the prefix cache keeps block `i` of a layer group of a sequence. `ends` are
+    /// the block indices at which later prompts may diverge from the sequence.
     pub(super) fn keeps_block_cached(&self, group: &LayerGroup, ends: &[u32], i: u32) -> bool {
         let Some(interval) = self.interval.filter(|_| !group.has_full_attention()) else {
             return true;

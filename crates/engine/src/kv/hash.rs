@@ -28,8 +28,8 @@ pub enum BlockHashAlgorithm {
     /// The block hash is the 64-bit FNV-1a of the hashed values in canonical CBOR; its root hash
     /// depends on the model's name (llm-d-inference-sim HEAD).
     LlmdFnv,
-    /// The block hash is the last 64 bits of a SHA-256 over canonical CBOR, which includes these
-    /// bits of the previous block's hash (llm-d-inference-sim v0.6).
+    /// The block hash is the last 64 bits of a SHA-256 over canonical CBOR, which includes the
+    /// previous block's hash (llm-d-inference-sim v0.6).
     LlmdSha256,
     /// The block hash is a SHA-256 over the raw bytes of the token ids (SGLang).
     Sglang,
@@ -44,7 +44,7 @@ pub enum BlockHashAlgorithm {
     "prefix-caching-hash-algo: {given:?} is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
 )]
 pub struct UnknownBlockHashAlgorithm {
-    /// Rejected value of the flag.
+    /// Rejected value of `--prefix-caching-hash-algo`.
     pub given: String,
 }
 
@@ -101,9 +101,10 @@ pub struct BlockHashConfig {
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_utils.py`, `get_request_block_hasher`.
     pub lookahead: u32,
-    /// Whether block plans keep full hashes, for KV events with hashes as bytes.
+    /// Whether the planned KV blocks of a sequence keep full hashes, for KV events with hashes as
+    /// bytes.
     pub keep_hashes: bool,
-    /// Whether block plans keep tokens and extra keys, for KV events.
+    /// Whether the planned KV blocks of a sequence keep tokens and extra keys, for KV events.
     pub keep_tokens: bool,
 }
 
@@ -226,7 +227,7 @@ impl BlockHasher {
         self.none.as_slice()
     }
 
-    /// Returns the approximate memory of a block plan for `tokens` tokens, in bytes.
+    /// Returns the approximate memory of a [`PlannedKvBlocks`] for `tokens` tokens, in bytes.
     pub const fn estimate_block_plan_bytes(&self, tokens: u64) -> u64 {
         let config = &self.config;
         let token = if config.keep_tokens { 4 } else { 0 };
@@ -234,14 +235,15 @@ impl BlockHasher {
         tokens * token + tokens / config.block_size as u64 * block
     }
 
-    /// Computes the block plan of a sequence; `tokens` are its prompt and output tokens.
+    /// Computes the keys and hashes of a sequence's KV blocks; `tokens` are its prompt and output
+    /// tokens.
     pub fn plan_kv_blocks(&self, tokens: &[u32], extras: &BlockHashExtraKeys) -> PlannedKvBlocks {
         let mut chain = self.begin_kv_block_plan(extras, tokens.len());
         chain.append_tokens(tokens);
         chain.finish_kv_block_plan()
     }
 
-    /// Starts a block plan to which tokens are appended, with room for `tokens` tokens.
+    /// Creates a builder of a sequence's [`PlannedKvBlocks`] with room for `tokens` tokens.
     ///
     /// Sequences with the same prompt need to hash it only once: append the prompt, then clone the
     /// builder.
@@ -290,7 +292,7 @@ pub struct PlannedKvBlocksBuilder<'a> {
 }
 
 impl PlannedKvBlocksBuilder<'_> {
-    /// Appends tokens to the block plan and hashes the blocks that become full.
+    /// Appends tokens to the sequence and hashes the KV blocks that become full.
     pub fn append_tokens(&mut self, tokens: &[u32]) {
         self.plan.tokens.extend_from_slice(tokens);
         let size = self.plan.block_size as usize;
@@ -325,8 +327,8 @@ impl PlannedKvBlocksBuilder<'_> {
         }
     }
 
-    /// Returns the KV blocks of all appended tokens: the hash of each full block and the last partial
-    /// block.
+    /// Returns the planned KV blocks for all appended tokens: the hash of each full block, and the
+    /// last partial block.
     pub fn finish_kv_block_plan(mut self) -> PlannedKvBlocks {
         if !self.hasher.config.keep_tokens {
             self.plan.tokens = Vec::new();
@@ -334,7 +336,8 @@ impl PlannedKvBlocksBuilder<'_> {
         self.plan
     }
 
-    /// Stores the extra keys of a block in the plan, in the form that KV events have.
+    /// Stores the extra keys of a KV block for the sequence's KV events, in the form of these
+    /// events.
     fn store_extra_keys(&mut self, block: usize, extra_keys: &[ExtraKeyPart<'_>]) {
         if extra_keys.is_empty() {
             // The list stays empty until a block has extra keys.
@@ -368,7 +371,7 @@ impl ExtraKeyPart<'_> {
     }
 }
 
-/// Returns the extra keys of the block that starts at token `start`, in vLLM's order
+/// Returns the extra hash keys of the KV block that starts at token `start`, in vLLM's order
 /// (`generate_block_hash_extra_keys`).
 fn extra_keys_of_block(
     extras: &BlockHashExtraKeys,
@@ -389,7 +392,7 @@ struct BlockHashInput<'a> {
     parent: &'a BlockHash,
     tokens: &'a [u32],
     extra_keys: &'a [ExtraKeyPart<'a>],
-    /// Tokens after the KV block that the block's hash also covers, with `lookahead`.
+    /// Tokens after the KV block that the block's hash also covers; empty without `lookahead`.
     ahead: &'a [u32],
 }
 

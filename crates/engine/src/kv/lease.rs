@@ -42,7 +42,8 @@ impl BlockLeases {
         false
     }
 
-    /// Ends a lease of KV blocks at `now`, which frees them when leases next expire.
+    /// Ends the lease of a sequence's KV blocks at `now`; the next expiry of leases frees the
+    /// blocks.
     pub(crate) fn end_lease(&mut self, id: SeqId, now: SimTime) {
         if self.has_lease(id) {
             self.ends.schedule_item(now, id);
@@ -61,8 +62,8 @@ impl BlockLeases {
         self.ends.next_due_time()
     }
 
-    /// Ends the first lease of KV blocks that expires by `now`. Returns its expiry, and whether
-    /// blocks were freed.
+    /// Ends the first lease of KV blocks that expires by `now`. Returns when the lease expired, and
+    /// whether blocks were freed.
     pub(crate) fn expire_next_lease(
         &mut self,
         now: SimTime,

@@ -16,8 +16,8 @@ use crate::{BlockKey, SeqId, SimTime};
 pub struct DynamoMockerHostCacheConfig {
     /// Capacity of host memory, in KV blocks; at least 1.
     pub blocks: u32,
-    /// Fixed time before a copy transfers data; other copies in its direction proceed during that
-    /// time.
+    /// Fixed time before a copy between GPU and host memory transfers data; other copies in the
+    /// same direction proceed during that time.
     pub latency: Duration,
     /// Copy time per KV block, in nanoseconds: from GPU to host memory, and back.
     pub block_ns: (f64, f64),
@@ -46,7 +46,8 @@ pub(crate) struct DynamoMockerHostCopy {
 struct MockerHostCacheEntry {
     storing: bool,
     pins: u32,
-    /// Counter value at the last use of the block; `None` while it cannot be evicted.
+    /// Value of the use counter at the last use of the KV block; `None` while the block cannot be
+    /// evicted.
     used: Option<u64>,
 }
 
@@ -54,7 +55,7 @@ struct MockerHostCacheEntry {
 pub(crate) struct DynamoMockerHostCache {
     config: DynamoMockerHostCacheConfig,
     entries: HashMap<BlockKey, MockerHostCacheEntry>,
-    /// Evictable blocks in host memory, least recently used first.
+    /// Evictable KV blocks in host memory, least recently used first.
     oldest: BTreeSet<(u64, BlockKey)>,
     clock: u64,
     copies: BTreeMap<(SimTime, bool, DynamoMockerHostCopyId), DynamoMockerHostCopy>,
@@ -63,7 +64,7 @@ pub(crate) struct DynamoMockerHostCache {
     prepared: Vec<(DynamoMockerHostCopyId, DynamoMockerHostCopy)>,
     /// End times of the last queued copies: to host memory, and to the GPU.
     tails: (SimTime, SimTime),
-    /// End time of the last copy from each GPU block.
+    /// End time of the last copy that reads each GPU block.
     read: HashMap<u32, SimTime>,
     next: DynamoMockerHostCopyId,
 }
@@ -92,8 +93,8 @@ impl DynamoMockerHostCache {
         }
     }
 
-    /// Marks the blocks of a prompt in host memory as used, the last first, so that the first is
-    /// evicted last. Skips blocks that are being copied.
+    /// Marks the KV blocks of a prompt in host memory as used, the last block first, so that the
+    /// first block is evicted last. Skips blocks that are being copied.
     pub(crate) fn mark_prompt_blocks_used(&mut self, keys: &[BlockKey]) {
         for key in keys.iter().rev() {
             if self.host_block_state(*key) == DynamoMockerHostBlockState::Ready {
@@ -113,8 +114,8 @@ impl DynamoMockerHostCache {
         self.oldest.insert((self.clock, key));
     }
 
-    /// Prepares a copy to host memory of the prompt blocks missing there, from their GPU blocks.
-    /// Returns `None` if they do not all fit.
+    /// Prepares a copy of those prompt blocks to host memory that are missing there. Returns `None`
+    /// if host memory has no room for all of them.
     pub(crate) fn prepare_host_store(
         &mut self,
         seq: SeqId,
@@ -183,7 +184,7 @@ impl DynamoMockerHostCache {
         end
     }
 
-    /// Returns the time at which the last copy that reads these GPU blocks ends.
+    /// Returns the time at which the last copy from the GPU KV blocks `blocks` ends.
     pub(crate) fn last_block_read_end(&self, blocks: &[u32]) -> SimTime {
         let ends = blocks.iter().filter_map(|block| self.read.get(block));
         ends.copied().max().unwrap_or(SimTime::ZERO)
@@ -210,7 +211,8 @@ impl DynamoMockerHostCache {
         id
     }
 
-    /// Cancels a copy to the GPU. Later copies in its direction still wait for its planned end.
+    /// Cancels a copy from host memory to the GPU. Later copies in that direction still wait for
+    /// the planned end of the cancelled copy.
     pub(crate) fn cancel_host_load(&mut self, id: DynamoMockerHostCopyId) {
         let Some(end) = self.ends.remove(&id) else {
             return;

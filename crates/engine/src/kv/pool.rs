@@ -26,7 +26,8 @@ pub struct BlockPoolConfig {
 pub(crate) struct BlockTable {
     pub(super) blocks: Vec<u32>,
     pub(super) groups: Vec<LayerGroupBlockTable>,
-    /// Block indices at which later prompts may diverge from the sequence, for sparse layer groups.
+    /// Block indices at which later prompts may diverge from the sequence; sparse layer groups
+    /// cache blocks there.
     pub(super) ends: [u32; 4],
     cached: u32,
     settled: u32,
@@ -53,7 +54,8 @@ impl BlockTable {
         self.ends[3] * block_size
     }
 
-    /// Returns the number of tokens up to which the sequence needs no new KV block and fills none.
+    /// Returns the number of tokens that the sequence can reach without a new KV block and without
+    /// filling one.
     ///
     /// A scheduler may skip the allocation in steps that stay at or below it.
     pub(crate) const fn tokens_before_block_change(&self) -> u32 {
@@ -151,8 +153,8 @@ impl BlockPool {
         tokens.div_ceil(self.config.block_size)
     }
 
-    /// Returns the number of leading tokens of `plan` that are cached, a multiple of the block
-    /// size.
+    /// Returns the number of a sequence's leading tokens that are cached, a multiple of the block
+    /// size. `plan` has the keys of the sequence's KV blocks.
     ///
     /// `tokens` is the length of the sequence (after a preemption with output). Its last token must
     /// always be computed, so at most `tokens - 1` are found.
@@ -170,8 +172,8 @@ impl BlockPool {
         self.cache.find_block(key).is_some()
     }
 
-    /// Returns how many of the first `blocks` KV blocks of `plan` are cached and held by sequences,
-    /// counted up to the first that is not.
+    /// Returns how many of the first `blocks` KV blocks of a prompt are cached and held by
+    /// sequences, counted up to the first block that is not.
     pub(crate) fn held_prefix_blocks(&self, plan: &PlannedKvBlocks, blocks: u32) -> u32 {
         let keys = plan.keys.iter().take(blocks as usize);
         let held = keys.take_while(|&&key| {
@@ -181,8 +183,9 @@ impl BlockPool {
         held.count() as u32
     }
 
-    /// Extends `table` with KV blocks to cover the request. Takes cached prefix blocks first (if
-    /// the table is empty), then blocks from the front of the free queue, which evicts them.
+    /// Extends a sequence's block table with KV blocks for `need.tokens` tokens. An empty table
+    /// gets the cached prefix blocks first. The other blocks come from the front of the free queue;
+    /// blocks cached there are evicted.
     ///
     /// Returns false without any change if there are too few free blocks or the prefix was evicted.
     #[must_use]
@@ -253,8 +256,8 @@ impl BlockPool {
         true
     }
 
-    /// Emits an event about the cached prefix that a sequence reuses, if its block plan asks for
-    /// it.
+    /// Emits an event about the cached prefix that a sequence reuses, if the sequence's KV blocks
+    /// are marked for such events.
     ///
     /// vLLM emits the event when it looks the prefix up, so a prompt that waits for free blocks is
     /// reported again in each step; here only the lookup before the admission counts.
@@ -391,8 +394,8 @@ impl BlockPool {
         table.settled = self.compute_settled_tokens(table, settled);
     }
 
-    /// Returns the number of tokens up to which no layer group needs a new block or fills one
-    /// ([`BlockTable::settled`]).
+    /// Returns the number of a sequence's tokens up to which no layer group needs a new KV block or
+    /// fills one ([`BlockTable::settled`]).
     fn compute_settled_tokens(&self, table: &BlockTable, first: u32) -> u32 {
         match self.has_layer_groups() {
             true => first.min(self.tokens_before_group_block_change(table)),
@@ -481,8 +484,8 @@ impl BlockPool {
         unheld
     }
 
-    /// Empties the prefix cache. Sequences keep their blocks, but later prompts cannot find the
-    /// present or later blocks of these sequences.
+    /// Empties the prefix cache. Sequences keep their KV blocks, but later prompts find neither
+    /// these blocks nor those that the sequences fill later.
     pub(crate) fn forget_prefix_cache(&mut self, out: &mut impl FnMut(SchedulerEvent)) {
         self.cache.clear();
         self.hashes.clear();

@@ -13,7 +13,7 @@ pub enum All2AllBackend {
 }
 
 impl All2AllBackend {
-    /// Returns the kind of kernels of a value of `--all2all-backend`.
+    /// Returns the kind of kernels that a value of `--all2all-backend` selects.
     pub fn from_flag(name: &str) -> Self {
         match name {
             "deepep_low_latency" | "nixl_ep" => Self::LowLatency,
@@ -42,7 +42,7 @@ const NETWORK_DELAY_US: f64 = 20.0;
 /// and 310 to 370 us.
 const KERNEL_FLOOR_US: (f64, f64) = (90.0, 300.0);
 /// Rates of low-latency kernels over 400 Gbit/s network cards, in GB/s per GPU, each with the
-/// maximum number of GPUs for which it applies.
+/// maximum number of GPUs to which the rate applies.
 ///
 /// **Source:** DeepEP `docs/legacy.md`: 128 tokens of 7168 to eight experts take 313 to 561 us.
 const NETWORK_LOW_LATENCY_GBS: [(u32, f64); 4] =

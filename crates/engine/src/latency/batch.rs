@@ -27,8 +27,8 @@ pub struct BatchWork {
 }
 
 impl BatchWork {
-    /// Adds a decoding sequence with `context` tokens to the batch; `tokens` of them are computed
-    /// in this step.
+    /// Adds a decoding sequence with a context of `context` tokens to the batch; the step computes
+    /// `tokens` of them.
     #[inline]
     pub fn add_decoding_sequence(&mut self, context: u32, tokens: u32, window: Option<u32>) {
         self.decodes += 1;

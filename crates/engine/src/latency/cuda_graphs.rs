@@ -5,7 +5,8 @@
 /// Not measured: 3 to 8 ms per step are usual for models of 32 to 80 layers.
 pub(super) const EAGER_LAYER_LAUNCH_US: f64 = 95.0;
 
-/// Number of tokens per step above which computing takes longer than launching kernels.
+/// Number of tokens per step above which computing on the GPU takes longer than launching the
+/// kernels.
 const LAUNCH_BOUND_TOKENS: u64 = 512;
 
 /// Lists the batch sizes, in tokens, with captured CUDA graphs. A step is padded to the next size;
@@ -53,8 +54,8 @@ impl CudaGraphs {
     /// Configuration without CUDA graphs.
     pub const NO_CUDA_GRAPHS: Self = Self { sizes: Vec::new() };
 
-    /// Creates the list of captured batch sizes from configured `sizes`, without those above
-    /// `tokens`.
+    /// Creates the list of captured CUDA graph sizes from configured `sizes`, without those above
+    /// `tokens` tokens.
     pub fn from_configured_sizes(mut sizes: Vec<u32>, tokens: u32) -> Self {
         sizes.retain(|size| (1..=tokens).contains(size));
         sizes.sort_unstable();
@@ -62,7 +63,7 @@ impl CudaGraphs {
         Self { sizes }
     }
 
-    /// Creates the list of captured batch sizes that vLLM uses by default.
+    /// Creates the list of CUDA graph sizes that vLLM captures by default.
     pub fn vllm_default_sizes(limits: CudaGraphLimits) -> Self {
         let ceiling = if limits.blackwell { 1024 } else { 512 };
         let rows = limits.drafts + 1;
@@ -87,7 +88,7 @@ impl CudaGraphs {
         Self::from_configured_sizes(sizes, limits.tokens)
     }
 
-    /// Returns the captured batch sizes in tokens, ascending.
+    /// Returns the captured CUDA graph sizes in tokens, ascending.
     pub fn cudagraph_capture_sizes(&self) -> &[u32] {
         &self.sizes
     }
@@ -99,7 +100,7 @@ impl CudaGraphs {
         self.sizes.get(at).map_or(tokens, |size| u64::from(*size))
     }
 
-    /// Returns whether a step of `tokens` is larger than every captured size.
+    /// Returns whether a step of `tokens` tokens is larger than every captured CUDA graph.
     pub(super) fn exceeds_largest_graph(&self, tokens: u64) -> bool {
         self.sizes.last().is_none_or(|most| u64::from(*most) < tokens)
     }

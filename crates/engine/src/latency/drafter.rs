@@ -152,8 +152,9 @@ impl Drafter {
     }
 }
 
-/// Returns the shape of `layers` dense draft layers like the target's, which read `states` of its
-/// hidden states. The projection counts as a wider MLP with as many weights.
+/// Returns the shape of `layers` dense draft layers like the target model's. They read `states`
+/// hidden states of the target model. The projection of these states counts as a wider MLP with as
+/// many weights.
 fn dense_draft_layers(
     target: &ModelShape,
     own: Option<&ModelShape>,

@@ -44,8 +44,8 @@ pub struct MediaEncoderShape {
 }
 
 impl MediaEncoderShape {
-    /// Reads the shape of the vision encoder from a `config.json`. Returns `None` without such an
-    /// encoder or if its size is unknown.
+    /// Reads the shape of the vision encoder from a `config.json`. Returns `None` if the model has
+    /// no such encoder or the encoder's size is unknown.
     ///
     /// Supports Qwen2-VL, 2.5-VL and 3-VL, LLaVA, Gemma 3, Pixtral, Mistral 3, InternVL, Llama 4,
     /// Idefics 3, Kimi-VL and GLM-4V.
@@ -98,8 +98,8 @@ impl MediaEncoderShape {
         })
     }
 
-    /// Adds an image or audio input of `embeddings` embeddings to a batch. Attention is not causal
-    /// here, so it has twice as many pairs as a prompt.
+    /// Adds an image or audio input of `embeddings` embeddings to a batch. An encoder's attention
+    /// is not causal, so the input has twice as many (query, key) pairs as a prompt.
     fn add_to_batch(&self, batch: &mut BatchWork, embeddings: u64) {
         let patches = embeddings.saturating_mul(self.merged.into());
         let seen = self.tile.map_or(patches, |tile| patches.min(tile.into()));
@@ -132,7 +132,7 @@ impl MediaEncoderShape {
     }
 }
 
-/// Returns the object `name` of a configuration, and the object that contains it.
+/// Returns the object `name` of a model configuration, and the object in which it is a member.
 fn find_config_part<'a>(config: &'a Value, name: &str) -> Option<(&'a Value, &'a Value)> {
     let all = [config, &config["thinker_config"]];
     let found = all.into_iter().find(|config| config[name].is_object())?;

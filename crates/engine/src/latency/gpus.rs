@@ -51,10 +51,11 @@ pub struct Gpu {
     /// Fitted to InferenceX points of Hopper and data-center Blackwell GPUs; other GPUs have
     /// Hopper's.
     pub eager_prefill_us: (f64, f64),
-    /// Minimum time per layer to launch the kernels of such a step of a model with experts, in us:
-    /// with fp4 weights, and with others. Fitted to InferenceX points of MiniMax M2.5.
+    /// Minimum time per layer to launch the kernels of a large step with a prompt chunk, for models
+    /// with experts, in us: with fp4 weights, and with others. Fitted to InferenceX points of
+    /// MiniMax M2.5.
     pub eager_experts_us: [f64; 2],
-    /// All-reduce times over 2, 4 and 8 GPUs, in us.
+    /// Times of an all-reduce over 2, 4 and 8 GPUs of this type, in us.
     pub all_reduce: AllReduceTable,
     /// Major version of the flash-attention kernels that vLLM uses on the GPU. In steps with a
     /// prompt chunk, 2 reads the KV cache once per query head, 3 and others once per group of
@@ -64,7 +65,8 @@ pub struct Gpu {
     pub experts: ExpertEfficiency,
 }
 
-/// Least time per layer of large steps on Blackwell before vLLM 0.12, in us.
+/// Minimum time per layer to launch the kernels of large prompt steps on Blackwell before vLLM
+/// 0.12, in us.
 const BLACKWELL_LAUNCH_BEFORE_V0_12_US: f64 = 836.0;
 /// Factor of the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12.
 const FP8_MEMORY_FACTOR_BEFORE_V0_12: f64 = 1.41;
@@ -461,8 +463,8 @@ impl Gpu {
         self.flash_attention == 3 && !self.is_data_center_blackwell()
     }
 
-    /// Returns the network between GPUs of this type, and the rates of expert-parallel kernels in
-    /// it. Those of GPUs other than H100, H200 and B200 are assumed.
+    /// Returns the network between GPUs of this type, with the rates of expert-parallel kernels in
+    /// that network. The rates for GPUs other than H100, H200 and B200 are assumed.
     pub(super) fn interconnect_fabric(&self) -> InterconnectFabric {
         let is_rack = ["GB200", "GB300"].iter().any(|name| self.name.starts_with(name));
         InterconnectFabric {

@@ -34,7 +34,7 @@ pub enum StepTimeGridError {
         /// Error of the operating system while reading the file of step times.
         error: std::io::Error,
     },
-    /// The file's content is not a valid table of step times.
+    /// The content of a file of measured step times is not a valid table of step times.
     #[error("{path}: {problem}")]
     Content {
         /// Path of the invalid file of step times.

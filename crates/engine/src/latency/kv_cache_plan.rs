@@ -19,8 +19,8 @@ pub struct KvCachePlan {
     pub group_layers: u32,
     /// Number of KV cache groups with full-attention layers.
     pub full_groups: u32,
-    /// Number of groups with sparse layers (window or state); they are numbered before the
-    /// full-attention groups.
+    /// Number of KV cache groups with sparse layers (window or state). Sparse groups are numbered
+    /// before the full-attention groups.
     pub sparse_groups: u32,
     /// Kind of the sparse layers; for state layers, with the maximum number of states per request.
     pub sparse: SparseLayerKind,
@@ -177,7 +177,7 @@ impl KvCachePlan {
     }
 }
 
-/// Returns the bytes per cached number for a `--kv-cache-dtype`, or `None` if it is unknown. The
+/// Returns the bytes per cached number for a `--kv-cache-dtype`, or `None` for an unknown type. The
 /// scale of a token and head, if any, is distributed over its `head_dim` numbers.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/cache.py`, `CacheDType`; bits by the names of the types.

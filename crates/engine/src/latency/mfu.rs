@@ -9,7 +9,7 @@
 
 use super::ModelShape;
 
-/// Bytes of an activation, and of a weight without quantization.
+/// Size of an activation, and of a weight without quantization, in bytes.
 const WIDE: f64 = 2.0;
 
 /// Estimate of a language model's floating-point operations and memory traffic, per GPU.
@@ -104,13 +104,14 @@ impl MfuWorkModel {
     }
 }
 
-/// Token counts and context lengths of one engine step, summed over its sequences, from which its
-/// work is estimated.
+/// Token counts and context lengths of one engine step, summed over its sequences, to estimate the
+/// floating-point operations and bytes of the step.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MfuStepTokens {
     /// Number of prompt tokens that the step computes.
     pub prefill: f64,
-    /// Number of tokens after the first one of a sequence.
+    /// Number of output tokens that the step decodes; the first output token of a sequence does not
+    /// count.
     pub decode: f64,
     /// Sum over the prompts of their context length, in tokens.
     pub prefill_context: f64,

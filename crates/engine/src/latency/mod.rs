@@ -149,8 +149,8 @@ impl LatencyModel {
         prefill.saturating_add(decode).min(MAX_SIMULATED_DELAY)
     }
 
-    /// Returns the time in a step of experts that are spread over data-parallel ranks, if each rank
-    /// computes `tokens` tokens; zero if not modelled.
+    /// Returns the time that experts spread over data-parallel ranks take in a step in which each
+    /// rank computes `tokens` tokens; zero if not modelled.
     pub fn distributed_expert_time(&self, tokens: f64, speed: SimulationSpeedFactors) -> Duration {
         match self {
             Self::Roofline(roofline) => {
@@ -161,7 +161,8 @@ impl LatencyModel {
         }
     }
 
-    /// Replaces the delays of [`Self::Delays`]; returns false for other latency models.
+    /// Replaces the token delays of a [`Self::Delays`] model; returns false for other latency
+    /// models.
     pub fn replace_token_delays(&mut self, new: &TokenDelays) -> bool {
         let Self::Delays(delays) = self else {
             return false;

@@ -1,7 +1,7 @@
 use super::BatchWork;
 
-/// Default step-time curves of Dynamo's mocker: prefill time is quadratic in its tokens, decode
-/// time in the used fraction of the KV cache.
+/// Default step-time curves of Dynamo's mocker. Prefill time is quadratic in the number of prompt
+/// tokens; decode time depends on the used fraction of the KV cache.
 ///
 /// **Source:** aisimulate-core 0.13 `common/perf_model.rs`.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -75,8 +75,8 @@ impl ProfileRun {
         f64::from(self.batched_tokens) * 2.0 * numbers
     }
 
-    /// Returns the size of the buffers of expert kernels, in bytes; they are kept between steps.
-    /// Servers of gpt-oss showed none.
+    /// Returns the size of the buffers that expert kernels keep between steps, in bytes. Servers of
+    /// gpt-oss showed none.
     fn expert_buffer_bytes(&self, shape: &ModelShape, tp: u32) -> f64 {
         let scheme = shape.quantization.scheme;
         let Some(moe) = shape.moe.filter(|_| scheme != QuantizationScheme::Mxfp4) else {

@@ -126,7 +126,7 @@ impl ModelQuantization {
         Some(Self::for_all_weights(scheme))
     }
 
-    /// Parses the `--quantization` value of `vllm serve`; `None` if it is unknown.
+    /// Parses the `--quantization` value of `vllm serve`; returns `None` for an unknown value.
     pub fn from_flag(flag: &str) -> Option<Self> {
         let scheme = match flag {
             "none" => QuantizationScheme::None,

@@ -77,8 +77,8 @@ struct ExpertKernelCost {
     all: f64,
     /// Logarithm of the probability that a token does not visit a given expert.
     miss: f64,
-    /// Fraction of the tokens of a step that choose experts independently; the others visit the
-    /// same experts.
+    /// Fraction of the tokens of a step that choose experts independently; the other tokens visit
+    /// the same experts as these.
     routing_share: f64,
     per_token: f64,
     compute: f64,
@@ -235,16 +235,16 @@ impl RooflineModel {
         self.window
     }
 
-    /// Returns whether additional work never shortens a step with decodes. It can with pipeline
-    /// stages, whose batches get smaller, and without CUDA graphs, since large steps hide kernel
-    /// launches.
+    /// Returns whether additional work never shortens a step with decodes. With pipeline stages,
+    /// additional work may shorten a step. So it may without CUDA graphs, since large steps hide
+    /// kernel launches.
     pub fn step_time_grows_with_batch(&self) -> bool {
         self.stages <= 1 && !self.graphs.cudagraph_capture_sizes().is_empty()
     }
 
-    /// Returns the time in a step of experts that are spread over data-parallel ranks, if each rank
-    /// computes `tokens` tokens. Zero if they are not spread, or with pipeline or prefill context
-    /// parallelism.
+    /// Returns the time that experts spread over data-parallel ranks take in a step in which each
+    /// rank computes `tokens` tokens. Zero if experts are not spread, or with pipeline or prefill
+    /// context parallelism.
     pub fn distributed_expert_time(&self, tokens: f64) -> Duration {
         match self.experts {
             Some(experts) if experts.fan_in > 1.0 && self.stages == 1 && self.pcp <= 1 => {

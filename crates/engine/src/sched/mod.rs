@@ -21,15 +21,16 @@ pub struct AdmittedSequence {
     pub id: SeqId,
     /// Simulated time of the admission.
     pub at: SimTime,
-    /// Number of cached prompt tokens, on the GPU or in host memory.
+    /// Number of the sequence's cached prompt tokens, on the GPU or in host memory.
     pub cached: u32,
-    /// Number of prompt tokens loaded from the mocker's host memory; `None` without such memory.
+    /// Number of the sequence's prompt tokens loaded from the mocker's host memory; `None` without
+    /// such memory.
     pub host: Option<u32>,
-    /// Whether the sequence ran before and was preempted.
+    /// Whether the sequence was admitted again, after a preemption.
     pub again: bool,
 }
 
-/// Reports a setting of a scheduler with which it cannot run.
+/// Reports a setting with which a scheduler cannot run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SchedulerConfigError {
     /// The setting is a count and must be at least 1, but is 0.
@@ -38,16 +39,16 @@ pub enum SchedulerConfigError {
         /// Name of the setting that is 0.
         field: &'static str,
     },
-    /// The value of a setting is outside its range.
+    /// The value of a scheduler's setting is outside the allowed range.
     #[error("{field} is {value}, must be between {low} and {high}")]
     Range {
         /// Name of the setting with the rejected value.
         field: &'static str,
         /// Rejected value of the setting.
         value: f64,
-        /// Minimum of the setting.
+        /// Minimum value of the setting.
         low: f64,
-        /// Maximum of the setting.
+        /// Maximum value of the setting.
         high: f64,
     },
     /// The value of a setting is not a multiple of a required divisor.
@@ -57,7 +58,7 @@ pub enum SchedulerConfigError {
         field: &'static str,
         /// Rejected value of the setting.
         value: u32,
-        /// Required divisor of the value.
+        /// Required divisor of the setting's value.
         of: u32,
     },
     /// Two settings of the scheduler cannot be used together.

@@ -124,7 +124,8 @@ impl SlotScheduler {
         self.running_count() < self.config.slots
     }
 
-    /// Starts a sequence, or returns it if there are not enough free KV blocks for its prompt.
+    /// Starts a sequence, or returns the sequence if there are not enough free KV blocks for its
+    /// prompt.
     fn start_sequence(
         &mut self,
         now: SimTime,

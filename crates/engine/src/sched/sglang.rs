@@ -70,7 +70,7 @@ pub struct SglangScheduler {
     /// End times of the delays after the sequences' last tokens, by slot and generation of the
     /// sequence.
     tails: TimerQueue<(SequenceSlot, u32)>,
-    /// Random generator of draft acceptance, created on first use.
+    /// Random number generator for the acceptance of draft tokens, created on first use.
     draws: Option<StdRng>,
     ratio: f64,
     /// Number of passes left in which no prompt may be prefilled.

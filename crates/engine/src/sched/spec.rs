@@ -66,7 +66,7 @@ impl SchedulerSpec {
     }
 
     /// Configures the engine to record every step, with KV events, for
-    /// [`Scheduler::take_step_log`]; `None` if its scheduler keeps no such log.
+    /// [`Scheduler::take_step_log`]; `None` if its scheduler keeps no step log.
     #[must_use]
     pub fn with_step_log(mut self) -> Option<Self> {
         match &mut self {

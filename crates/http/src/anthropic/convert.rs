@@ -33,7 +33,7 @@ pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<Ch
     Ok(chat)
 }
 
-/// Sets the tool choice of a request without tools if the server has no tool parser.
+/// Converts an Anthropic request's tool choice, if it has no tools and the server no tool parser.
 ///
 /// vLLM checks the choice also if there are no tools, and refuses all but `none` without a parser.
 fn set_choice_without_tools(

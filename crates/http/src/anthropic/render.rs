@@ -91,8 +91,8 @@ pub(super) fn anthropic_message_json(
     out
 }
 
-/// Ends the JSON of an Anthropic message, with the transfer parameters for another server if there
-/// are any.
+/// Ends the JSON of an Anthropic message, and appends its KV transfer parameters
+/// (`kv_transfer_params`) if it has any.
 fn end_with_kv_transfer_params(out: &mut String, chat: &ChatResponseSettings) {
     let view = &chat.view;
     if view.kv_transfer_params.is_some() {

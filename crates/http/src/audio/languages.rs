@@ -8,7 +8,7 @@ use serde_json::Value;
 use vllm_sim_python as python;
 use vllm_sim_wire::fault::Fault;
 
-/// Languages in the training of the speech model.
+/// ISO 639-1 codes of the languages that the speech-to-text model supports.
 const SUPPORTED_LANGUAGES: [&str; 57] = [
     "af", "ar", "hy", "az", "be", "bs", "bg", "ca", "zh", "hr", "cs", "da", "nl", "en", "et", "fi",
     "fr", "gl", "de", "el", "he", "hi", "hu", "is", "id", "it", "ja", "kn", "kk", "ko", "lv", "lt",
@@ -16,14 +16,14 @@ const SUPPORTED_LANGUAGES: [&str; 57] = [
     "sv", "tl", "ta", "th", "tr", "uk", "ur", "vi", "cy",
 ];
 
-/// Further languages in the speech model's tokenizer.
+/// Codes of further languages that the tokenizer of the speech-to-text model knows.
 const OTHER_TOKENIZER_LANGUAGES: [&str; 43] = [
     "la", "ml", "te", "bn", "br", "eu", "mn", "sq", "km", "sn", "yo", "so", "oc", "ka", "tg", "sd",
     "gu", "am", "yi", "lo", "uz", "fo", "ht", "ps", "tk", "nn", "mt", "sa", "lb", "my", "bo", "mg",
     "as", "tt", "haw", "ln", "ha", "ba", "jw", "su", "yue", "si", "pa",
 ];
 
-/// Checks that the ISO 639-1 code of a language is known.
+/// Checks that the speech-to-text model or its tokenizer knows a language code.
 ///
 /// # Errors
 /// vLLM's 400 with the list of languages.

@@ -328,7 +328,8 @@ fn clip_prompts(
     Ok(prompts)
 }
 
-/// Returns the id of a special token; a fixed other token if the tokenizer does not have it.
+/// Returns the id of a special token; if the tokenizer lacks that token, an id derived from the
+/// token's text.
 fn special_token_id(tokenizer: &Tokenizer, piece: &str) -> u32 {
     let other = || fnv1a_32(piece.as_bytes()) % tokenizer.vocab_size().max(1);
     tokenizer.token_id_of_entry(piece).unwrap_or_else(other)
@@ -342,7 +343,7 @@ fn encoder_frame_count(app: &App, seconds: f64) -> u32 {
     (seconds * 100.0).ceil() as u32
 }
 
-/// Starts a sequence over the audio prompt `prompt`, with greedy sampling.
+/// Starts a greedily sampled sequence for the audio prompt `prompt` of a speech-to-text request.
 ///
 /// # Errors
 /// The error of a rejected request.

@@ -114,7 +114,7 @@ struct RealtimeSession {
     /// Whether the client of `/v1/realtime` has named a served model.
     validated: bool,
     queue: VecDeque<QueuedAudio>,
-    /// Number of audio samples after the last complete segment; `key` is their hash.
+    /// Number of audio samples since the last complete segment; `key` is the hash of these samples.
     samples: u64,
     key: u64,
     utterance: Option<Utterance>,
@@ -311,7 +311,7 @@ impl RealtimeSession {
         self.start_next_segment().await;
     }
 
-    /// Queues messages with the transcript tokens released so far.
+    /// Queues WebSocket messages with the transcript tokens that the engine has released so far.
     async fn queue_released_text(&mut self) {
         let Some(utterance) = &mut self.utterance else {
             return;
@@ -345,7 +345,7 @@ impl RealtimeSession {
         self.start_next_segment().await;
     }
 
-    /// Starts the transcription of the next segment if none is running, or ends the utterance.
+    /// Starts transcribing the next audio segment if none is running, or ends the utterance.
     async fn start_next_segment(&mut self) {
         let idle = |u: &Utterance| u.reply.is_none();
         if !self.utterance.as_ref().is_some_and(idle) {
@@ -431,7 +431,7 @@ fn is_base64(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=')
 }
 
-/// Waits until the sequence of the current segment releases a token or ends.
+/// Waits until the sequence that transcribes the current audio segment releases a token or ends.
 async fn wait_for_progress(utterance: Option<&Utterance>) {
     let Some(reply) = utterance.and_then(|u| u.reply.as_ref()) else {
         return pending().await;

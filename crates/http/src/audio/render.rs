@@ -232,11 +232,11 @@ pub(super) struct TranscriptStream {
     separator: &'static str,
     include_usage: bool,
     continuous_usage: bool,
-    /// Number of prompt tokens of each clip; `encoder_frames` are added to them.
+    /// Number of prompt tokens of each audio clip, without the `encoder_frames`, which usage adds.
     prompts: Vec<u32>,
     encoder_frames: u32,
     current: usize,
-    /// Whether text of the current clip's transcript was written.
+    /// Whether the stream has sent text from the current audio clip's transcript.
     has_text: bool,
     completion: u32,
     /// Output of later audio clips, buffered until the current clip ends.

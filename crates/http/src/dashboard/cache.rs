@@ -24,7 +24,7 @@ pub(crate) async fn get_kv_blocks(State(app): State<Arc<App>>) -> Response<Body>
     ok_json_response(&json!({"block_size": app.settings.cache.block_size, "ranks": ranks}))
 }
 
-/// Returns the JSON of the KV blocks of one rank.
+/// Returns the JSON of the KV block counts of one data-parallel rank.
 ///
 /// `shared_blocks` are used by several sequences, which would need `saved_blocks` more without
 /// sharing. `host` counts chunks in host memory and is `null` without offloading to it. A cell is

@@ -12,7 +12,8 @@ use crate::app::App;
 use crate::vllm::ok_json_response;
 use vllm_sim_engine::driver::unix_now_secs;
 
-/// Returns the newest scenario phases and changed settings, oldest first, and the current time.
+/// Returns the newest fault scenario phases and changed settings, oldest first, and the current
+/// time.
 ///
 /// Values of settings need the same permission as `/admin/config`.
 pub(crate) async fn list_chart_annotations(

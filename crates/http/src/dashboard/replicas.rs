@@ -83,7 +83,7 @@ fn replica_state_json(app: &Arc<App>, values: SettingValueVisibility) -> Value {
     })
 }
 
-/// Returns the active injected faults and the settings that were changed since the start.
+/// Returns the server's active injected faults and its settings that were changed since its start.
 fn active_faults_and_settings(app: &App) -> Map<String, Value> {
     let faults = app.service.faults.settings();
     let mut all = Map::new();

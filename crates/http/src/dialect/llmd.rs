@@ -267,8 +267,8 @@ fn check_streamed_prefill(body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns whether the response needs one alternative per token: the request has `logprobs` without
-/// `top_logprobs`.
+/// Returns whether log probabilities list one alternative per token: the request has `logprobs` set
+/// but not `top_logprobs`.
 fn wants_one_alternative(body: &Value) -> bool {
     let silent = body.get("top_logprobs").is_none_or(Value::is_null);
     silent && body.get("logprobs").and_then(Value::as_bool) == Some(true)

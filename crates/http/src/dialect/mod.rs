@@ -38,29 +38,31 @@ pub(crate) fn api_dialect(compat: MetricsCompat) -> &'static dyn ApiDialect {
     }
 }
 
-/// Returns the differences of an imitated server inside a request.
+/// Returns the request rules of the imitated server, such as vLLM or llm-d-inference-sim.
 pub fn service_dialect(compat: MetricsCompat) -> &'static dyn ServerDialect {
     api_dialect(compat)
 }
 
-/// Returns the imitated server and its release.
+/// Returns the name of the imitated server, such as SGLang, and its release.
 pub fn imitated_release(compat: MetricsCompat, vllm: VllmVersion) -> (&'static str, &'static str) {
     api_dialect(compat).release(vllm)
 }
 
-/// Returns the command whose flags the server has, unless the command-line mode names it.
+/// Returns the imitated server's command, such as `sglang.launch_server`, whose flags vllm-sim
+/// accepts; `None` if the command-line mode determines it.
 pub fn launch_command(compat: MetricsCompat) -> Option<&'static str> {
     api_dialect(compat).launch_command()
 }
 
 /// Differences of request bodies, routes and responses between vLLM and other imitated servers.
 pub(crate) trait ApiDialect: ServerDialect {
-    /// Returns the name of the imitated server and its release.
+    /// Returns the name of the imitated server, such as SGLang, and its release.
     fn release(&self, vllm: VllmVersion) -> (&'static str, &'static str) {
         ("vLLM", vllm.as_str())
     }
 
-    /// Returns the command whose flags the server has, unless the command-line mode names it.
+    /// Returns the imitated server's command, such as `sglang.launch_server`, whose flags vllm-sim
+    /// accepts; `None` if the command-line mode determines it.
     fn launch_command(&self) -> Option<&'static str> {
         None
     }
@@ -72,7 +74,7 @@ pub(crate) trait ApiDialect: ServerDialect {
         ["/v1", "/v2", "/inference", "/cohere"].iter().any(|prefix| path.starts_with(prefix))
     }
 
-    /// Returns the description of a tool that chat templates get.
+    /// Returns a tool's definition as JSON, as the chat template receives it.
     fn template_tool(&self, tool: &ChatTool) -> Value {
         tool.to_template_json()
     }
@@ -284,7 +286,8 @@ pub(crate) enum ApiEndpoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResponseIdFormat {
     Hex,
-    /// Ids of responses and tool calls have ten decimal digits, or are the request's own id.
+    /// Id format of llm-d-inference-sim: response and tool-call ids have ten decimal digits; a
+    /// response may take its request's id.
     Numbered,
 }
 
@@ -299,17 +302,17 @@ pub(crate) enum StreamErrorReporting {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResponseDetail {
-    /// A response has all members, as in vLLM.
+    /// Responses contain every member that vLLM writes.
     Full,
-    /// A response has only the members that llm-d-inference-sim returns.
+    /// Responses contain only the members that llm-d-inference-sim writes.
     Short,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RenderRouteFormat {
-    /// A render route returns a request for `/inference/v1/generate`.
+    /// The render routes return a request body for `/inference/v1/generate`.
     Request,
-    /// A render route returns the token ids of the base model's prompt.
+    /// The render routes return the token ids of the base model's prompt.
     Tokens,
 }
 
@@ -323,7 +326,7 @@ pub(crate) enum OperatorRouteStyle {
 }
 
 impl ResponseIdFormat {
-    /// Returns the generator of tool-call ids; only numbered ids use `prefix`.
+    /// Returns the generator of tool-call ids in this format; only decimal ids start with `prefix`.
     pub(crate) fn tool_call_ids(self, prefix: &'static str) -> ToolCallIds {
         match self {
             Self::Numbered => ToolCallIds::with_decimal_ids(prefix),
@@ -331,8 +334,8 @@ impl ResponseIdFormat {
         }
     }
 
-    /// Returns the id of a Responses API response; numbered ids may come from the request's
-    /// headers.
+    /// Returns the id of a Responses API response; in llm-d's format, the request's headers may
+    /// contain the id.
     pub(crate) fn response_id(self, headers: &HeaderMap) -> Arc<str> {
         match self {
             Self::Numbered => request_id("resp_", headers, None),

@@ -13,8 +13,8 @@ use vllm_sim_wire::openai::shared::ChatTool;
 use vllm_sim_wire::sglang::SGLANG_VERSION;
 
 impl ApiDialect for SglangDialect {
-    /// Always reports cached tokens; the routes of SGLang show them only with
-    /// `--enable-cache-report`.
+    /// Returns true: cached prompt tokens are always counted, and SGLang's routes report them only
+    /// with `--enable-cache-report`.
     fn always_reports_cached_tokens(&self) -> bool {
         true
     }
@@ -27,8 +27,8 @@ impl ApiDialect for SglangDialect {
         Some("`sglang.launch_server`")
     }
 
-    /// Returns whether a path is neither a probe, metrics nor a page of vllm-sim itself, which has a
-    /// guard of its own.
+    /// Returns whether requests to a path need an API key: all paths but probes, `/metrics` and the
+    /// pages of vllm-sim itself.
     ///
     /// Source: SGLang 0.5.23 `srt/utils/auth.py`, `decide_request_auth`.
     fn needs_api_key(&self, path: &str) -> bool {
@@ -37,7 +37,7 @@ impl ApiDialect for SglangDialect {
         !OPEN.iter().any(|prefix| path.starts_with(prefix))
     }
 
-    /// Returns the description of a tool with one more member, which SGLang's class of tools has.
+    /// Returns a tool's definition for chat templates, with SGLang's additional `defer_loading`.
     fn template_tool(&self, tool: &ChatTool) -> Value {
         let mut tool = tool.to_template_json();
         tool["defer_loading"] = Value::Null;

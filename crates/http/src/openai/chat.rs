@@ -170,8 +170,8 @@ fn template_tools(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     Some(tools.iter().map(|tool| app.dialect.template_tool(tool)).collect())
 }
 
-/// Returns the number of log probabilities to return per prompt token: as requested, or as `echo`
-/// implies.
+/// Returns the requested number of log probabilities per prompt token; with `echo`, by default that
+/// of the output tokens.
 fn prompt_logprob_count(request: &ChatRequest) -> Option<i128> {
     request.prompt_logprobs.or(request.echo.then_some(request.top_logprobs))
 }
@@ -189,7 +189,7 @@ fn continued_message(app: &App, request: &ChatRequest) -> (Arc<str>, Option<Arc<
     (role.into(), text.map(Into::into))
 }
 
-/// Collects everything that the JSON of a chat response depends on.
+/// Returns the settings that determine the JSON of a chat response.
 fn chat_view(
     app: &App,
     request: &ChatRequest,

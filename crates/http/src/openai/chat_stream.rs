@@ -26,7 +26,7 @@ const CONTENT_START: &str = "\"content\":\"";
 pub(crate) struct ChatResponseSettings {
     pub(crate) view: ResponseShape,
     pub(crate) role: Arc<str>,
-    /// Text that the reply starts with: the last message of the prompt (`echo`).
+    /// Text of the last prompt message, with which the chat reply starts (`echo`).
     pub(crate) echo: Option<Arc<str>>,
     pub(crate) include_reasoning: bool,
     /// Whether a tool or reasoning parser reads the text; the stream then ends with an empty delta.
@@ -105,7 +105,7 @@ pub(crate) struct ChatStream {
     chat: Box<ChatResponseSettings>,
     /// Start of the JSON of a chat chunk for the first choice, up to and including `"delta":{`.
     head: String,
-    /// Offset in `head` at which the JSON of the chat choices begins, in bytes.
+    /// Byte offset in the chunk's beginning (`head`) at which the JSON of its chat choices begins.
     choices_at: usize,
     prompt: u32,
     so_far: Vec<ChoiceProgress>,
@@ -139,8 +139,8 @@ impl ChatStream {
         }
     }
 
-    /// Appends the end of a chat chunk without tokens, up to the members that only some of these
-    /// chunks have.
+    /// Ends the JSON of the choices of a chat chunk without tokens, and appends usage if every
+    /// chunk has it.
     fn end_empty_delta(&self, out: &mut String, index: usize) {
         out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
         self.chat.view.write_chunk_usage(out, self.token_counts(index), UsageMembers::Chat);
@@ -157,7 +157,8 @@ impl ChatStream {
         out.push_str(DELTA_START);
     }
 
-    /// Appends the JSON of a chat chunk after its delta.
+    /// Appends the part of a chat chunk's JSON that follows the delta, such as log probabilities
+    /// and finish reason.
     fn end_chunk(
         &self,
         out: &mut String,
@@ -410,7 +411,7 @@ impl ChatStream {
     }
 }
 
-/// The fast path of most streams: chunks that have only text.
+/// Fast path for the chat streams whose chunks contain only text.
 impl ChatStream {
     fn has_text_only_chunks(&self) -> bool {
         self.chat.view.logprobs.is_none()

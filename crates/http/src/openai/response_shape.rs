@@ -82,7 +82,8 @@ impl ResponseShape {
         }
     }
 
-    /// Adds the usage that a request asks for: at the end of a stream, and in every chunk.
+    /// Adds the usage reports that a stream request asks for: at the end of the stream, and
+    /// optionally in every chunk.
     pub(crate) fn set_usage_reporting(&mut self, (at_end, in_chunks): (bool, bool)) {
         self.include_usage |= at_end;
         self.continuous_usage |= in_chunks && self.include_usage;

@@ -53,7 +53,7 @@ impl RequestOutcome {
 }
 
 impl RequestRecord {
-    /// Returns the token counts of the recorded request, each with its name.
+    /// Returns the token counts of this recorded request, each with its name.
     fn counted_tokens(&self) -> [(&'static str, u32); 4] {
         let mut counts = self.usage.token_counts();
         if self.is_json && self.outcome == RequestOutcome::Cut {

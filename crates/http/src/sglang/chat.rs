@@ -66,7 +66,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     Ok(generation::json_response_with_load_header(app, &head.headers, body.await?.to_string()))
 }
 
-/// Returns the form of tool calls in a reply: text if the server has no tool parser.
+/// Returns how a reply renders tool calls: as text if the server has no tool parser, else parsed.
 pub(super) fn reply_tool_call_form(app: &App) -> ToolCallRendering {
     match app.settings.parsers.tools {
         Some(_) => ToolCallRendering::Parsed,
@@ -74,14 +74,15 @@ pub(super) fn reply_tool_call_form(app: &App) -> ToolCallRendering {
     }
 }
 
-/// A started generation of a conversation with the format of its response.
+/// A started generation of a conversation, with the format of its response.
 pub(super) struct StartedChat {
     pub(super) reply: Reply,
     pub(super) format: ChatFormat,
     pub(super) counter: EndedRequestCounter,
 }
 
-/// Starts the generation of a chat request, or of a request of another API that became one.
+/// Starts the generation of a chat request, or of a request to another API after its conversion to
+/// a chat request.
 ///
 /// # Errors
 /// SGLang's error for a value that is wrong, or a full queue.

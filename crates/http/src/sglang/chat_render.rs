@@ -59,17 +59,18 @@ impl ChatFormat {
         }
     }
 
-    /// Returns the name of the model as responses show it.
+    /// Returns the model name that chat responses report.
     pub(super) fn model_name(&self) -> &str {
         &self.model
     }
 
-    /// Returns the Unix time at which the response was created.
+    /// Returns the Unix time that the chat response reports as its creation time.
     pub(super) fn created_unix_seconds(&self) -> u64 {
         self.meta.shape.created
     }
 
-    /// Returns the number of cached prompt tokens, if responses report it.
+    /// Returns the number of a reply's cached prompt tokens, if responses report it
+    /// (`--enable-cache-report`).
     pub(super) fn cached_tokens(&self, reply: &Reply) -> Option<u32> {
         self.usage.reported_cached_tokens(reply)
     }
@@ -90,7 +91,8 @@ impl ChatFormat {
         })
     }
 
-    /// Returns the number of tokens of an output that the response contains.
+    /// Returns the number of output tokens in a choice of the chat response; 0 if the response
+    /// hides the output.
     fn shown_tokens(&self, choice: &ReplyChoice) -> u32 {
         if self.hides_output { 0 } else { choice.released_tokens() }
     }
@@ -184,7 +186,7 @@ impl ChatFormat {
             .collect()
     }
 
-    /// Returns the log probabilities of the output tokens from `from` to `to`.
+    /// Returns the log probabilities of a choice's output tokens at the positions `from..to`.
     pub(super) fn logprobs(&self, choice: &ReplyChoice, from: u32, to: u32) -> Value {
         let Some(top) = self.meta.logprobs.top else {
             return Value::Null;
@@ -204,7 +206,7 @@ impl ChatFormat {
     }
 }
 
-/// Renders a chat stream.
+/// Renders a streamed chat reply as SGLang's chunks.
 pub(super) struct ChatStream {
     format: ChatFormat,
     counter: EndedRequestCounter,
@@ -212,13 +214,15 @@ pub(super) struct ChatStream {
     choices: Vec<ChoiceProgress>,
 }
 
-/// Tokens and calls of a choice that the stream has sent, and its finish reason once it ended.
+/// Numbers of tokens and tool calls of a choice that the stream has sent, and the finish reason of
+/// an ended choice.
 #[derive(Default)]
 struct ChoiceProgress {
     tokens: u32,
     reasoning: u32,
     calls: usize,
-    /// Whether the end of the reasoning was written into the content.
+    /// Whether the content has the closing `</think>`, written if the stream does not separate
+    /// reasoning from content.
     closed_reasoning: bool,
     end: Option<(Value, Value)>,
 }
@@ -237,7 +241,7 @@ impl ChatStream {
         Self { format, counter, prompt: reply.prompt_token_count(), choices: choices.collect() }
     }
 
-    /// Appends a stream chunk with the given choices and usage.
+    /// Appends a chat stream chunk with the given choices and usage.
     fn write_chunk(&self, out: &mut String, choices: Value, usage: Option<Value>) {
         let mut chunk = json!({
             "id": *self.format.id,
@@ -259,7 +263,7 @@ impl ChatStream {
         usage.continuous.then(shown)
     }
 
-    /// Appends a stream chunk with a part of the chat message.
+    /// Appends a chat stream chunk with the given delta of the chat message.
     fn write_delta(&self, out: &mut String, index: usize, delta: &Value, logprobs: Value) {
         let choice = json!([{
             "index": index,
@@ -271,7 +275,7 @@ impl ChatStream {
         self.write_chunk(out, choice, self.chunk_usage(index));
     }
 
-    /// Appends a stream chunk with text of the chat message.
+    /// Appends a chat stream chunk whose delta is text of the chat message.
     fn write_content(&self, out: &mut String, index: usize, text: &str, logprobs: Value) {
         if !self.format.parses_calls {
             let delta = json!({"reasoning_content": null, "content": text});

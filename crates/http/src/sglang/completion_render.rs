@@ -30,13 +30,14 @@ pub(super) struct CompletionFormat {
     shows_ids: bool,
 }
 
-/// A piece of a completion's output: its text, token ids and position.
+/// Part of a completion's output for one stream event or the whole response: its text, token ids
+/// and position.
 #[derive(Default)]
 struct Piece {
     text: String,
     ids: Vec<u32>,
     from: usize,
-    /// Whether the piece is the beginning of the output.
+    /// Whether this part is the beginning of the completion's output.
     is_first: bool,
 }
 
@@ -109,8 +110,8 @@ impl CompletionFormat {
         json
     }
 
-    /// Returns the log probabilities of a piece of output, after those of the prompt for the first
-    /// piece.
+    /// Returns the log probabilities of a part of a completion's output; the first part also has
+    /// those of the prompt.
     fn logprobs(&self, choice: &ReplyChoice, piece: &Piece) -> Value {
         let Some(top) = self.meta.logprobs.top else {
             return Value::Null;
@@ -183,12 +184,12 @@ impl Lists {
     }
 }
 
-/// Renders a completion stream.
+/// Renders a streamed completion reply as SGLang's chunks.
 pub(super) struct CompletionStream {
     format: CompletionFormat,
     counter: EndedRequestCounter,
     prompts: Vec<u32>,
-    /// Number of tokens that the stream has sent, by choice.
+    /// Number of output tokens that the completion stream has sent, by choice.
     sent: Vec<u32>,
 }
 

@@ -72,7 +72,7 @@ pub(super) async fn abort_request(
     error::empty_response(StatusCode::OK)
 }
 
-/// Handles `POST /pause_generation`: aborts running requests by default; later requests wait.
+/// Handles `POST /pause_generation`: by default aborts running requests; later requests wait.
 pub(super) async fn pause_generation(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -92,7 +92,7 @@ pub(super) async fn pause_generation(
     json_ok(&json!({"message": "Generation paused successfully.", "status": "ok"}))
 }
 
-/// Handles `POST /continue_generation`.
+/// Handles `POST /continue_generation`: resumes paused generation.
 pub(super) async fn continue_generation(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -109,7 +109,7 @@ pub(super) async fn continue_generation(
     json_ok(&json!({"message": "Generation continued successfully.", "status": "ok"}))
 }
 
-/// Handles `POST /load_lora_adapter`.
+/// Handles `POST /load_lora_adapter`: loads a LoRA adapter from a folder.
 pub(super) async fn load_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -142,7 +142,7 @@ pub(super) async fn load_adapter(
     adapter_result(&app, result)
 }
 
-/// Handles `POST /unload_lora_adapter`.
+/// Handles `POST /unload_lora_adapter`: unloads a LoRA adapter by name.
 pub(super) async fn unload_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -169,7 +169,8 @@ pub(super) async fn unload_adapter(
 
 const LORA_DISABLED: &str = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA.";
 
-/// Returns the result of a change of the adapters, with all loaded adapters and their paths.
+/// Returns the response to the loading or unloading of a LoRA adapter, with all loaded adapters and
+/// their paths.
 fn adapter_result(app: &App, result: Result<(), String>) -> Response<Body> {
     let adapters = app.service.models.loaded_adapters();
     let adapters =

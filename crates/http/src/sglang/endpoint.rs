@@ -87,11 +87,11 @@ pub(super) const OLLAMA_GENERATE: RouteFunction = post(2137, "ollama_generate", 
 pub(super) const OLLAMA_SHOW: RouteFunction = post(2151, "ollama_show", "/api/show");
 pub(super) const VERTEX_GENERATE: RouteFunction = post(2215, "vertex_generate", "/vertex_generate");
 
-/// Text of the error that a body of another media type gets from the check that precedes a route.
+/// Error text of SGLang's media-type check for a request body that is not `application/json`.
 const NOT_JSON: &str = "{'loc': ['header', 'content-type'], 'msg': \"Unsupported Media Type: Only \
      'application/json' is allowed\", 'type': 'value_error'}";
 
-/// Parses the body of a request as JSON and reads its fields.
+/// Parses a request body as JSON, and returns its fields as the request type `T`.
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON or does not match its schema.
@@ -103,7 +103,7 @@ pub(super) fn read_request<T: RequestField>(
     read_request_and_body(app, received, endpoint).map(|(read, _)| read)
 }
 
-/// Reads the body of a request and returns its JSON, too.
+/// Parses a request body as JSON, and returns its fields and the JSON value.
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON or does not match its schema.
@@ -148,7 +148,7 @@ pub(super) fn read_query<T: RequestField>(
     fastapi::read_query(&given).map_err(|refusal| refusal.to_fault(endpoint))
 }
 
-/// Parses the body of a request as JSON; `None` without body.
+/// Returns a request body as JSON, `None` without a body; an unreadable body is SGLang's 400.
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON.
@@ -159,7 +159,7 @@ pub(super) fn parse_body_or_fault(
     parse_json_body(received, endpoint).map_err(|refusal| refusal.to_fault(endpoint))
 }
 
-/// Parses the body of a request as JSON; `None` without body.
+/// Returns a request body as JSON, `None` without a body; a refused media type is an error.
 ///
 /// # Errors
 /// The error of a body that is not JSON, or the fault of another media type.
@@ -189,12 +189,12 @@ pub(super) fn parse_json_body(
     })
 }
 
-/// Returns whether a route refuses other media types (`validate_json_request`).
+/// Returns whether a route refuses bodies of other types than JSON (`validate_json_request`).
 fn checks_media_type(endpoint: &RouteFunction) -> bool {
     endpoint.path.starts_with("/v1/") || matches!(endpoint.path, "/tokenize" | "/detokenize")
 }
 
-/// Returns the route with the HTTP method of the request, which error texts name.
+/// Returns the route function with the request's HTTP method, as error texts name it.
 fn at_method(received: &RawRequest, endpoint: &RouteFunction) -> RouteFunction {
     let method = match received.method {
         Method::GET => "GET",

@@ -14,7 +14,7 @@ pub(super) use vllm_sim_wire::sglang::unhandled_exception_fault;
 
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Error message for a request beyond `--max-queued-requests`.
+/// Error message for a request that exceeds the queue limit `--max-queued-requests`.
 ///
 /// Source: SGLang 0.5.23 `srt/managers/scheduler.py`, `_abort_on_queued_limit`.
 const QUEUE_FULL: &str = "The request queue is full.";
@@ -48,7 +48,7 @@ pub(super) fn openai_error(fault: &Fault) -> Response<Body> {
     error::add_retry_after(&fault, json_error(fault.status, &openai_body(&fault)))
 }
 
-/// Returns the response of an OpenAI route, which is an error response if `answer` is an error.
+/// Returns the successful response of an OpenAI route, or the error response for its error.
 pub(super) fn response_or_openai_error(answer: Result<Response<Body>, Fault>) -> Response<Body> {
     answer.unwrap_or_else(|fault| openai_error(&fault))
 }
@@ -65,7 +65,7 @@ pub(super) fn native_error(fault: &Fault) -> Response<Body> {
     }
 }
 
-/// Returns the response to a native stream request with a wrong value: status 200 and an error
+/// Returns the response of a native stream request with an invalid value: status 200 and an error
 /// event.
 pub(super) fn native_stream_error(fault: &Fault) -> Response<Body> {
     let error = json!({"error": {
@@ -107,7 +107,7 @@ fn with_sglang_words(fault: &Fault) -> Fault {
     fault.clone()
 }
 
-/// Returns the events of a stream that fails after its first token.
+/// Returns the error event of an OpenAI stream that fails after its first token.
 pub(super) fn stream_error_event(fault: &Fault) -> String {
     let body = json!({"error": openai_body(&with_sglang_words(fault))});
     format!("data: {body}\n\n")

@@ -100,7 +100,7 @@ pub(super) async fn vertex_generate(
     }
 }
 
-/// Returns whether an error is Python's `ValueError` in the tokenizer manager.
+/// Returns whether SGLang's tokenizer manager would raise this error as Python's `ValueError`.
 fn is_wrong_value(fault: &Fault) -> bool {
     fault.status == 400 && fault.error_type == ErrorType::BadRequest
 }
@@ -108,7 +108,7 @@ fn is_wrong_value(fault: &Fault) -> bool {
 /// The prompts of a `/generate` request.
 struct Batch {
     prompts: Vec<PromptTextOrTokenIds>,
-    /// Whether the request has one prompt that is no list.
+    /// Whether the `/generate` request gives a single prompt instead of a list of prompts.
     is_single: bool,
 }
 
@@ -163,7 +163,7 @@ async fn answer(
     }))
 }
 
-/// Reads the sampling parameters of each prompt.
+/// Returns the sampling parameters of each prompt of a `/generate` request.
 ///
 /// # Errors
 /// SGLang's 400 for a wrong parameter, and its 500 for lists that do not fit the prompts.
@@ -234,12 +234,12 @@ struct Item {
     sampling: SglangSampling,
     rank: Option<i64>,
     prompts: Vec<PromptTextOrTokenIds>,
-    /// Index of the first prompt in the `/generate` request.
+    /// Index of this job's first prompt in the `/generate` request.
     index: usize,
     session: Option<SessionTurn>,
 }
 
-/// A started generation with the format of its response.
+/// A started generation for a `/generate` request, with the format of its response.
 struct Started {
     reply: Reply,
     format: GenerateFormat,
@@ -395,7 +395,8 @@ async fn session_turn(
     Ok(Some(turn))
 }
 
-/// Returns the value for one prompt: the element of a list, or the value for all.
+/// Returns the value of a `/generate` member for one prompt: an element of a list, or a single
+/// value for all prompts.
 fn item(value: Option<&Value>, index: usize) -> Option<&Value> {
     let value = value.filter(|value| !value.is_null())?;
     match value.as_array() {
@@ -418,7 +419,7 @@ fn logprob_options(app: &App, request: &GenerateRequest, index: usize) -> Logpro
     }
 }
 
-/// Reads the prompts of a request.
+/// Returns the prompts of a `/generate` request.
 ///
 /// # Errors
 /// SGLang's 400 without prompt, or with an empty one.

@@ -76,7 +76,7 @@ impl GenerateFormat {
     }
 }
 
-/// Id, text and token ids of one output so far.
+/// Id, text and token ids of one output of `/generate` so far.
 #[derive(Default)]
 struct Output {
     rid: Arc<str>,
@@ -93,15 +93,15 @@ impl Output {
     }
 }
 
-/// Renders a stream of `/generate`.
+/// Renders a streamed reply of `/generate` as events.
 pub(super) struct GenerateStream {
     format: GenerateFormat,
     counter: EndedRequestCounter,
     outputs: Vec<Output>,
     prompts: Vec<u32>,
-    /// Whether events name the index of the output.
+    /// Whether each stream event contains the index of its output.
     pub(super) shows_index: bool,
-    /// Whether events contain only the new tokens.
+    /// Whether each stream event contains only the new tokens of its output.
     pub(super) is_incremental: bool,
 }
 
@@ -121,10 +121,10 @@ impl GenerateStream {
     }
 }
 
-/// Members of `meta_info` with an element per output token.
+/// Members of `meta_info` that are lists with one element per output token.
 const MEMBERS_PER_TOKEN: [&str; 2] = ["output_token_logprobs", "output_top_logprobs"];
 
-/// Removes the text and tokens of an event that earlier events contain.
+/// Removes the text and token ids from a stream event that earlier events contained.
 fn keep_new_part(event: &mut Value, text_sent: usize, ids_sent: usize) {
     if let Some(Value::String(text)) = event.get_mut("text") {
         text.replace_range(..text_sent.min(text.len()), "");

@@ -163,7 +163,7 @@ pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Bod
     json_ok(&info)
 }
 
-/// Returns the publisher of KV events, or null.
+/// Returns the JSON description of the KV event publisher; null without events in SGLang's format.
 fn kv_event_publisher(app: &App) -> Value {
     let events = &app.settings.kv_events;
     if !events.enabled || events.encoding.format != KvEventFormat::Sglang {
@@ -189,14 +189,14 @@ fn host_and_port(endpoint: &str) -> Option<(String, u16)> {
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// Returns the number of tokens that the KV cache of a rank holds.
+/// Returns the capacity of a data-parallel rank's KV cache, in tokens.
 pub(super) fn kv_cache_token_capacity(app: &App, rank: usize) -> u64 {
     let stats = app.service.rank_engines().get(rank).map(|rank| rank.stats());
     let blocks = stats.map_or(0, |stats| stats.total_blocks);
     u64::from(blocks) * u64::from(app.settings.cache.block_size)
 }
 
-/// Returns the value of a gauge of SGLang's metrics.
+/// Returns the value of an SGLang gauge of a data-parallel rank, by the gauge's name.
 pub(super) fn metrics_gauge_value(app: &App, name: &str, rank: usize) -> f64 {
     app.metrics.sglang_metrics().map_or(0.0, |metrics| metrics.gauge(name, rank))
 }

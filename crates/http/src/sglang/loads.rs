@@ -65,7 +65,8 @@ fn check_sections(include: Option<&[String]>) -> Result<(), Fault> {
     }
 }
 
-/// Returns the load of a rank, with the sections in `include`; `None` selects all sections.
+/// Returns the JSON of one rank's load for `/v1/loads`, with the sections in `include`; `None`
+/// selects all sections.
 fn load(app: &App, rank: usize, include: Option<&[String]>) -> Value {
     let stats = app.service.rank_engines()[rank].stats();
     let page = u64::from(app.settings.cache.block_size);
@@ -130,7 +131,7 @@ fn disaggregation() -> Value {
     })
 }
 
-/// Returns the loads in the text format of Prometheus, one gauge per number.
+/// Returns the response of `/v1/loads` in the text format of Prometheus, one gauge per number.
 fn prometheus_text(loads: &[Value]) -> Response<Body> {
     let mut gauges: Map<String, Value> = Map::new();
     let mut add = |name: String, rank: &Value, value: &Value| {

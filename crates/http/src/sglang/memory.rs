@@ -21,7 +21,8 @@ use vllm_sim_wire::sglang::control::{
     ReleaseMemoryRequest, ResumeMemoryRequest, SlowDownRequest, Struct, WeightVersionRequest,
 };
 
-/// Error message of SGLang's assertion, which stops its scheduler.
+/// Error message for `/release_memory_occupation` on a busy server, from the assertion that stops
+/// SGLang's scheduler.
 const BUSY: &str = "release_memory_occupation should be called only when server is idle.";
 
 fn null_response() -> Response<Body> {
@@ -85,7 +86,7 @@ pub(super) async fn slow_down_steps(
     null_response()
 }
 
-/// Handles `POST /update_weight_version`: the version that responses report.
+/// Handles `POST /update_weight_version`: sets the version of the weights that responses report.
 pub(super) async fn update_weight_version(
     State(app): State<Arc<App>>,
     received: RawRequest,

@@ -34,7 +34,7 @@ const INVALID_REQUEST: &str = "invalid_request_error";
 pub(super) const EMPTY_CONVERSATION: &str =
     "Cannot apply chat template to an empty conversation. Provide at least one message.";
 
-/// Handles `POST /v1/messages`.
+/// Handles `POST /v1/messages`: generates an Anthropic message.
 pub(super) async fn create_anthropic_message(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -87,7 +87,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     Ok(error::json_response(StatusCode::OK, body.to_string()))
 }
 
-/// Handles `POST /v1/messages/count_tokens`.
+/// Handles `POST /v1/messages/count_tokens`: returns the number of prompt tokens of a conversation.
 pub(super) async fn count_message_tokens(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -135,7 +135,7 @@ fn chat_request(app: &App, request: &SglangMessagesRequest) -> Result<SglangChat
     endpoint::read_parsed_body(app, Some(&body), &endpoint::CHAT_COMPLETIONS)
 }
 
-/// Returns the JSON of an Anthropic error: its `type` and its text.
+/// Returns the JSON of an Anthropic error object with its type and message.
 fn error_json(fault: &Fault, kind: Option<&str>) -> Value {
     let (kind, message) = match fault.status {
         503 => ("overloaded_error", "Internal server error"),
@@ -153,7 +153,7 @@ fn error_response(fault: &Fault, kind: Option<&str>) -> Response<Body> {
     error::add_retry_after(fault, response)
 }
 
-/// Returns the events of a stream that fails before its first token.
+/// Returns the response of a `/v1/messages` stream that fails before its first token.
 fn failed_stream(fault: &Fault, model: &str) -> Response<Body> {
     let start = json!({"type": "message_start", "message": {
         "id": new_message_id(),

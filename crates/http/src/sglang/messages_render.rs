@@ -83,7 +83,7 @@ pub(super) struct SglangMessageStream {
     format: ChatFormat,
     counter: EndedRequestCounter,
     prompt: u32,
-    /// Index of the next content block.
+    /// Index of the next content block in the Anthropic message.
     index: usize,
     open: Option<OutputChannel>,
     calls: usize,
@@ -145,7 +145,7 @@ impl SglangMessageStream {
     }
 }
 
-/// Appends an event with its name.
+/// Appends a server-sent event with the name `name` and JSON data.
 fn write_event(out: &mut String, name: &str, event: &Value) {
     out.push_str(&format!("event: {name}\ndata: {event}\n\n"));
 }

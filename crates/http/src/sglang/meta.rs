@@ -18,10 +18,10 @@ use vllm_sim_service::generate::{OutputEndReason, StopReason};
 use vllm_sim_service::{ReplyChoice, ValidatedRequestFacts};
 use vllm_sim_tokenizer::Tokenizer;
 
-/// Text in the finish reason of a request that was aborted before it ran.
+/// Message in the finish reason of a request that is aborted while it waits in the queue.
 const ABORTED_IN_QUEUE: &str = "Abort in waiting queue";
 
-/// Returns the finish reason of an ended choice, as an object.
+/// Returns the finish reason of an ended choice as SGLang's JSON object.
 pub(super) fn finish_reason(
     choice: &ReplyChoice,
     end: SequenceEndReason,
@@ -56,7 +56,7 @@ pub(super) fn finish_reason(
     }
 }
 
-/// Returns type and matched stop condition of a finish reason, as the OpenAI routes show them.
+/// Returns the type and matched stop condition of a finish reason, for responses of OpenAI routes.
 pub(super) fn finish_type_and_match(reason: &Value) -> (Value, Value) {
     let member = |name: &str| reason.get(name).cloned().unwrap_or(Value::Null);
     (member("type"), member("matched"))
@@ -68,7 +68,7 @@ pub(super) struct MetaInfoSettings {
     pub(super) logprobs: LogprobOptions,
     /// Whether log probabilities contain the texts of tokens.
     pub(super) texts: bool,
-    /// Whether the response is a stream, whose first event has the time of sending.
+    /// Whether the response is a stream, whose first event contains the time of sending.
     pub(super) streams: bool,
     weight_version: Arc<String>,
     rank: Option<i64>,
@@ -76,7 +76,8 @@ pub(super) struct MetaInfoSettings {
 }
 
 impl MetaInfoSettings {
-    /// Creates the settings of `meta_info`; prompts are kept if log probabilities need them.
+    /// Creates the settings of `meta_info`; they contain the prompts' token ids if log
+    /// probabilities need them.
     pub(super) fn new(
         app: &App,
         facts: &ValidatedRequestFacts,
@@ -100,18 +101,18 @@ impl MetaInfoSettings {
         settings
     }
 
-    /// Keeps the token ids of the prompts, which the response contains.
+    /// Stores the token ids of the request's prompts for its response.
     pub(super) fn keep_prompts(&mut self, facts: &ValidatedRequestFacts) {
         self.prompts = facts.prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
     }
 
-    /// Returns the token ids of a prompt; empty unless they are kept.
+    /// Returns the stored token ids of the prompt with this index; empty if they were not stored.
     pub(super) fn prompt_token_ids(&self, prompt: usize) -> &[u32] {
         self.prompts.get(prompt).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the version of the weights, as `metadata` of the OpenAI routes; the first output has
-    /// `tokens` tokens.
+    /// Returns `metadata` of an OpenAI response, with the version of the weights; `tokens` is the
+    /// length of the first output.
     pub(super) fn weight_version_metadata(&self, tokens: u32) -> Value {
         json!({
             "weight_version": *self.weight_version,
@@ -124,7 +125,8 @@ impl MetaInfoSettings {
         json!([{"version": *self.weight_version, "start": 0, "end": tokens}])
     }
 
-    /// Returns the `meta_info` of a choice with `tokens` output tokens; `end` is set once it ended.
+    /// Returns the `meta_info` of a choice with `tokens` output tokens; `end` is its end reason if
+    /// the choice has ended.
     pub(super) fn meta_info(
         &self,
         id: &str,
@@ -175,7 +177,7 @@ impl MetaInfoSettings {
         Value::Object(meta)
     }
 
-    /// Returns the members of `meta_info` with log probabilities.
+    /// Returns the log probability members of a choice's `meta_info`.
     fn logprob_members(
         &self,
         choice: &ReplyChoice,

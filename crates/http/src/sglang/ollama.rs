@@ -39,13 +39,13 @@ pub(super) async fn get_root() -> Response<Body> {
     error::json_response(StatusCode::OK, "\"SGLang is running\"".to_owned())
 }
 
-/// Returns the current time as Ollama shows it.
+/// Returns the current time in the format of Ollama's `created_at`.
 fn timestamp() -> String {
     let time = iso_time(unix_now_secs());
     format!("{}Z", &time[..time.len() - "000+00:00".len()])
 }
 
-/// The member of a response that contains its text.
+/// Member of an Ollama response that contains the generated text: `message` or `response`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextMember {
     Message,
@@ -62,8 +62,8 @@ impl TextMember {
         }
     }
 
-    /// Returns one line of a streamed response; the last line has no text, and the reason of the
-    /// end.
+    /// Returns one JSON line of a streamed Ollama response; without `text`, the last line, which
+    /// has the end reason.
     fn line(self, model: &str, text: Option<&str>) -> String {
         let mut line = json!({"model": model, "created_at": timestamp()});
         let (name, value) = self.json(text.unwrap_or_default());
@@ -73,8 +73,8 @@ impl TextMember {
         format!("{line}\n")
     }
 
-    /// Returns the JSON of a response that is no stream; `counts` is `None` for a request without a
-    /// prompt.
+    /// Returns the JSON of an Ollama response that is no stream; `counts` is `None` for a request
+    /// without a prompt.
     fn body(self, model: &str, text: &str, counts: Option<(u64, u32, u32)>) -> Value {
         let mut body = json!({"model": model, "created_at": timestamp()});
         let (name, value) = self.json(text);
@@ -94,7 +94,7 @@ impl TextMember {
     }
 }
 
-/// Request of `/api/chat` or `/api/generate`.
+/// Request to Ollama's `/api/chat` or `/api/generate`.
 struct OllamaRequest {
     member: TextMember,
     prompts: PromptSource,
@@ -102,7 +102,7 @@ struct OllamaRequest {
     sampling: SglangSampling,
 }
 
-/// Handles `POST /api/chat`.
+/// Handles `POST /api/chat`: Ollama's chat route.
 pub(super) async fn create_ollama_chat(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -135,7 +135,7 @@ fn read_options(
     SglangSampling::parse(&ollama_sampling_params(options), vocabulary)
 }
 
-/// Handles `POST /api/generate`.
+/// Handles `POST /api/generate`: Ollama's completion route.
 pub(super) async fn create_ollama_generation(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -234,7 +234,7 @@ fn lines_response(body: Body) -> Response<Body> {
     response
 }
 
-/// Renders a stream of lines of JSON.
+/// Renders a streamed Ollama response as lines of JSON.
 struct LineStream {
     member: TextMember,
     model: String,
@@ -265,7 +265,7 @@ impl StreamRenderer for LineStream {
     }
 }
 
-/// Handles `GET /api/tags`.
+/// Handles `GET /api/tags`: Ollama's list of models.
 pub(super) async fn list_ollama_models(State(app): State<Arc<App>>) -> Response<Body> {
     let name = &**app.service.models.displayed_model_name();
     let body = json!({"models": [{
@@ -283,7 +283,7 @@ fn last_part(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// Handles `POST /api/show`.
+/// Handles `POST /api/show`: Ollama's description of a model.
 pub(super) async fn show_ollama_model(
     State(app): State<Arc<App>>,
     received: RawRequest,

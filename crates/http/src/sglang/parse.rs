@@ -21,7 +21,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::control::Struct;
 use vllm_sim_wire::sglang::parse::{ParseCallsRequest, SeparateReasoningRequest};
 
-/// Handles `POST /separate_reasoning`.
+/// Handles `POST /separate_reasoning`: splits a text into reasoning and the remaining text.
 pub(super) async fn separate_reasoning(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -45,7 +45,7 @@ pub(super) async fn separate_reasoning(
     respond(answer())
 }
 
-/// Handles `POST /parse_function_call`.
+/// Handles `POST /parse_function_call`: finds the tool calls in a text.
 pub(super) async fn parse_function_call(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -75,7 +75,8 @@ fn respond(answer: Result<Value, Fault>) -> Response<Body> {
     }
 }
 
-/// Returns the error of a parser that is not simulated, or SGLang's for an unknown one.
+/// Returns the error for the requested parser `value`: not simulated, or SGLang's error for an
+/// unknown parser.
 fn parser_fault(name: &str, value: &str, known: &[&str], simulated: &str) -> Fault {
     match known.contains(&value) {
         true => Fault::bad_request(format!("{name} {value} is not simulated, only {simulated}")),
@@ -83,7 +84,7 @@ fn parser_fault(name: &str, value: &str, known: &[&str], simulated: &str) -> Fau
     }
 }
 
-/// Marker texts before and after the reasoning in a generated text.
+/// Marker texts with which a model encloses its reasoning in the generated text.
 #[derive(Debug, Clone, Copy)]
 struct ReasoningMarkers {
     open: &'static str,
@@ -92,7 +93,7 @@ struct ReasoningMarkers {
     close: &'static str,
     /// Whether generated texts begin inside the reasoning, without an opening marker.
     begins_inside: bool,
-    /// The beginning of a tool call, which also ends reasoning.
+    /// Beginning of a tool call, which also ends the reasoning; `None` if only `close` ends it.
     tool: Option<&'static str>,
 }
 
@@ -138,7 +139,7 @@ impl ReasoningMarkers {
         })
     }
 
-    /// Returns the reasoning of a text, and the rest.
+    /// Returns the reasoning in a generated text, and the remaining text.
     fn separate<'t>(&self, text: &'t str) -> (&'t str, &'t str) {
         if !self.begins_inside && !text.contains(self.open) {
             return ("", text);
@@ -182,7 +183,7 @@ impl CallFormat {
         }
     }
 
-    /// Splits a text into normal text and the calls of tools with these names.
+    /// Splits a generated text into normal text and the calls of the tools in `names`.
     fn parse<'t>(self, text: &'t str, names: &[&str]) -> Result<ParsedCalls<'t>, Fault> {
         let (open, close) = match self {
             Self::Qwen25 => ("<tool_call>\n", "\n</tool_call>"),
@@ -212,7 +213,7 @@ impl CallFormat {
     }
 }
 
-/// Returns the calls of known tools in a JSON value: one, or a list.
+/// Returns the calls of known tools in a JSON value, which is one call or a list of calls.
 fn known_calls(written: &Value, names: &[&str]) -> Result<Vec<Value>, Fault> {
     let list = written.as_array().map_or(std::slice::from_ref(written), Vec::as_slice);
     let mut calls = Vec::new();

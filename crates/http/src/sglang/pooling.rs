@@ -34,12 +34,12 @@ use vllm_sim_wire::sglang::pooling::{
 const NOT_AN_EMBEDDING_MODEL: &str = "This model does not appear to be an embedding model by default. Please add `--is-embedding` \
      when launching the server or try another model.";
 
-/// Returns whether the model generates text, rather than vectors or classes.
+/// Returns whether the served model generates text, rather than embedding vectors or classes.
 pub(super) fn has_generation_model(app: &App) -> bool {
     matches!(app.settings.pooling.task, ModelTask::Generate | ModelTask::All)
 }
 
-/// Handles `POST /v1/embeddings`.
+/// Handles `POST /v1/embeddings`: returns an embedding vector per input.
 pub(super) async fn create_embeddings(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -75,7 +75,7 @@ async fn embeddings(app: &Arc<App>, received: &RawRequest) -> Result<Response<Bo
     Ok(rows::stream_json_rows("{\"data\":[".to_owned(), count, row, tail))
 }
 
-/// Handles `POST /encode`.
+/// Handles `POST /encode`: returns SGLang's native vector results.
 pub(super) async fn encode_inputs(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -134,7 +134,8 @@ async fn encoded(
     Ok(rows::stream_json_rows(head.to_owned(), count, row, tail.to_owned()))
 }
 
-/// Returns one id per input of a pooling request: the ids that it gives, or new ones.
+/// Returns one request id per input of a pooling request: ids from the request's `rid`, or new
+/// ones.
 fn request_ids(rid: Option<&Value>, inputs: &PoolingInputs) -> Vec<Arc<str>> {
     let ids = (0..inputs.lists.len()).map(|index| match rid {
         Some(Value::String(rid)) if inputs.is_single => rid.as_str().into(),
@@ -160,7 +161,7 @@ fn pooled_meta(id: &str, tokens: usize, version: &str) -> Value {
     })
 }
 
-/// Handles `POST /v1/classify`.
+/// Handles `POST /v1/classify`: returns the class probabilities of each input.
 pub(super) async fn create_classification(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -205,7 +206,7 @@ fn class_label(app: &App, class: usize) -> String {
     named.map_or_else(|| format!("LABEL_{class}"), str::to_owned)
 }
 
-/// Handles `POST /v1/rerank`.
+/// Handles `POST /v1/rerank`: scores documents against a query.
 pub(super) async fn rerank(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
     errors::response_or_openai_error(ranked(&app, &received).await)
 }
@@ -239,7 +240,7 @@ async fn ranked(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     Ok(error::json_response(StatusCode::OK, Value::from(results).to_string()))
 }
 
-/// Returns the text of a query or document: itself, or its text parts.
+/// Returns the text of a rerank query or document, which is a string or a list of content parts.
 fn content_text(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -251,7 +252,7 @@ fn content_text(content: &Value) -> String {
     }
 }
 
-/// Checks that the model computes vectors or classes.
+/// Checks that the served model computes embedding vectors or classes.
 pub(super) fn check_embedding_model(app: &App) -> Result<(), Fault> {
     match has_generation_model(app) {
         true => Err(Fault::bad_request(NOT_AN_EMBEDDING_MODEL)),
@@ -259,8 +260,8 @@ pub(super) fn check_embedding_model(app: &App) -> Result<(), Fault> {
     }
 }
 
-/// Returns the number of components of a vector: as requested if the model can shorten vectors,
-/// else its own.
+/// Returns the length of the result vectors: the requested length if the model can shorten vectors,
+/// else the model's own.
 fn vector_length(app: &App, requested: Option<i64>) -> Result<usize, Fault> {
     check_embedding_model(app)?;
     if classifies(app) {
@@ -308,7 +309,7 @@ fn classifies(app: &App) -> bool {
     matches!(app.settings.pooling.task, Classify | Score | Reward)
 }
 
-/// Computes vectors, or classes of a classifier.
+/// Computes a result vector per input: an embedding, or the class probabilities of a classifier.
 #[derive(Clone, Copy)]
 struct Vectors {
     length: usize,

@@ -15,15 +15,15 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 /// Maximum number of inputs of a request (SGLang has no limit).
 const MAX_INPUTS: usize = 65_536;
 
-/// Token ids of the inputs of a request.
+/// Token ids of each input of a pooling request.
 pub(super) struct PoolingInputs {
     pub(super) lists: Vec<Vec<u32>>,
-    /// Whether the request has one input that is no list.
+    /// Whether the pooling request gives a single input instead of a list of inputs.
     pub(super) is_single: bool,
 }
 
 impl PoolingInputs {
-    /// Returns the number of tokens of all inputs.
+    /// Returns the total number of tokens in the inputs of the pooling request.
     pub(super) fn token_count(&self) -> usize {
         self.lists.iter().map(Vec::len).sum()
     }

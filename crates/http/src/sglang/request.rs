@@ -17,7 +17,7 @@ use vllm_sim_service::{
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::sampling::SglangSampling;
 
-/// Fields of a generation request that the routes of SGLang take from their bodies.
+/// Fields of a generation request that SGLang's routes read from request bodies.
 pub(super) struct SglangGeneration {
     pub(super) id: Arc<str>,
     pub(super) prompts: PromptSource,
@@ -46,7 +46,7 @@ pub(super) fn new_request_id() -> Arc<str> {
     uuid::Uuid::new_v4().simple().to_string().into()
 }
 
-/// Returns the id of an OpenAI request: the first of `rid`, or a new one.
+/// Returns the request id for an OpenAI route: the first id in `rid`, or a new one.
 pub(super) fn given_or_new_request_id(rid: Option<&Value>) -> Arc<str> {
     let given = rid.map(first_element_or_self).and_then(Value::as_str).filter(|id| !id.is_empty());
     given.map_or_else(new_request_id, Into::into)
@@ -63,7 +63,8 @@ pub(super) fn cache_salt(value: Option<&Value>) -> Option<String> {
     (!salt.is_empty()).then(|| salt.to_owned())
 }
 
-/// Returns the rank that a request names: the header `X-Data-Parallel-Rank`, or its body.
+/// Returns the data-parallel rank named in a request's `X-Data-Parallel-Rank` header, else in its
+/// body.
 ///
 /// # Errors
 /// SGLang's 400 for a header that is not an integer, and for a rank that does not exist.
@@ -90,7 +91,8 @@ pub(super) fn data_parallel_rank(
     }
 }
 
-/// Returns the context length that the command line sets; `None` for the model's own.
+/// Returns the context length from the command line, in tokens; `None` if it is that of the model's
+/// `config.json`.
 pub(super) fn given_context_length(app: &App) -> Option<u32> {
     let length = app.rules.limits.max_model_len;
     let config = app.settings.model.hf_config.as_deref();
@@ -98,7 +100,7 @@ pub(super) fn given_context_length(app: &App) -> Option<u32> {
     Some(length).filter(|length| own.and_then(Value::as_u64) != Some(u64::from(*length)))
 }
 
-/// Returns the base model, or the adapter that `model:adapter` or `lora_path` names.
+/// Returns the base model, or the LoRA adapter that `model:adapter` or `lora_path` names.
 ///
 /// SGLang serves every other model name.
 ///
@@ -131,7 +133,7 @@ pub(super) fn resolve_model(
     resolved.map_err(|refusal| generation::request_error_fault(app, refusal))
 }
 
-/// Checks that an adapter is loaded.
+/// Checks that the LoRA adapter of a request is loaded.
 ///
 /// Source: SGLang 0.5.23 `tokenizer_manager.py`, `_validate_and_resolve_lora`.
 fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
@@ -154,8 +156,8 @@ fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
     )))
 }
 
-/// Admits a request and starts its generation, together with another server if this is one of a
-/// prefill/decode pair.
+/// Admits a generation request and starts its generation, with a negotiated KV transfer on a server
+/// of a prefill/decode pair.
 ///
 /// # Errors
 /// The error of a check, an injected failure, or a full queue; late errors are those of a pair.
@@ -207,7 +209,7 @@ pub(super) async fn start_sglang_generation(
     })
 }
 
-/// Returns SGLang's error for a grammar that does not compile.
+/// Returns SGLang's error for a structured-output grammar that does not compile.
 ///
 /// Source: SGLang 0.5.23 `srt/constrained/grammar_manager.py`.
 fn grammar_fault(fault: Fault, kind: &str) -> Fault {

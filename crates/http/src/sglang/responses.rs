@@ -24,7 +24,7 @@ use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::errors::construct_python_object;
 use vllm_sim_wire::sglang::responses::{STORE_DISABLED_MESSAGE, SglangResponsesRequest};
 
-/// Handles `POST /v1/responses`.
+/// Handles `POST /v1/responses`: generates a Responses API response.
 pub(super) async fn create_response(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -63,7 +63,8 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     Ok(error::json_response(StatusCode::OK, body.await?.to_string()))
 }
 
-/// Returns whether a name is that of the model, of an adapter, or `model:adapter`.
+/// Returns whether a model name is that of the base model, of a loaded LoRA adapter, or has the
+/// form `model:adapter`.
 fn knows_model(app: &App, name: &str) -> bool {
     let served = &**app.service.models.displayed_model_name();
     let base = name.strip_prefix(served).is_some_and(|rest| rest.starts_with(':'));
@@ -79,7 +80,7 @@ pub(super) async fn stored_response_not_found() -> Response<Body> {
     })
 }
 
-/// Returns the error in the form of SGLang's `/v1/responses`.
+/// Returns the response for an error of `/v1/responses`, in SGLang's format.
 fn error_response(fault: &Fault) -> Response<Body> {
     let kind = match fault.error_type {
         ErrorType::BadRequestPhrase => "Bad Request",

@@ -20,12 +20,12 @@ pub(super) struct SglangResponsesFormat {
     id: String,
 }
 
-/// Returns a new id with a prefix.
+/// Returns a new id of a Responses API object: `prefix`, an underscore and a random UUID.
 fn new_id(prefix: &str) -> String {
     format!("{prefix}_{}", uuid::Uuid::new_v4().simple())
 }
 
-/// Returns a new id of a function call, which is shorter than those of other items.
+/// Returns a new id of a function call item, which is shorter than the ids of other output items.
 fn new_call_item_id() -> String {
     let mut id = new_id("fc");
     id.truncate("fc_".len() + 8);
@@ -142,12 +142,12 @@ impl SglangResponsesFormat {
     }
 }
 
-/// Selects the member `text` of a response if the request does not set it.
+/// Selects the `text` member of a Responses API response whose request does not set `text`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextForm {
     /// The member `text` is plain text if the output is only text.
     Guessed,
-    /// The member `text` is null, because the output is not known yet.
+    /// The member `text` is null, because the response has no output yet.
     Unknown,
 }
 
@@ -181,7 +181,7 @@ fn reasoning_item(id: &str, text: &str, status: &str) -> Value {
     })
 }
 
-/// Returns an item for a function call; the state is its name, arguments and status.
+/// Returns the output item of a function call; `state` holds the call's name, arguments and status.
 fn call_item(id: &str, call_id: &str, state: (Option<&str>, Option<&str>, &str)) -> Value {
     let (name, arguments, status) = state;
     json!({
@@ -194,7 +194,7 @@ fn call_item(id: &str, call_id: &str, state: (Option<&str>, Option<&str>, &str))
     })
 }
 
-/// An output item whose events are being sent.
+/// Output item of a streamed Responses API response that has begun but not ended.
 struct OpenItem {
     channel: OutputChannel,
     id: String,
@@ -215,7 +215,7 @@ impl ResponseStream {
         Self { format, counter, sequence: 0, open: None, done: Vec::new() }
     }
 
-    /// Appends an event; its number and type come last, as SGLang's classes have them.
+    /// Appends a Responses API event; its last members are sequence number and type, as in SGLang.
     fn write_event(&mut self, out: &mut String, kind: &str, mut event: Value) {
         event["sequence_number"] = self.sequence.into();
         event["type"] = kind.into();
@@ -223,7 +223,7 @@ impl ResponseStream {
         out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
     }
 
-    /// Appends an event with the whole response.
+    /// Appends an event of the type `kind` that contains the whole Responses API response.
     fn write_response(&mut self, out: &mut String, kind: &str, response: &Value) {
         let number = self.sequence;
         self.sequence += 1;

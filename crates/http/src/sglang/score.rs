@@ -23,7 +23,7 @@ use vllm_sim_service::pooling::class_probabilities;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::pooling::SglangScoreRequest;
 
-/// Handles `POST /v1/score`.
+/// Handles `POST /v1/score`: scores items by the probabilities of label tokens or classes.
 pub(super) async fn create_score(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -128,7 +128,7 @@ async fn prompts(
     read_inputs(app, &prompts.into()).await
 }
 
-/// Returns the label tokens of each item.
+/// Returns the ids of the label tokens for each item of a score request.
 fn labels(app: &App, given: Option<&Value>, items: usize) -> Result<Vec<Vec<i64>>, Fault> {
     let fail = |text: &str| Err(Fault::bad_request(text));
     let given = given.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -162,7 +162,7 @@ fn labels(app: &App, given: Option<&Value>, items: usize) -> Result<Vec<Vec<i64>
     Ok(lists)
 }
 
-/// Returns a log probability per label, which depends only on the tokens.
+/// Returns the log probability of each label token after a prompt; equal prompts get equal values.
 fn label_logprobs(tokens: &[u32], labels: &[i64]) -> Vec<f64> {
     let key = tokens.iter().fold(0x5c0e, |key, token| mix_u64_pair(key, u64::from(*token)));
     // The labels share one half of the probability.

@@ -26,15 +26,15 @@ const MAX_SESSIONS: usize = 65_536;
 pub(crate) struct SglangSessions(Mutex<HashMap<String, Session>>);
 
 struct Session {
-    /// Finished requests of the session, by id.
+    /// Finished requests of this session, by request id.
     requests: HashMap<String, FinishedRequest>,
-    /// Idle time after which the session is closed.
+    /// Idle time after which this session is closed; `None` without a limit.
     timeout: Option<Duration>,
     last_used: SimTime,
 }
 
 struct FinishedRequest {
-    /// Id of the earlier request of the session that this one continued.
+    /// Id of the session's earlier request that this finished request continued.
     parent: Option<String>,
     prompt: Vec<u32>,
     output: Vec<u32>,
@@ -78,13 +78,13 @@ pub(crate) struct SessionTurn {
 }
 
 impl SessionTurn {
-    /// Returns the token ids of the request's prompt, after those of the requests that it
-    /// continues.
+    /// Returns the token ids of the session request's whole prompt, which begins with the tokens of
+    /// the requests that it continues.
     pub(crate) fn prompt_token_ids(&self) -> impl Iterator<Item = i64> + '_ {
         self.prompt.iter().map(|id| i64::from(*id))
     }
 
-    /// Stores the tokens of an ended reply in the session.
+    /// Stores the output tokens of a session request's ended reply in the session.
     pub(crate) fn store_reply(&self, reply: &Reply) {
         let Some(choice) = reply.choices.first() else {
             return;
@@ -102,7 +102,7 @@ impl SessionTurn {
 }
 
 impl SglangSessions {
-    /// Opens a session; `None` if one with this id is open.
+    /// Opens a session; returns `None` if a session with this id is already open.
     pub(crate) fn open_session(
         &self,
         id: Option<String>,
@@ -121,7 +121,7 @@ impl SglangSessions {
         Some(id)
     }
 
-    /// Closes a session, if it is open.
+    /// Closes the session with this id, if it is open.
     pub(crate) fn close_session(&self, id: &str) {
         self.0.lock().remove(id);
     }
@@ -187,7 +187,7 @@ impl SglangSessions {
     }
 }
 
-/// Returns the end of Python's slice `[:offset]` of a list.
+/// Returns the end index of Python's slice `[:offset]` of a list with `length` elements.
 fn python_end(length: usize, offset: i64) -> usize {
     let size = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
     if offset < 0 { length.saturating_sub(size) } else { size.min(length) }

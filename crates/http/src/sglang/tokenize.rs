@@ -103,7 +103,7 @@ fn texts(app: &App, received: &RawRequest) -> Result<Value, Fault> {
     }
 }
 
-/// Returns a token id, or SGLang's error for one that its tokenizer cannot take.
+/// Returns a token id of a `/detokenize` request, or SGLang's error for an id beyond 32 bits.
 fn to_token_id(id: &Value) -> Result<u32, Fault> {
     let number = id.as_i64().unwrap_or(i64::MAX);
     number.try_into().map_err(|_| {

@@ -16,11 +16,11 @@ use vllm_sim_wire::openai::shared::StreamOptions;
 /// Settings for the token usage in a response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UsageSettings {
-    /// Whether a stream ends with a chunk of usage.
+    /// Whether a stream ends with a chunk that contains usage.
     pub(super) include: bool,
-    /// Whether every chunk has usage.
+    /// Whether every chunk of a stream contains usage.
     pub(super) continuous: bool,
-    /// Whether usage shows cached tokens (`--enable-cache-report`).
+    /// Whether usage contains the number of cached tokens (`--enable-cache-report`).
     cached: bool,
 }
 
@@ -46,20 +46,20 @@ impl UsageSettings {
         of_counts(counts, self.cached.then_some(counts.cached))
     }
 
-    /// Returns the number of prompt tokens of a reply from the prefix cache, if usage shows it.
+    /// Returns the number of a reply's prompt tokens from the prefix cache, if usage reports it.
     pub(super) fn reported_cached_tokens(self, reply: &Reply) -> Option<u32> {
         let choice = reply.choices.first().filter(|_| self.cached)?;
         Some(cached_tokens(choice, reply.prompt_token_count()))
     }
 
-    /// Returns the `usage` object of one choice so far.
+    /// Returns the `usage` object of one choice with its token counts so far.
     pub(super) fn choice_usage_json(prompt: u32, completion: u32, reasoning: u32) -> Value {
         let counts = TokenCounts { prompt, completion, reasoning, ..TokenCounts::default() };
         of_counts(counts, None)
     }
 }
 
-/// Returns the usage of a request without output.
+/// Returns the `usage` object of a request without output, such as an embedding request.
 pub(super) fn prompt_usage(tokens: usize) -> Value {
     let prompt = u32::try_from(tokens).unwrap_or(u32::MAX);
     of_counts(TokenCounts { prompt, ..TokenCounts::default() }, None)
@@ -78,7 +78,7 @@ fn of_counts(counts: TokenCounts, cached: Option<u32>) -> Value {
     })
 }
 
-/// Removes the members of an object that are null.
+/// Removes all null members of a JSON object.
 pub(super) fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -94,18 +94,19 @@ pub(super) fn cached_tokens(choice: &ReplyChoice, prompt: u32) -> u32 {
     choice.sequence_progress().reused_prompt_tokens(prompt)
 }
 
-/// Counts the choices of a response in the metrics when it ends.
+/// Counts the choices of an ended response in the metrics, and stores its tokens in its session.
 #[derive(Clone)]
 pub(super) struct EndedRequestCounter {
     pub(super) metrics: Arc<Metrics>,
     pub(super) streaming: bool,
     pub(super) structured: bool,
-    /// The session that stores the request's tokens when it ends.
+    /// Session for storing the request's tokens at its end; `None` without a session.
     pub(super) session: Option<SessionTurn>,
 }
 
 impl EndedRequestCounter {
-    /// Counts every choice of an ended reply as a request; the session of the request keeps its tokens.
+    /// Counts every choice of an ended reply as a request in the metrics, and stores its tokens in
+    /// the request's session.
     pub(super) fn count_ended_reply(&self, reply: &Reply) {
         if let Some(turn) = &self.session {
             turn.store_reply(reply);
@@ -131,7 +132,7 @@ impl EndedRequestCounter {
     }
 }
 
-/// Returns the time from arrival to the last token of a choice, in seconds.
+/// Returns the time from a choice's arrival to its last token, in seconds.
 fn end_latency(choice: &ReplyChoice, last: vllm_sim_engine::SimTime) -> f64 {
     match choice.released_tokens() {
         0 => 0.0,

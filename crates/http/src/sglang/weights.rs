@@ -30,7 +30,7 @@ use vllm_sim_wire::sglang::weights::{
 /// Success text of a weight update from files or from tensors of another process.
 const UPDATED: &str = "Succeeded to update model weights.";
 
-/// Reads a request to update the weights, runs its effects, and returns SGLang's result.
+/// Handles a weight update: reads the request, applies its effects, and returns SGLang's result.
 fn update<T>(app: &App, received: &RawRequest, at: &RouteFunction, message: &str) -> Response<Body>
 where
     Struct<T>: RequestField,

@@ -30,7 +30,7 @@ pub(crate) struct KvTransferWarnings {
     no_source: LogRateLimit,
 }
 
-/// Source and destination of a prompt's KV cache.
+/// Terms of the KV transfer of a request: source and destination of the prompt's KV cache.
 #[derive(Default)]
 pub(crate) struct KvTransferTerms {
     pub(crate) transfer: KvTransfer,
@@ -264,12 +264,12 @@ pub(crate) async fn query_bootstrap(State(app): State<Arc<App>>) -> Response<Bod
     ok_json_response(&Value::Object(ranks))
 }
 
-/// Counts an event, and selects its 1st, 2nd, 4th, 8th, … occurrence for the log.
+/// Rate limit of a log warning: of its occurrences, only the 1st, 2nd, 4th, 8th, … are logged.
 #[derive(Debug, Default)]
 struct LogRateLimit(AtomicU64);
 
 impl LogRateLimit {
-    /// Counts an occurrence; returns the count if it belongs into the log.
+    /// Counts an occurrence of a warning; returns the count if this occurrence is to be logged.
     fn count_and_select(&self) -> Option<u64> {
         let count = self.0.fetch_add(1, Ordering::Relaxed) + 1;
         count.is_power_of_two().then_some(count)

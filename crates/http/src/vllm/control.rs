@@ -209,7 +209,7 @@ fn set_sleep_metrics(app: &App, state: SleepState) {
     }
 }
 
-/// Completes the future `work` even if the client disconnects, as vLLM's engine does.
+/// Runs the future `work` to its end even if the client disconnects, as vLLM's engine does.
 async fn run_to_completion<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match tokio::spawn(work).await {
         Ok(done) => done,

@@ -18,11 +18,12 @@ use crate::error;
 use crate::html_page::html_page_response;
 use vllm_sim_wire::VllmVersion;
 
-/// OpenAPI document of the newest vLLM release, as FastAPI writes it. `lab/upstream` makes both
-/// files.
+/// OpenAPI document of the newest vLLM release as FastAPI writes it, gzipped; `lab/upstream`
+/// generates the file.
 const OPENAPI_GZ: &[u8] = include_bytes!("openapi.json.gz");
 
-/// JSON merge patches by older vLLM release, each for the OpenAPI document of the release after it.
+/// JSON merge patches, gzipped, by vLLM release; each converts the OpenAPI document of the next
+/// newer release.
 const OLDER_OPENAPI_GZ: &[u8] = include_bytes!("openapi_older.json.gz");
 
 pub(crate) async fn get_openapi(State(app): State<Arc<App>>) -> Response<Body> {
@@ -68,7 +69,7 @@ fn openapi_json(app: &App) -> String {
     schema.to_string()
 }
 
-/// Returns the paths of the newest release that an older release does not have.
+/// Returns the API paths of the newest vLLM release that an older release does not have.
 pub(crate) fn paths_newer_than(version: VllmVersion) -> BTreeSet<String> {
     let paths = |version| -> BTreeSet<String> {
         match openapi_document(version)["paths"].take() {
@@ -89,7 +90,7 @@ fn openapi_document(version: VllmVersion) -> Value {
     document
 }
 
-/// Decompresses one of the embedded files, which are valid gzip and JSON.
+/// Returns the JSON in an embedded gzip file of OpenAPI documents.
 fn unpack_json(packed: &[u8]) -> Value {
     let mut text = String::new();
     let _ = flate2::read::GzDecoder::new(packed).read_to_string(&mut text);

@@ -17,7 +17,7 @@ use vllm_sim_service::{Reply, ReplyChoice};
 /// Settings that determine the JSON of a reply of `/inference/v1/generate`.
 pub(super) struct GenerateResponseSettings {
     pub(super) view: ResponseShape,
-    /// Output of the reply: `tokens`, `text` or `derender`.
+    /// Output format of the `/inference/v1/generate` reply: `tokens`, `text` or `derender`.
     pub(super) mode: Arc<str>,
     pub(super) prompt: Arc<[u32]>,
     /// Positions of media items in the prompt, as JSON.

@@ -11,9 +11,9 @@ struct OwnRoute {
     path: &'static str,
     method: &'static str,
     summary: &'static str,
-    /// Media type of the request body and an example; `None` without a body.
+    /// Media type and example of the route's request body; `None` if the route has no body.
     body: Option<(&'static str, &'static str)>,
-    /// Names and descriptions of optional query parameters.
+    /// Name and description of each optional query parameter of the route.
     query: &'static [(&'static str, &'static str)],
 }
 

@@ -261,12 +261,12 @@ fn generate_request_json(
     Ok(out)
 }
 
-/// Returns the parameters of a connector in a request body, unless they are empty.
+/// Returns a connector's parameters, such as `kv_transfer_params`; `None` if they are empty.
 fn transfer_params<'b>(body: &'b Value, key: &str) -> Option<&'b Map<String, Value>> {
     body.get(key).and_then(Value::as_object).filter(|params| !params.is_empty())
 }
 
-/// Sets the reasoning members of a rendered chat, if the server has a reasoning parser.
+/// Adds the members for reasoning to a rendered chat request, if the server has a reasoning parser.
 fn add_reasoning_parser(app: &App, chat: &ChatRequest, rendered: &mut Value) {
     if app.settings.parsers.reasoning.is_some() {
         rendered["reasoning_ended"] = false.into();

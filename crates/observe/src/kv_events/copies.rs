@@ -14,7 +14,7 @@ pub(super) struct KvBlockCopyCounts(BTreeMap<(u32, BlockKey), u32>);
 
 impl KvBlockCopyCounts {
     /// Counts the copies of each KV block on the GPU in a batch of events, and drops the removal
-    /// events that `preview` suppresses.
+    /// events that the enabled preview features suppress.
     ///
     /// Returns the remaining copies of each GPU block whose removal is announced, in order. The
     /// parameter `main` is the index of the main layer group.
@@ -70,7 +70,8 @@ impl KvBlockCopyCounts {
         *copies = copies.saturating_add(1);
     }
 
-    /// Removes one GPU block with this hash and returns the number of those that remain.
+    /// Counts the removal of one GPU block, and returns the number of remaining GPU blocks with its
+    /// hash.
     fn remove(&mut self, group: u32, key: BlockKey) -> u32 {
         let copies = self.0.remove(&(group, key)).unwrap_or(1).saturating_sub(1);
         if copies > 0 {

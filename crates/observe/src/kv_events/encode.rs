@@ -212,7 +212,8 @@ fn block_stored_event(
     }
 }
 
-/// Returns the tokens after each block that its lookahead hash includes; `None` without lookahead.
+/// Returns, for each stored block, the tokens behind it that its hash includes as lookahead; `None`
+/// without lookahead.
 fn lookahead_tokens_per_block(
     plan: &PlannedKvBlocks,
     blocks: impl Iterator<Item = u32>,

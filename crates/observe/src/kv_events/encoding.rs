@@ -6,9 +6,9 @@ use vllm_sim_wire::VllmVersion;
 /// Message format and options for an engine's KV cache events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvEventEncoding {
-    /// Message format, named after the program that publishes it.
+    /// Format of KV event messages, named after the program that publishes it.
     pub format: KvEventFormat,
-    /// Form of block hashes: integer or bytes.
+    /// Form of block hashes in KV events: integer or bytes.
     pub hashes: KvEventHashFormat,
     /// Level of detail of KV events about blocks in CPU memory.
     pub host: HostKvEventDetail,
@@ -23,11 +23,14 @@ pub struct KvEventEncoding {
 /// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LayerCacheGroups {
-    /// Index of the group of layers whose KV events have no group index: the first with full attention.
+    /// Index of the main layer group, whose KV events have no group index: the first group with
+    /// full attention.
     pub main: u32,
-    /// Attention kind of the main group of layers and of the groups after it.
+    /// Attention kind of the main layer group (the first with full attention) and of the groups
+    /// after it.
     pub main_kind: AttentionKind,
-    /// Attention kind of the groups of layers before the main group.
+    /// Attention kind of the layer groups before the main group, which is the first with full
+    /// attention.
     pub sparse_kind: AttentionKind,
 }
 
@@ -40,21 +43,24 @@ impl LayerCacheGroups {
 /// Level of detail of KV events about blocks stored in CPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostKvEventDetail {
-    /// Block hashes only, one event per offloaded chunk (vLLM's `OffloadingConnector`).
+    /// KV events about CPU memory have only block hashes, one event per offloaded chunk (vLLM's
+    /// `OffloadingConnector`).
     #[default]
     Names,
-    /// Block hashes, parent hashes and tokens (`self_describing_kv_events`).
+    /// KV events about CPU memory have block hashes, parent hashes and tokens
+    /// (`self_describing_kv_events`).
     Tokens,
-    /// All fields of GPU events, plus the locality `LOCAL` (`SimpleCPUOffloadConnector`).
+    /// KV events about CPU memory have all fields of GPU events, plus the locality `LOCAL`
+    /// (`SimpleCPUOffloadConnector`).
     Local,
 }
 
 /// Form of block hashes in KV events (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvEventHashFormat {
-    /// Last 64 bits of the block hash, as an integer.
+    /// KV events have the last 64 bits of a block hash, as an integer.
     #[default]
     Int,
-    /// Complete hash; the number is its length in bytes.
+    /// KV events have the complete block hash; the number is its length in bytes.
     Bytes(usize),
 }

@@ -15,7 +15,7 @@ pub struct KvEventLossSchedule {
     pub every: Duration,
 }
 
-/// Selects the KV event messages that are lost.
+/// Injected loss of KV event messages: none, all, or those that a schedule selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvEventLoss {
     /// No KV event message is lost.
@@ -34,7 +34,7 @@ pub enum KvEventLoss {
 pub struct KvEventLossSwitch(Arc<Mutex<KvEventLoss>>);
 
 impl KvEventLossSwitch {
-    /// Selects the KV event messages that are lost from now on.
+    /// Replaces the injected loss of KV event messages from now on.
     pub fn set_loss(&self, loss: KvEventLoss) {
         *self.0.lock() = loss;
     }
@@ -50,7 +50,7 @@ impl KvEventLossSwitch {
 #[derive(Debug, Default)]
 pub(super) struct LossSchedulePosition {
     gaps: Option<KvEventLossSchedule>,
-    /// Start of the current interval, in Unix seconds.
+    /// Start of the current interval of the loss schedule, in Unix seconds.
     start: f64,
     lost: u32,
 }

@@ -20,21 +20,21 @@ pub enum KvEventFormat {
     /// vLLM 0.32 and later: each KV event is a map.
     #[default]
     Vllm,
-    /// llm-d-inference-sim: each event is an array (its default).
+    /// llm-d-inference-sim: each KV event is an array (its default).
     LlmdArray,
     /// llm-d-inference-sim with `use-vllm-map-event-format`: each KV event is a map.
     LlmdMap,
-    /// SGLang: each event is a map without fields that are not set.
+    /// SGLang: each KV event is a map without fields that are not set.
     Sglang,
 }
 
 impl KvEventFormat {
-    /// Returns whether the format is one of llm-d-inference-sim's.
+    /// Returns whether the KV event format is one of llm-d-inference-sim's.
     pub const fn is_llmd_format(self) -> bool {
         matches!(self, Self::LlmdArray | Self::LlmdMap)
     }
 
-    /// Encodes a message of a format whose events are not those of vLLM.
+    /// Encodes a KV event message in SGLang's format; `None` for other formats.
     pub(super) fn encode_own(
         self,
         events: &[SchedulerEvent],
@@ -66,14 +66,15 @@ pub(super) struct BlockStored<'a> {
     /// Number of the LoRA adapter for which the KV blocks were computed, starting at 1.
     pub(super) lora_id: Option<u32>,
     pub(super) lora_name: Option<&'a str>,
-    /// Extra hash keys of each block; `None`: the field is null.
+    /// Extra hash keys of each stored KV block; `None`: the field is null.
     pub(super) extra_keys: Option<Vec<Option<Vec<ExtraKey<'a>>>>>,
     pub(super) group: u32,
     pub(super) kind: Option<AttentionKind>,
     pub(super) medium: StorageMedium,
     /// Session of the request that stored or reused the blocks; only in vLLM's format.
     pub(super) session: Option<&'a str>,
-    /// Tokens after each block that its lookahead hash includes; `None` without lookahead.
+    /// For each stored block, the tokens behind it that its hash includes as lookahead; `None`
+    /// without lookahead.
     pub(super) lookahead: Option<Vec<&'a [u32]>>,
 }
 

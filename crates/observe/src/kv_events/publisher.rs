@@ -29,9 +29,9 @@ pub enum KvEventBatching {
     /// A KV event message is sent per number of events, or earlier when the oldest event has waited
     /// too long (llm-d: `event-batch-size`, one second).
     Sized {
-        /// Number of events per message, at least one.
+        /// Number of KV events per message, at least one.
         events: usize,
-        /// Maximum wait of a KV event for a full message.
+        /// Maximum time for which a KV event waits until its message is full.
         every: Duration,
     },
 }
@@ -85,19 +85,19 @@ impl Default for KvEventPublisherConfig {
 /// Error of starting a KV event publisher.
 #[derive(Debug, thiserror::Error)]
 pub enum KvEventPublisherError {
-    /// ZMQ endpoint at which libzmq cannot open a socket.
+    /// Error of a ZMQ endpoint at which libzmq cannot open a socket.
     #[error("KV events, {field} {endpoint:?}: cannot {action}: {source}")]
     Endpoint {
         /// Name of the setting with the endpoint: `endpoint` or `replay_endpoint`.
         field: &'static str,
-        /// ZMQ endpoint as configured.
+        /// Configured ZMQ endpoint of the failed libzmq call.
         endpoint: String,
-        /// Failed call of libzmq, `bind` or `connect`.
+        /// Name of the libzmq call that failed: `bind` or `connect`.
         action: &'static str,
-        /// Error of libzmq.
+        /// Error of the failed libzmq call.
         source: zmq::Error,
     },
-    /// Error of the system, which cannot start the publisher's thread.
+    /// Error of the operating system, which cannot start the publisher's thread.
     #[error("KV events: cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -166,7 +166,7 @@ impl KvEventPublisher {
         })
     }
 
-    /// Queues a batch of events without waiting; events that do not concern the KV cache are
+    /// Queues a batch of KV events without waiting; events that do not concern the KV cache are
     /// ignored.
     ///
     /// `ts` is in Unix seconds. If the queue is full, the batch is dropped and counted, and leaves
@@ -191,17 +191,17 @@ impl KvEventPublisher {
         }
     }
 
-    /// Returns the number of batches dropped because the queue was full.
+    /// Returns the number of KV event batches that were dropped because the queue was full.
     pub fn dropped_batches(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the endpoint of the PUB socket, with the port that was chosen for `*` or 0.
+    /// Returns the ZMQ endpoint of the PUB socket, with the port that was chosen for `*` or 0.
     pub fn publish_endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Returns the endpoint of the replay socket, with the port that was chosen for `*` or 0;
+    /// Returns the ZMQ endpoint of the replay socket, with the port that was chosen for `*` or 0;
     /// `None` without replay.
     pub fn replay_endpoint(&self) -> Option<&str> {
         self.replay.as_ref().map(EventReplaySocket::bound_replay_endpoint)
@@ -259,7 +259,8 @@ struct PublisherThread {
     /// Pending KV events, waiting for a full message ([`KvEventBatching::Sized`]).
     pending: Vec<SchedulerEvent>,
     pending_ts: f64,
-    /// Whether injected loss withholds the newest batch, and the pending events with it.
+    /// Whether injected loss withholds the newest batch of KV events, and the pending events with
+    /// it.
     withheld: bool,
     gaps: LossSchedulePosition,
     failed: bool,

@@ -9,7 +9,7 @@ use vllm_sim_engine::{HostCacheEvent, LayerGroupCacheEvent, PlannedKvBlocks, Sch
 
 /// Maximum size of the batches in a queue, in bytes; a single batch may exceed it.
 const MAX_BYTES: usize = 64 << 20;
-/// Estimated size of a block's key and hash in an event, in bytes.
+/// Estimated size of a KV block's key and hash in a queued event, in bytes.
 const BLOCK_BYTES: usize = 64;
 
 /// Returns the estimated size of an event in bytes, with the hashes and tokens of the KV blocks
@@ -51,7 +51,7 @@ fn estimated_bytes(event: &SchedulerEvent) -> usize {
 #[derive(Debug)]
 pub(super) struct QueuedEventBatch {
     pub(super) events: Vec<SchedulerEvent>,
-    /// Number of remaining copies for each removed GPU block; empty unless published.
+    /// Number of remaining copies for each removed GPU block; empty if KV events do not report it.
     pub(super) remaining_copies: Vec<u32>,
     /// Time of the batch of KV events, in Unix seconds.
     pub(super) ts: f64,
@@ -66,14 +66,14 @@ pub(super) struct EventBatchQueue {
     state: Mutex<QueueState>,
     filled: Condvar,
     bound: usize,
-    /// Maximum size of the queued batches, in bytes.
+    /// Maximum size of the queued batches of KV events, in bytes.
     max_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct QueueState {
     batches: VecDeque<QueuedEventBatch>,
-    /// Estimated size of the queued batches, in bytes.
+    /// Estimated size of the queued batches of KV events, in bytes.
     bytes: usize,
     lost: u64,
     closed: bool,
@@ -95,7 +95,8 @@ impl EventBatchQueue {
         }
     }
 
-    /// Adds a batch to the queue; returns false and drops the batch if the queue is full or closed.
+    /// Adds a batch of KV events to the queue; returns false and drops the batch if the queue is
+    /// full or closed.
     pub(super) fn push(
         &self,
         events: Vec<SchedulerEvent>,
@@ -119,8 +120,8 @@ impl EventBatchQueue {
         true
     }
 
-    /// Waits for batches and returns all queued ones; returns none after closing or at the
-    /// deadline.
+    /// Waits for batches of KV events and returns all queued ones; returns none after closing or at
+    /// the deadline.
     pub(super) fn wait_for_batches(&self, deadline: Option<Instant>) -> DequeuedEventBatches {
         let mut state = self.state.lock();
         while state.batches.is_empty() && !state.closed {

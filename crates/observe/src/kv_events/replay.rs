@@ -13,7 +13,7 @@ use super::publisher::{KvEventPublisherError, bound_endpoint};
 
 const IDLE_POLL_MS: i64 = 100;
 const SEND_RETRY_MS: i64 = 1;
-/// Number of batches sent to one client before the next client is served.
+/// Number of KV event batches replayed to one client before the next client is served.
 const MAX_BATCHES_PER_TURN: usize = 256;
 /// Time without progress after which the replay for a client is dropped.
 const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -140,7 +140,7 @@ fn open_router(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socke
     Ok(socket)
 }
 
-/// Replay in progress: the batches with sequence numbers `next..end`, then the end marker.
+/// Replay in progress: the KV event batches with sequence numbers `next..end`, then the end marker.
 #[derive(Debug)]
 struct ReplayInProgress {
     next: u64,

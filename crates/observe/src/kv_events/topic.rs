@@ -6,15 +6,15 @@ pub const LLMD_TOPIC_TEMPLATE: &str = "kv@{pod_ip}:{port}@{model}";
 /// Values of the fields in a template of the ZMQ topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicTemplateFields {
-    /// Value of `{pod_ip}`: environment variable `POD_IP`.
+    /// Value of `{pod_ip}` in a ZMQ topic template: environment variable `POD_IP`.
     pub pod_ip: String,
-    /// Value of `{host}`: host name of this machine.
+    /// Value of `{host}` in a ZMQ topic template: host name of this machine.
     pub host: String,
-    /// Value of `{port}`: HTTP port of the publisher's rank.
+    /// Value of `{port}` in a ZMQ topic template: HTTP port of the publisher's rank.
     pub port: u16,
-    /// Value of `{model}`: `--model`.
+    /// Value of `{model}` in a ZMQ topic template: the flag `--model`.
     pub model: String,
-    /// Value of `{rank}`: data-parallel rank.
+    /// Value of `{rank}` in a ZMQ topic template: data-parallel rank.
     pub rank: u32,
 }
 
@@ -24,9 +24,9 @@ pub struct TopicTemplateFields {
     "topic {template:?}: {{{field}}} is not one of {{pod_ip}}, {{host}}, {{port}}, {{model}}, {{rank}}"
 )]
 pub struct TopicTemplateError {
-    /// Topic template as configured.
+    /// ZMQ topic template as configured.
     pub template: String,
-    /// Name of the unknown field in the template.
+    /// Name of the unknown field in the ZMQ topic template.
     pub field: String,
 }
 

@@ -40,7 +40,7 @@ pub struct KvTransferEngineMetadata {
 }
 
 impl KvTransferEngineMetadata {
-    /// Returns the answer to a metadata query: two frames of a ZMQ message.
+    /// Returns a prefill server's answer to a metadata query: two frames of a ZMQ message.
     pub(super) fn to_handshake_answer(&self) -> [Vec<u8>; 2] {
         let map = |entries: Vec<(&str, Value)>| {
             let entries = entries.into_iter().map(|(key, value)| (Value::from(key), value));
@@ -146,7 +146,8 @@ impl PrefillHandshakes {
         Ok(Self { rules, met, queue })
     }
 
-    /// Returns whether the engine of a prefill server has answered before.
+    /// Returns whether a prefill server's engine has already answered a handshake of this decode
+    /// server.
     pub fn has_completed_handshake(&self, source: &KvSourceServer) -> bool {
         self.met.lock().contains(self.rules.key(source))
     }

@@ -10,10 +10,10 @@ pub(super) const BLOCKS_READ_MESSAGE: &[u8] = b"read";
 
 const POLL_MS: i32 = 200;
 
-/// Receives messages of other servers on a thread, until it is dropped.
+/// Receives ZMQ messages of other servers on a thread, until the listener is dropped.
 #[derive(Debug)]
 pub struct PeerListener {
-    /// Bound ZMQ endpoint, with its port.
+    /// ZMQ endpoint to which the listener is bound, with its port.
     pub endpoint: String,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -23,7 +23,7 @@ use prometheus::proto::MetricType;
 pub(crate) struct MetricCell {
     /// Value of a counter or gauge, or sum of the observations of a histogram or summary.
     value: AtomicF64,
-    /// Creation time of the series, in Unix seconds; zero hides the series.
+    /// Creation time of the metric series, in Unix seconds; zero hides the series.
     created: AtomicF64,
     /// Upper bounds of the histogram's buckets, ascending; the last bucket has no bound.
     bounds: Arc<[f64]>,
@@ -32,7 +32,7 @@ pub(crate) struct MetricCell {
 }
 
 impl MetricCell {
-    /// Creates the hidden cell of a series in a family of this type.
+    /// Creates the hidden cell of a metric series, for a family of this type.
     pub(crate) fn new(kind: MetricType, bounds: &Arc<[f64]>) -> Self {
         let buckets = match kind {
             MetricType::HISTOGRAM | MetricType::SUMMARY => bounds.len() + 1,
@@ -98,7 +98,7 @@ impl MetricCell {
         (at != 0.0).then_some(at)
     }
 
-    /// Shows the series if it is hidden, as created at this Unix time.
+    /// Shows the metric series if it is hidden, with this Unix time as its creation time.
     pub(crate) fn show_series(&self, now_unix: f64) {
         if self.created.get() == 0.0 {
             self.created.set(now_unix);
@@ -109,7 +109,7 @@ impl MetricCell {
         self.created.set(0.0);
     }
 
-    /// Zeroes the series, as created at this Unix time; zero hides it.
+    /// Zeroes the metric series, with this Unix time as its creation time; zero hides the series.
     pub(crate) fn reset_series(&self, created: f64) {
         self.replace_bucket_counts(&[]);
         self.created.set(created);

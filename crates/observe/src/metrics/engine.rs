@@ -74,12 +74,13 @@ pub struct EngineMetrics {
     compat: MetricsCompat,
     /// Index of the `source` label value for prompt tokens that came from other servers.
     external_tier: usize,
-    /// Recorder of the metrics of CPU memory, from which external prompt tokens come unless another
-    /// server sent them.
+    /// Recorder of copies to and from CPU memory; external prompt tokens come from there unless
+    /// another server sent them.
     offload: Option<CpuOffloadRecorder>,
     clock: UnixClock,
     pub(super) recent: RecentEngineSamples,
-    /// Series of the LoRA adapters in memory, and the name of this engine in them.
+    /// Series of the LoRA adapters in memory, shared by all engines, and the name of this engine in
+    /// their labels.
     loaded_adapters: (Arc<LoadedLoraSeries>, String),
 }
 
@@ -174,7 +175,8 @@ pub struct EngineFeatures {
 pub struct EngineMetricsObserver {
     metrics: Arc<EngineMetrics>,
     loras: LoraRequestsWriter,
-    /// Whether a sequence of an adapter is in the queue and the adapter lists do not show it yet.
+    /// Whether a queued sequence has an adapter that the series of `vllm:lora_requests_info` do not
+    /// show yet.
     queued: bool,
     /// LoRA adapters in the engine's memory, if metrics expose them.
     resident: Option<ResidentLoraAdapters>,
@@ -198,7 +200,7 @@ impl EngineMetricsObserver {
         }
     }
 
-    /// Records that a LoRA adapter was loaded, or that a sequence starts or ends to use it.
+    /// Records the use of a LoRA adapter: it was loaded, or a sequence with it starts or ends.
     fn use_adapter(&mut self, name: Option<&Arc<str>>) {
         if let Some((resident, name)) = self.resident.as_mut().zip(name) {
             resident.use_adapter(name, |other| self.loras.has_running_sequences(other));
@@ -298,7 +300,8 @@ impl EngineMetricsObserver {
         positions.take(accepted as usize).for_each(|position| position.add_as_only_writer(1));
     }
 
-    /// Counts a sequence that ended for this reason; each choice of a request is a sequence.
+    /// Counts a sequence that ended, by the index of its reason in [`FINISH_REASONS`]; each choice
+    /// of a request is a sequence.
     fn count_end(&self, reason: usize, record: &SequenceRecord) {
         let cells = &self.metrics.cells;
         let is_llmd = self.metrics.compat == MetricsCompat::Llmd;

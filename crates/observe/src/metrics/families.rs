@@ -37,7 +37,7 @@ const TOOL_PARSER: &[&[&str]] = &[
     &["chat_completions", "responses", "other"],
 ];
 
-/// Declares a list of families, `FAMILIES`, and their names in code, `Id`.
+/// Declares a list of metric families: the array `FAMILIES`, and the enum `Id` of its indices.
 macro_rules! families {
     (declaration $name:literal) => { upstream($name) };
     (declaration $kind:ident $name:literal $help:literal) => {
@@ -49,11 +49,12 @@ macro_rules! families {
     ($($topic:ident, $when:expr => {
         $($id:ident: $($word:ident)* $name:literal { $($field:ident: $value:expr),* } $($help:literal)?;)*
     })*) => {
-        /// Identifiers of the metric families.
+        /// Identifiers of the metric families, which are their indices in [`FAMILIES`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Id { $($($id,)*)* }
 
-        /// Families with constant values are named nowhere else.
+        /// All identifiers of metric families, so that the compiler does not report unused ones:
+        /// families with constant values are named nowhere else.
         const _: &[Id] = &[$($(Id::$id,)*)*];
 
         impl From<Id> for usize {
@@ -62,7 +63,7 @@ macro_rules! families {
             }
         }
 
-        /// All families; the index is [`Id`].
+        /// All metric families, indexed by [`Id`].
         pub(crate) static FAMILIES: &[Family] = &[$($(Family {
             topic: Topic::$topic,
             when: $when,
@@ -293,7 +294,8 @@ impl Id {
     }
 }
 
-/// Returns the family of this name in the list of upstream; without one, the crate does not compile.
+/// Returns the metric family with this name in the generated list of upstream's families; without
+/// one, the crate does not compile.
 const fn upstream(name: &str) -> Family {
     let mut i = 0;
     while !is_equal_text(UPSTREAM[i].name.as_bytes(), name.as_bytes()) {
@@ -302,7 +304,7 @@ const fn upstream(name: &str) -> Family {
     Family { since: first_release(SINCE, name), ..UPSTREAM[i] }
 }
 
-/// Returns a metric family of the engines that is not in the list of upstream.
+/// Returns a metric family of the engines that is not in the generated list of upstream's families.
 const fn engine(kind: MetricType, name: &'static str, help: &'static str) -> Family {
     family(kind, name, &["engine", "model_name"], Buckets::Bounds(&[]), help)
 }

@@ -9,7 +9,7 @@ use super::settings::{MetricsCompat, MetricsSettings};
 use super::upstream::OLDER_HELP;
 use vllm_sim_wire::VllmVersion;
 
-/// Names and values of labels.
+/// Names and values of a metric series' labels.
 pub(crate) type MetricLabels = Vec<(String, String)>;
 
 /// Topic of a metric family; the families of a topic have one Prometheus collector.
@@ -23,7 +23,7 @@ pub(crate) enum Topic {
     Transfers,
     Speculation,
     Http,
-    /// Families of vllm-sim itself.
+    /// Metric families of vllm-sim itself.
     Own,
 }
 
@@ -34,32 +34,34 @@ pub(crate) enum MetricOwner {
     Server,
 }
 
-/// Upper bounds of histogram buckets, without `+Inf`.
+/// Upper bounds of a histogram family's buckets, without `+Inf`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Buckets {
     Bounds(&'static [f64]),
-    /// Bucket bounds of 1, 2 and 5 times the powers of ten, up to the context length.
+    /// Bucket bounds of a histogram of token counts: 1, 2 and 5 times the powers of ten, up to the
+    /// context length.
     Tokens,
 }
 
-/// Appearance of a family without series.
+/// Appearance on `/metrics` of a metric family that has no series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EmptyFamilyRendering {
-    /// HELP and TYPE are written, also those of `_created`.
+    /// A metric family without series has HELP and TYPE lines, also for its `_created` family.
     Header,
-    /// HELP and TYPE are written if there is one API server.
+    /// A metric family without series has HELP and TYPE lines if there is one API server.
     HeaderOfOneServer,
     Absent,
 }
 
-/// Relation of a family to fake metrics.
+/// Effect of fake metrics on the values of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FakeMetricsEffect {
-    /// Fake metrics keep the values of the family.
+    /// Fake metrics keep the real values of the metric family.
     Never,
-    /// Fake metrics replace the values of the family.
+    /// Fake metrics replace the values of the metric family.
     Always,
-    /// Fake metrics replace the values; with llm-d's rules, requests are still counted in the family.
+    /// Fake metrics replace the family's values; with llm-d's rules, requests are still counted in
+    /// the family.
     UnlessLlmd,
 }
 
@@ -80,46 +82,49 @@ pub(crate) enum MetricPageGroup {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Family {
     pub(crate) topic: Topic,
-    /// The condition under which upstream exposes the family.
+    /// Condition on the settings under which upstream exposes the metric family.
     pub(crate) when: fn(&MetricsSettings) -> bool,
-    /// First imitated release with the family.
+    /// First imitated vLLM release that has the metric family.
     pub(crate) since: VllmVersion,
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) kind: MetricType,
     pub(crate) group: MetricPageGroup,
-    /// Names of the labels, sorted. A family with the label `engine` or `tp_rank` has series of each
-    /// engine, others have series of the server.
+    /// Names of the metric family's labels, sorted. A family with the label `engine` or `tp_rank`
+    /// has series of each engine, others have series of the server.
     pub(crate) labels: &'static [&'static str],
     pub(crate) buckets: Buckets,
-    /// Each combination of these values is a series; the last label varies fastest. Values of other
-    /// labels, such as `model_name`, come from the settings.
+    /// Values of the metric family's labels: each combination is a series, and the last label
+    /// varies fastest. Values of other labels, such as `model_name`, come from the settings.
     pub(crate) values: &'static [&'static [&'static str]],
-    /// Whether series are added when they are first used.
+    /// Whether series are added to the metric family when they are first used.
     pub(crate) added: bool,
-    /// Further labels of an engine's series in a family whose value is always 1; `None`: the engine
-    /// has no series.
+    /// Returns further labels of an engine's series in a metric family whose value is always 1, or
+    /// `None` if the engine has no series.
     pub(crate) info: Option<fn(&MetricsSettings, usize) -> Option<MetricLabels>>,
-    /// Whether the series of one engine are adjacent; else engines vary fastest, as in vLLM.
+    /// Whether the metric family's series of one engine are adjacent; else engines vary fastest, as
+    /// in vLLM.
     pub(crate) by_engine: bool,
-    /// Whether one API server exposes creation times in a family `_created`.
+    /// Whether creation times of the series are exposed in a family `_created`, if there is one API
+    /// server.
     pub(crate) created: bool,
-    /// Series from this index on are hidden until they are first used.
+    /// Index of the metric family's first hidden series; it and later ones appear at first use.
     pub(crate) hidden_from: usize,
-    /// Whether all series are hidden until the engine's first step, if there are several API servers.
+    /// Whether all series of the metric family are hidden until the engine's first step, if there
+    /// are several API servers.
     ///
     /// prometheus_client shows the most recent value among processes, and a gauge that was never
     /// set has none.
     pub(crate) hidden_until_step: bool,
     pub(crate) when_empty: EmptyFamilyRendering,
-    /// Family of the same engine whose values this one has.
+    /// Family of the same engine whose values this metric family also exposes, under its own name.
     pub(crate) alias: Option<Id>,
-    /// Family by whose value, at least 1, the values are divided.
+    /// Metric family by whose values those of this family are divided, or by 1 if that is larger.
     pub(crate) divisor: Option<Id>,
     pub(crate) faked: FakeMetricsEffect,
 }
 
-/// Returns a family whose series exist from the start.
+/// Returns a metric family whose series exist from the start.
 pub(crate) const fn family(
     kind: MetricType,
     name: &'static str,
@@ -157,12 +162,12 @@ pub(crate) const fn family(
 }
 
 impl Family {
-    /// Returns whether the imitated server exposes the family with these settings.
+    /// Returns whether the imitated server exposes the metric family with these settings.
     pub(crate) fn is_exposed(&self, settings: &MetricsSettings) -> bool {
         self.since <= settings.version && (self.when)(settings)
     }
 
-    /// Returns the HELP text of the family in the imitated release.
+    /// Returns the HELP text of the metric family in the imitated release.
     pub(crate) fn help_text(&self, settings: &MetricsSettings) -> &'static str {
         let older = OLDER_HELP
             .iter()
@@ -183,7 +188,8 @@ impl Family {
         bounds.into()
     }
 
-    /// Returns the number of series of each owner.
+    /// Returns the number of the metric family's series per owner: for each engine, or for the
+    /// server.
     pub(crate) fn series_per_owner(&self, settings: &MetricsSettings) -> usize {
         match self.labels.contains(&"position") {
             true => settings.spec_positions as usize,
@@ -198,13 +204,14 @@ impl Family {
         }
     }
 
-    /// Returns whether fake metrics have cells of their own for the family.
+    /// Returns whether fake metrics have cells of their own for the metric family.
     pub(crate) fn is_faked(&self, compat: MetricsCompat) -> bool {
         self.faked == FakeMetricsEffect::Always
             || self.faked == FakeMetricsEffect::UnlessLlmd && compat == MetricsCompat::Vllm
     }
 
-    /// Returns the name of the family of creation times: a counter loses its `_total`.
+    /// Returns the name of the family with the series' creation times, `_created`; a counter's name
+    /// loses its `_total`.
     pub(crate) fn creation_time_family_name(&self) -> Option<String> {
         let base = match self.kind {
             MetricType::COUNTER => self.name.strip_suffix("_total"),
@@ -213,7 +220,8 @@ impl Family {
         self.created.then(|| format!("{}_created", base.unwrap_or(self.name)))
     }
 
-    /// Returns names and values of the labels of one owner's series, if it has one.
+    /// Returns names and values of the labels of a metric series by its index; `None` if its owner
+    /// has no series.
     pub(crate) fn series_labels(
         &self,
         settings: &MetricsSettings,

@@ -31,20 +31,20 @@ pub enum ToolParserMode {
 /// Result of the tool-call parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolParserOutcome {
-    /// The parser found a tool call, or a part of one.
+    /// Outcome of a tool-call parse: the output contained a tool call, or a part of one.
     ToolCall,
-    /// The parser found only text.
+    /// Outcome of a tool-call parse: the output contained only text, no calls.
     NoToolCall,
 }
 
 /// API of the request whose reply the tool-call parser parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolParserApi {
-    /// Chat completions API (`/v1/chat/completions`).
+    /// The parsed reply is one of the chat completions API (`/v1/chat/completions`).
     ChatCompletions,
-    /// Responses API (`/v1/responses`).
+    /// The parsed reply is one of the Responses API (`/v1/responses`).
     Responses,
-    /// Any other API.
+    /// The parsed reply is one of any other API.
     Other,
 }
 
@@ -115,7 +115,8 @@ impl Metrics {
         duration.observe(seconds);
     }
 
-    /// Returns the series of durations and of operations in flight, shown as created at this time.
+    /// Returns the series of an administrator's operation: durations, and operations in flight;
+    /// hidden ones are shown as created at this time.
     fn operation_series(&self, operation: AdminOperation, created: f64) -> [Arc<MetricSeries>; 2] {
         let families = match operation {
             AdminOperation::Sleep | AdminOperation::ReleaseKvCacheMemory | AdminOperation::Wake => {

@@ -27,7 +27,8 @@ pub(super) struct LoraRequestsInfo {
     vec: Arc<MetricCellVec>,
     compat: MetricsCompat,
     clock: UnixClock,
-    /// Lock held while series are added or removed; a scrape never takes it.
+    /// Lock held while series of `vllm:lora_requests_info` are added or removed; a scrape never
+    /// takes it.
     changing_series: Mutex<()>,
 }
 
@@ -49,13 +50,15 @@ impl LoraRequestsInfo {
         if self.compat == MetricsCompat::Llmd { unix.trunc() } else { unix }
     }
 
-    /// Returns whether a series has these lists of running and waiting adapters and is exposed.
+    /// Returns whether a metric series is exposed and has these lists of running and waiting LoRA
+    /// adapters.
     fn is_current(&self, series: &MetricSeries, [running, waiting]: [&str; 2]) -> bool {
         let labels = [self.max_lora.as_str(), running, waiting];
         series.label_values().eq(labels) && series.created_unix_seconds().is_some()
     }
 
-    /// Sets the value of the series with these lists, and adds the series if there is none.
+    /// Sets the value of the series with these lists of running and waiting adapters, and adds the
+    /// series if there is none.
     pub(super) fn set_series_value(
         &self,
         [running, waiting]: [&str; 2],
@@ -76,7 +79,8 @@ impl LoraRequestsInfo {
         series
     }
 
-    /// Replaces all series by the given ones: running adapters, waiting adapters, value.
+    /// Replaces all series of `vllm:lora_requests_info` by the given ones: running adapters,
+    /// waiting adapters, value.
     pub(super) fn replace_series(&self, series: &[([&str; 2], f64)]) {
         let changing = self.changing_series.lock();
         self.vec.retain_series(|_| false);
@@ -86,7 +90,8 @@ impl LoraRequestsInfo {
         }
     }
 
-    /// Replaces all series by the one of a server without requests for adapters.
+    /// Replaces all series of `vllm:lora_requests_info` by the one of a server without requests for
+    /// adapters.
     pub(super) fn reset_for_restart(&self) {
         self.replace_series(&[(["", ""], self.current_value())]);
     }
@@ -106,7 +111,8 @@ pub(super) struct LoraRequestsWriter {
     adapters: Vec<AdapterRequests>,
     /// Most recently set series; while the lists are unchanged, only its time is set.
     last: Option<Arc<MetricSeries>>,
-    /// Label values of the series: lists of the running and of the waiting LoRA adapters.
+    /// Label values of the most recently set series: lists of the running and of the waiting LoRA
+    /// adapters.
     lists: [String; 2],
 }
 

@@ -19,7 +19,7 @@ pub struct MfuObserver {
 }
 
 impl MfuObserver {
-    /// Creates an observer of an engine that runs `model`.
+    /// Creates an observer that estimates the work of an engine that runs `model`.
     pub fn new(metrics: Arc<EngineMetrics>, model: MfuWorkModel, steps: bool) -> Self {
         Self { metrics, model, steps, load: MfuStepTokens::default() }
     }

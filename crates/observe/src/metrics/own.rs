@@ -44,7 +44,8 @@ impl Collector for SimulatorMetrics {
         self.faults.desc().into_iter().chain(self.phase.desc()).collect()
     }
 
-    /// Returns the metric families; the phases of one scenario are next to each other.
+    /// Returns the metric families of vllm-sim itself; series of the phases of one scenario are
+    /// next to each other.
     fn collect(&self) -> Vec<MetricFamily> {
         let mut families = self.faults.collect();
         families.append(&mut self.phase.collect());

@@ -34,7 +34,7 @@ struct Entry {
     header: String,
     /// Name of the family of creation times, and its HELP and TYPE lines.
     created: Option<(String, String)>,
-    /// Labels `le` of the histogram's buckets.
+    /// Labels `le` of the metric family's histogram buckets.
     le: Vec<String>,
     when_empty: EmptyFamilyRendering,
 }

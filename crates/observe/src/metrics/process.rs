@@ -50,7 +50,7 @@ impl ProcessMetrics {
         Some([cpu, start, number(20)?, number(21)? * param::page_size() as f64])
     }
 
-    /// Records a simulated restart at this Unix time.
+    /// Records a simulated restart of the server process at this Unix time.
     pub(super) fn record_restart(&self, now_unix: f64) {
         let cpu = self.stat().map_or(0.0, |[cpu, ..]| cpu);
         *self.restarted_at.lock() = Some((now_unix, cpu));

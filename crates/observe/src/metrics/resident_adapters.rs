@@ -15,9 +15,9 @@ use super::settings::MetricsSettings;
 /// Number of LoRA adapters that the memories of one engine hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoraSlotCounts {
-    /// Number of adapter slots on the GPU, `--max-loras`.
+    /// Number of slots for LoRA adapters on the GPU, `--max-loras`.
     pub gpu: usize,
-    /// Number of adapters in CPU memory, `--max-cpu-loras`; at least [`Self::gpu`].
+    /// Maximum number of LoRA adapters in CPU memory, `--max-cpu-loras`; at least [`Self::gpu`].
     pub cpu: usize,
 }
 

@@ -15,7 +15,8 @@ use super::families::Id;
 use super::family::{Family, MetricOwner};
 use super::settings::{ApiServerCount, MetricsSettings};
 
-/// Cells of one engine, or of the server, for every family of a list; clones share the cells.
+/// Metric cells of one engine, or of the server, for every family of a list; clones share the
+/// cells.
 #[derive(Debug, Clone)]
 pub(crate) struct MetricCells {
     families: &'static [Family],
@@ -23,7 +24,7 @@ pub(crate) struct MetricCells {
 }
 
 impl MetricCells {
-    /// Creates the cells of an owner's families.
+    /// Creates the metric cells of an engine, or of the server, for the families of a list.
     pub(crate) fn new(
         families: &'static [Family],
         settings: &MetricsSettings,
@@ -37,7 +38,8 @@ impl MetricCells {
         Self { families, cells: cells.collect() }
     }
 
-    /// Returns cells for fake metrics, separate from these with the engine's real values.
+    /// Returns metric cells for fake metrics, separate from the cells with the engine's real
+    /// values.
     pub(super) fn for_fake_metrics(&self, settings: &MetricsSettings) -> Self {
         let cells = self.iter().map(|(family, real)| match family.is_faked(settings.compat) {
             true => family.cells(settings),
@@ -46,12 +48,12 @@ impl MetricCells {
         Self { families: self.families, cells: cells.collect() }
     }
 
-    /// Returns each family with its cells.
+    /// Iterates over the metric families, each with its cells.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static Family, &Arc<[MetricCell]>)> {
         self.families.iter().zip(&self.cells)
     }
 
-    /// Returns the cells of a family, by the values of its labels.
+    /// Returns the cells of a metric family's series, ordered by the values of the labels.
     pub(crate) fn series_cells(&self, id: impl Into<usize>) -> &[MetricCell] {
         &self.cells[id.into()]
     }
@@ -64,7 +66,8 @@ impl MetricCells {
         }
     }
 
-    /// Zeroes what a process restart loses, at this Unix time; gauges keep their values.
+    /// Zeroes the metric series that a process restart zeroes, at this Unix time; gauges keep their
+    /// values.
     pub(crate) fn reset_for_restart(&self, now_unix: f64) {
         for (family, cells) in self.iter() {
             for (i, cell) in cells.iter().enumerate() {
@@ -107,14 +110,14 @@ impl Family {
 /// One metric series: its labels, and the cells that it reads.
 #[derive(Debug)]
 pub(crate) struct MetricSeries {
-    /// Place of the series in the family's part of the page.
+    /// Position of the series among those of its metric family on `/metrics`.
     position: i64,
-    /// Labels, sorted by name, as in the text.
+    /// Labels of the metric series, sorted by name.
     labels: Vec<LabelPair>,
-    /// Cells of the family, and the index of the series among them.
+    /// Cells of the metric family, and the index of this series among them.
     cells: (Arc<[MetricCell]>, usize),
-    /// Cells of another family, if any: the value of the series is divided by that of its cell, at
-    /// least 1.
+    /// Cells of another metric family, whose values, at least 1, divide those of the series;
+    /// `None`: no division.
     divisors: Option<Arc<[MetricCell]>>,
 }
 
@@ -127,7 +130,7 @@ impl Deref for MetricSeries {
 }
 
 impl MetricSeries {
-    /// Returns the values of the labels, in the order of their names.
+    /// Returns the values of the metric series' labels, in the order of the labels' names.
     pub(super) fn label_values(&self) -> impl Iterator<Item = &str> {
         self.labels.iter().map(LabelPair::value)
     }
@@ -138,7 +141,7 @@ impl MetricSeries {
     }
 }
 
-/// Returns labels, sorted by name.
+/// Converts names and values of labels to Prometheus' type, sorted by name.
 fn label_pairs<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<LabelPair> {
     let pairs = labels.into_iter().map(|(name, value)| {
         let mut pair = LabelPair::default();
@@ -151,18 +154,18 @@ fn label_pairs<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<
     pairs
 }
 
-/// Series of one family, as in a vector of `prometheus`. A scrape takes no lock.
+/// Series of one metric family, as in a vector of `prometheus`. A scrape takes no lock.
 pub(crate) struct MetricCellVec {
     pub(super) family: &'static Family,
     desc: Desc,
     bounds: Arc<[f64]>,
     series: ArcSwap<Vec<Arc<MetricSeries>>>,
-    /// Lock held to change the list of series.
+    /// Lock held while the list of the metric family's series changes.
     changing: Mutex<()>,
 }
 
 impl MetricCellVec {
-    /// Creates a family without series.
+    /// Creates a metric family without series.
     pub(super) fn new(family: &'static Family, settings: &MetricsSettings) -> Arc<Self> {
         let desc = Desc::new(
             family.name.to_owned(),
@@ -179,7 +182,7 @@ impl MetricCellVec {
         })
     }
 
-    /// Creates the families of a list, each with the series that exist from the start.
+    /// Creates the metric families of a list, each with the series that exist from the start.
     pub(crate) fn of_list(
         families: &'static [Family],
         settings: &MetricsSettings,
@@ -229,7 +232,7 @@ impl MetricCellVec {
         series.collect()
     }
 
-    /// Returns the series in the list.
+    /// Returns the current list of the metric family's series.
     pub(super) fn series(&self) -> Arc<Vec<Arc<MetricSeries>>> {
         self.series.load_full()
     }
@@ -239,8 +242,8 @@ impl MetricCellVec {
         all.iter().find(|one| one.label_values().eq(values.iter().copied())).cloned()
     }
 
-    /// Returns the series with these values of the labels, sorted by name, after adding it if it is
-    /// not in the list.
+    /// Returns the metric series with these label values, sorted by label name, after adding it if
+    /// there is none.
     ///
     /// It is shown as created at this Unix time if it was hidden; zero leaves it as it is.
     pub(super) fn with_label_values(&self, values: &[&str], created: f64) -> Arc<MetricSeries> {
@@ -265,8 +268,8 @@ impl MetricCellVec {
         added
     }
 
-    /// Hides and removes the series for which `keeps` returns false; code that holds one may still
-    /// use it.
+    /// Hides and removes the metric series for which `keeps` returns false; code that holds a
+    /// removed series may still use it.
     pub(super) fn retain_series(&self, keeps: impl Fn(&MetricSeries) -> bool) {
         let _changing = self.changing.lock();
         let series = self.series();
@@ -275,8 +278,8 @@ impl MetricCellVec {
         gone.iter().for_each(|series| series.hide_series());
     }
 
-    /// Zeroes all added series and keeps them, because concurrent calls may hold their cells; gauges
-    /// are hidden. Creation time zero hides all.
+    /// Zeroes all series of the metric family but keeps them, because concurrent calls may hold
+    /// their cells. Gauges are hidden; creation time zero hides all.
     pub(super) fn reset_for_restart(&self, created: f64) {
         for series in self.series.load().iter() {
             match self.family.kind {
@@ -286,8 +289,8 @@ impl MetricCellVec {
         }
     }
 
-    /// Returns a series as the [page](super::page) expects it: with its position in the family as
-    /// timestamp. What is no gauge has its creation time as gauge.
+    /// Converts a metric series for the [page](super::page): its position in the family is the
+    /// timestamp, and the creation time of a series that is no gauge is in its gauge.
     fn metric(&self, series: &MetricSeries) -> Option<Metric> {
         let created = series.created_unix_seconds()?;
         let mut metric = Metric::from_label(series.labels.clone());
@@ -330,7 +333,8 @@ impl MetricCellVec {
         histogram
     }
 
-    /// Returns the exposed series, without HELP text, which the [page](super::page) has.
+    /// Returns the metric family with its exposed series, without HELP text, which the
+    /// [page](super::page) has.
     fn collect(&self) -> MetricFamily {
         let mut family = MetricFamily::default();
         family.set_name(self.family.name.to_owned());

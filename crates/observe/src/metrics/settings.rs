@@ -76,7 +76,7 @@ pub struct MetricsSettings {
     /// Route templates under which HTTP requests are counted, including those that redirect
     /// (`/v1/models/`).
     pub routes: Vec<String>,
-    /// Fake metrics, and the interval at which functions of time are updated.
+    /// Fake metrics, and the interval at which fake gauges that are functions of time are updated.
     pub fake: Option<(FakeMetrics, Duration)>,
     /// Source of the Unix time, in seconds.
     pub clock: UnixClock,
@@ -115,9 +115,9 @@ impl Default for MetricsSettings {
 /// Metric families of open pull requests of vLLM (`--preview`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MetricPreviewFeatures {
-    /// Whether the used fraction of the KV cache's token slots is exposed.
+    /// Whether `/metrics` exposes the used fraction of the KV cache's token slots.
     pub token_usage: bool,
-    /// Whether the LoRA adapters in memory are exposed.
+    /// Whether `/metrics` exposes the LoRA adapters in memory.
     pub resident_adapters: bool,
 }
 
@@ -127,10 +127,10 @@ pub struct MetricPreviewFeatures {
 /// series. Families are grouped by type, and sums come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ApiServerCount {
-    /// One API server process.
+    /// `/metrics` describes one API server process.
     #[default]
     One,
-    /// More than one API server process.
+    /// `/metrics` describes more than one API server process.
     Several,
 }
 

@@ -23,7 +23,7 @@ pub struct NixlTransferShape {
     pub block_size: u32,
     /// Size of a token's KV cache on one GPU, in bytes; 0: unknown.
     pub token_bytes: f64,
-    /// Number of memory regions per block: keys and values of each layer.
+    /// Number of memory regions per KV block: keys and values of each layer.
     pub regions: u32,
 }
 

@@ -38,7 +38,7 @@ pub enum OtlpError {
     /// Error of the OpenTelemetry library.
     #[error(transparent)]
     Exporter(#[from] ExporterBuildError),
-    /// A certificate file that cannot be read: its path and the reason.
+    /// Error of a certificate file that cannot be read: its path and the reason.
     #[error("cannot read certificates from {0:?} ({variable}): {1}", variable = CA_FILE_VARIABLES[0])]
     Certificates(PathBuf, String),
 }

@@ -63,25 +63,27 @@ families! {
     }
 }
 
-/// Returns a family of SGLang's scheduler.
+/// Returns a metric family that SGLang's scheduler owns.
 const fn scheduler(kind: MetricType, name: &'static str, help: &'static str) -> Family {
     const LABELS: &[&str] =
         &["dp_rank", "engine_type", "model_name", "moe_ep_rank", "pp_rank", "tp_rank"];
     sglang(family(kind, name, LABELS, Buckets::Bounds(&[]), help))
 }
 
-/// Returns a family of SGLang's tokenizer manager.
+/// Returns a metric family that SGLang's tokenizer manager owns.
 const fn tokenizer(kind: MetricType, name: &'static str, help: &'static str) -> Family {
     sglang(family(kind, name, &["engine_type", "model_name"], Buckets::Bounds(&[]), help))
 }
 
-/// Returns a family of SGLang's tokenizer manager with series for streamed and other requests.
+/// Returns a metric family of SGLang's tokenizer manager with series for streamed and for other
+/// requests.
 const fn streamed(kind: MetricType, name: &'static str, help: &'static str) -> Family {
     const LABELS: &[&str] = &["engine_type", "is_streaming", "model_name"];
     Family { labels: LABELS, values: &[&["false", "true"]], ..tokenizer(kind, name, help) }
 }
 
-/// Hides the series of a counter or histogram until it is first used.
+/// Returns a metric family as SGLang exposes it: series of counters and histograms are hidden until
+/// they are first used.
 const fn sglang(family: Family) -> Family {
     match family.kind {
         MetricType::GAUGE => family,

@@ -27,13 +27,13 @@ pub struct FinishedSglangRequest {
     pub streaming: bool,
     /// Whether the output was constrained by a grammar.
     pub structured: bool,
-    /// Number of prompt tokens.
+    /// Number of prompt tokens of the request.
     pub prompt_tokens: u32,
-    /// Number of prompt tokens from the prefix cache.
+    /// Number of the request's prompt tokens that came from the prefix cache.
     pub cached_tokens: u32,
-    /// Number of output tokens.
+    /// Number of output tokens of the request.
     pub output_tokens: u32,
-    /// Time from arrival to the first token, in seconds; `None` without a token.
+    /// Time from the request's arrival to its first token, in seconds; `None` without a token.
     pub ttft_s: Option<f64>,
     /// Time from the request's arrival to its end, in seconds.
     pub e2e_s: f64,
@@ -69,7 +69,8 @@ impl SglangMetrics {
         Self { server, engines, page_size, vecs }
     }
 
-    /// Returns the families on the page: those of SGLang and those of vllm-sim itself.
+    /// Returns the metric families on SGLang's `/metrics` page: those of SGLang and those of
+    /// vllm-sim itself.
     pub(crate) fn families(&self) -> Vec<&'static Family> {
         let own = VLLM_FAMILIES.iter().filter(|family| family.topic == Topic::Own);
         FAMILIES.iter().chain(own).collect()
@@ -162,7 +163,7 @@ pub struct SglangObserver {
     metrics: SglangMetrics,
     engine: MetricCells,
     decode: DecodeWindow,
-    /// Time of the last prefill batch, with its cached tokens and all its prompt tokens.
+    /// Time of the last prefill batch, and its numbers of cached and of all prompt tokens.
     hits: (SimTime, u64, u64),
 }
 
@@ -184,8 +185,8 @@ impl SglangObserver {
         }
     }
 
-    /// Counts the lookup of a prompt, and exposes the cache hit rate of all prompts scheduled at
-    /// the same instant.
+    /// Counts the prefix-cache lookup of a prompt, and exposes the hit rate of all prompts
+    /// scheduled at the same instant.
     fn count_lookup(&mut self, at: SimTime, cached: u32, prompt: u32) {
         if self.hits.0 != at {
             self.hits = (at, 0, 0);

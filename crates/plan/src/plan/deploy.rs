@@ -7,8 +7,8 @@ use vllm_sim_command_line::shell_quote;
 use vllm_sim_config::{FlagKind, all_effective_flags, is_vllm_serve_flag};
 use vllm_sim_replay_cli::WorkerPools;
 
-/// Names of flags omitted from the server commands: the content of `--config` is in the flags
-/// already, the others are written elsewhere.
+/// Names of flags omitted from the server commands: `--config`, whose content is in the flags
+/// already, and flags that are written elsewhere.
 const OMITTED_SERVER_FLAGS: [&str; 3] = ["config", "replicas", "model"];
 
 /// Default `--kv-transfer-config` of disaggregated deployments.
@@ -29,7 +29,7 @@ pub(super) struct DeploymentCommands<'a> {
     /// Flags of `serve` that the command line and `--config` files set.
     flags: &'a [(String, String)],
     model: &'a str,
-    /// Number of prefill servers, and of all other servers, in the deployment.
+    /// Number of prefill servers in the deployment, and number of all other servers.
     servers: (u32, u32),
     ranks: u32,
     router: &'a (String, Option<String>),

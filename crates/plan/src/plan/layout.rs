@@ -11,9 +11,9 @@ use vllm_sim_replay_cli::PoolArgs;
 /// Parallelism of one deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ParallelLayout {
-    /// Tensor-parallel size.
+    /// Tensor-parallel size of the deployment's engines.
     pub(super) tensor: u32,
-    /// Data-parallel size; above 1 the ranks share experts.
+    /// Data-parallel size of the deployment; above 1 the data-parallel ranks share experts.
     pub(super) data: u32,
     /// Whether prefill and decode have workers of their own.
     pub(super) split: bool,
@@ -55,7 +55,7 @@ pub(super) const LAYOUT_FLAG_NAMES: [&str; 3] =
 /// tokens take 49 ms, 49,152 take 550 ms, of which the front end has 3.2 us a token.
 pub(super) const DEFAULT_KV_TRANSFER_GB_PER_S: u32 = 10;
 
-/// Sizes of tensor and data parallelism in the search.
+/// Sizes of tensor and data parallelism that the layout search tries.
 const SIZES: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Maximum tensor-parallel size: the GPUs of a node that NVLink connects.
 const MAX_TENSOR: u32 = 8;
@@ -74,7 +74,7 @@ const PARALLELISM: [&str; 6] = [
 /// Names of flags that exclude a search for separate prefill and decode workers.
 const NOT_SPLIT: [&str; 4] =
     ["scheduler", "speculative-config", "kv-transfer-config", "kv-offloading-size"];
-/// Flags for the duration of KV transfers.
+/// Names of the flags for the duration of KV transfers.
 const TRANSFERS: [&str; 3] =
     ["kv-transfer-bandwidth", "kv-cache-transfer-latency", "kv-cache-transfer-time-per-token"];
 

@@ -17,7 +17,7 @@ use vllm_sim_command_line::{outputs, refuse};
 /// Maximum number of GPUs of a server that one pod can have.
 const NODE_GPUS: u32 = 8;
 
-/// Name of the Markdown file with the plan's answer and the commands that deploy it.
+/// Name of the Markdown file with the plan's answer and the commands to deploy it.
 const PAGE: &str = "DEPLOY.md";
 
 /// Deployment target, such as Kubernetes or KServe, with its file.
@@ -112,8 +112,8 @@ impl DeploymentFiles {
         Ok(())
     }
 
-    /// Writes the files into a folder, which is made if needed, and removes those of an earlier plan
-    /// that are left out.
+    /// Writes the deployment files into a folder, which is made if needed, and removes left-out
+    /// files of an earlier plan.
     ///
     /// # Errors
     /// An error with the name of the file or folder that cannot be written, and those of

@@ -22,7 +22,8 @@ pub(super) struct PlanReport {
     pub(super) question: PlanRequirements,
     pub(super) prices: Option<GpuPrices>,
     pub(super) rows: Vec<DeploymentCandidateRow>,
-    /// Indices of the rows with a successful deployment, by cost per hour relative to traffic.
+    /// Indices of the candidates with a successful deployment, by cost per hour relative to
+    /// traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
     /// Notes about deployments that were not tried.
@@ -86,8 +87,8 @@ impl DeploymentCandidateRow {
 
 /// Effect of a change of the traffic on the cheapest deployment.
 struct TrafficSensitivity {
-    /// Number of workers for each factor in [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost
-    /// budget.
+    /// Number of workers of the cheapest deployment for each traffic factor in [`TRAFFIC_FACTORS`];
+    /// `None` if above the GPU or cost budget.
     swings: [Option<WorkerCount>; 2],
     /// Highest sustainable traffic on the cheapest deployment, as a factor of the requested
     /// traffic.

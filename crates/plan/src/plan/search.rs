@@ -35,7 +35,8 @@ pub(super) struct PlanRequirements {
 
 pub(super) struct DeploymentCandidate {
     pub(super) values: Vec<String>,
-    /// Parallelism from the search; `None` if the command line describes it.
+    /// Parallelism of the candidate from the layout search; `None` if the command line describes
+    /// it.
     pub(super) layout: Option<ParallelLayout>,
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,
@@ -219,7 +220,7 @@ struct TrialRunner<'c> {
 }
 
 impl<'c> TrialRunner<'c> {
-    /// Creates a runner for one flag combination.
+    /// Creates a runner of trial simulations for one flag combination.
     ///
     /// # Errors
     /// [`WeightsDoNotFitError`] if the model does not fit.
@@ -252,7 +253,7 @@ impl<'c> TrialRunner<'c> {
         idle_worker::infeasible_reason(self.pools, asked, &open)
     }
 
-    /// Returns the maximum number of workers or groups within the budget.
+    /// Returns the maximum number of workers, or of prefill/decode groups, within the budget.
     fn most_groups(&self) -> u32 {
         self.most_gpus / gpus_of_workers(self.pools, WorkerCount::Groups(1)).max(1)
     }

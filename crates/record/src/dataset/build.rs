@@ -26,13 +26,13 @@ pub struct DatasetBuildOptions {
     pub input: PathBuf,
     /// Origin of the input, printed on the dataset card.
     pub origin: String,
-    /// Folder for the output files.
+    /// Folder for the output files of the dataset build.
     pub folder: PathBuf,
     /// Name of the output files, without file extension.
     pub name: String,
     /// Name of the SQLite table to create.
     pub table: String,
-    /// Maximum number of conversations to read.
+    /// Maximum number of conversations to read from the input file.
     pub max_records: usize,
     /// Name of the tokenizer's model, printed on the dataset card.
     pub model: String,

@@ -19,7 +19,7 @@ use super::report_position::PositionedSink;
 use super::{EventLoop, ReplayError, TimerEvent, WorkerAddress};
 use crate::sessions::NumberedSessionSource;
 
-/// Next action of a prefill-to-decode handoff, with the slot of its request.
+/// Next action of a prefill-to-decode handoff, with the index of its request in the `RequestSlab`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandoffAction {
     /// Routes the prompt of the request to a prefill worker.

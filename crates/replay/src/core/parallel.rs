@@ -23,11 +23,11 @@ use super::report_position::EventLoopPosition;
 use super::sample_clock::SampleClock;
 use super::{EventLoop, ReplayError, ReplayTotals};
 
-/// Maximum number of requests in one stretch of simulated time, per worker and in total; bounds the
-/// buffers.
+/// Maximum number of requests, per worker and in total, that are simulated in one stretch of
+/// virtual time; bounds the memory for buffered reports.
 const MAX_REQUESTS_PER_STRETCH: (usize, usize) = (128, 1 << 17);
 
-/// Minimum length of a stretch of simulated time after the last arrival, in nanoseconds.
+/// Minimum length of a simulated stretch of virtual time after the last arrival, in nanoseconds.
 const MIN_DRAIN_NANOS: u64 = 1_000_000_000;
 
 /// Returns whether the workers of this replay are independent of each other.

@@ -20,7 +20,8 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         }
     }
 
-    /// Applies vLLM's lockstep rules once all ranks of a worker have done the work of this instant.
+    /// Applies vLLM's lockstep rules once all ranks of a worker have done the work of this virtual
+    /// time.
     fn apply_lockstep_rules(&mut self, pool: usize, worker: u32) {
         let found = &mut self.pools[pool];
         let members = worker * found.ranks..(worker + 1) * found.ranks;

@@ -86,8 +86,8 @@ impl SinkCallRecorder {
         self.preempted.clear();
     }
 
-    /// Reads the data of a buffered call to prefetch it into the CPU cache; the result has no
-    /// meaning.
+    /// Reads the data of a buffered sink call to prefetch the data into the CPU cache; the result
+    /// has no meaning.
     fn prefetch_call(&self, call: u32) -> u64 {
         match self.calls[call as usize].1 {
             RecordedCall::Request(at) => {

@@ -10,7 +10,8 @@ pub(super) struct EventLoopPosition {
     pub(super) at: SimTime,
     round: u32,
     sent: bool,
-    /// Index of the worker, or of the sent request.
+    /// Index of the worker that the sink call reports, or of the request for a call about a sent
+    /// request.
     number: u64,
 }
 

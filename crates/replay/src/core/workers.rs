@@ -13,7 +13,8 @@ use super::{EventLoop, ReplayError, STEP_LOG_FLUSH_LEN, TimerEvent, WorkerAddres
 use crate::sessions::NumberedSessionSource;
 
 impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
-    /// Reports the inter-token gaps of logged steps that no request in flight refers to.
+    /// Reports the inter-token gaps at those steps of a worker's log that no request in flight
+    /// refers to.
     pub(super) fn flush_step_log(&mut self, (pool, at): WorkerAddress) {
         let worker = &mut self.pools[pool].workers[at as usize];
         let here = |request: &ReplayRequest| request.worker == Some(at);

@@ -26,7 +26,7 @@ impl ChartAxis {
         Self::linear((0.0, most), unit)
     }
 
-    /// Creates an axis around the values, which starts at 0 unless all of them are far from it.
+    /// Creates an axis around the values, which starts at 0 unless all values are far from 0.
     pub(super) fn new_around_values(values: impl Iterator<Item = f64> + Clone, unit: &str) -> Self {
         let most = values.clone().fold(0.0, f64::max);
         let least = values.fold(f64::INFINITY, f64::min);
@@ -71,7 +71,7 @@ impl ChartAxis {
         }
     }
 
-    /// Returns the ends and the kind of the axis for the page's script.
+    /// Returns the ends of the axis and its kind, linear or logarithmic, for the page's script.
     fn script_data(&self) -> String {
         let (low, high) = self.ends();
         format!("{low} {high} {}", if self.is_log { "log" } else { "linear" })
@@ -86,7 +86,7 @@ impl ChartAxis {
     }
 }
 
-/// Both axes of a chart.
+/// Horizontal and vertical axis of a chart.
 #[derive(Debug)]
 pub(super) struct ChartAxes {
     pub(super) x: ChartAxis,
@@ -114,7 +114,7 @@ impl ChartAxes {
         )
     }
 
-    /// Draws the grid and the numbers of both axes.
+    /// Draws the grid lines and the numbers of both axes of a chart.
     pub(super) fn draw(&self, out: &mut String) {
         let right = CHART_WIDTH - RIGHT_MARGIN;
         for (i, tick) in self.y.ticks.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// Minimum latency that HTML pages show in seconds, in milliseconds.
+/// Minimum latency, in milliseconds, for which HTML pages show seconds as the unit.
 pub(super) const MIN_MS_SHOWN_AS_SECONDS: f64 = 10_000.0;
 
 /// Meaning of a value on an HTML page, such as better or worse, shown by its colour.
@@ -86,9 +86,9 @@ pub fn render_notes(notes: &[String]) -> String {
 /// Horizontal bar of a bar chart.
 #[derive(Debug, Clone)]
 pub struct ChartBar {
-    /// Label above the bar.
+    /// Label above the bar of a bar chart.
     pub label: String,
-    /// Text of the bar's value.
+    /// Text of the bar's value in a bar chart.
     pub value: String,
     /// Length of the bar as a ratio of the chart's width.
     pub ratio: f64,

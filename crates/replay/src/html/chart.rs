@@ -63,11 +63,11 @@ impl ChartLine {
 /// Line chart with axes and a legend.
 #[derive(Debug)]
 pub struct LineChart<'a> {
-    /// Title above the chart.
+    /// Title above the line chart.
     pub title: &'a str,
-    /// Unit of the chart's horizontal axis.
+    /// Unit of the line chart's horizontal axis.
     pub x: &'a str,
-    /// Label of the chart's vertical axis.
+    /// Label of the line chart's vertical axis.
     pub y: &'a str,
     /// Lower and upper end of the vertical axis; `None` scales the axis from 0 to the largest value.
     pub y_range: Option<(f64, f64)>,
@@ -116,7 +116,8 @@ impl LineChart<'_> {
         out.push_str("</figure>");
     }
 
-    /// Returns the axes, the unit of the horizontal one, and its scale relative to the values.
+    /// Returns the axes of the chart, the unit of its horizontal axis, and the scale of that axis
+    /// relative to the values.
     fn axes(&self) -> (ChartAxes, &str, f64) {
         let all = || self.lines.iter().flat_map(|line| &line.points);
         let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);

@@ -11,11 +11,11 @@ const LABEL_DISTANCE: f64 = 26.0;
 /// Point of a scatter chart.
 #[derive(Debug, Clone)]
 pub struct ScatterPoint {
-    /// Horizontal value of the point.
+    /// Horizontal value of the point in a scatter chart.
     pub x: f64,
-    /// Vertical value of the point.
+    /// Vertical value of the point in a scatter chart.
     pub y: f64,
-    /// Description in the point's tooltip.
+    /// Description of the chart's point, shown in its tooltip.
     pub name: String,
     /// Row number of the table row that describes the point; `None` draws a small point without a
     /// number.
@@ -25,13 +25,13 @@ pub struct ScatterPoint {
 /// Scatter chart with numbered points, one for each row of a table on the page.
 #[derive(Debug)]
 pub struct ScatterChart<'a> {
-    /// Title above the chart.
+    /// Title above the scatter chart.
     pub title: &'a str,
-    /// Label of the horizontal axis.
+    /// Label of the scatter chart's horizontal axis.
     pub x: &'a str,
-    /// Label of the vertical axis.
+    /// Label of the scatter chart's vertical axis.
     pub y: &'a str,
-    /// Points of the chart.
+    /// Points of the scatter chart.
     pub points: Vec<ScatterPoint>,
     /// Row number of the best point, if there is one.
     pub best: Option<usize>,

@@ -23,7 +23,7 @@ pub(super) struct RecordedAgentCall {
     pub turn: SessionTurn,
 }
 
-/// Index of an agent in its run, and index of one of the agent's calls.
+/// Index of a recorded agent in its run, and index of one of the agent's model calls.
 pub(super) type AgentCallIndex = (usize, usize);
 
 /// Recorded agent with its model calls, sorted by their start.
@@ -31,19 +31,19 @@ pub(super) type AgentCallIndex = (usize, usize);
 pub(super) struct RecordedAgent {
     pub id: String,
     pub calls: Vec<RecordedAgentCall>,
-    /// Call of another agent that started this agent.
+    /// Model call of another agent that started this agent.
     pub started_by: Option<AgentCallIndex>,
-    /// Call of another agent that waits for this agent's last call.
+    /// Model call of another agent that waits for the end of this agent's last call.
     pub awaited_by: Option<AgentCallIndex>,
 }
 
 impl RecordedAgent {
-    /// Returns the index of the first call that starts at `ms` or later.
+    /// Returns the index of the agent's first model call that starts at `ms` or later.
     pub(super) fn first_call_from(&self, ms: f64) -> Option<usize> {
         self.calls.iter().position(|call| call.start_ms + TIME_EPSILON_MS >= ms)
     }
 
-    /// Returns the end of the agent's last call, in milliseconds.
+    /// Returns the end of the agent's last model call, in milliseconds.
     pub(super) fn end_ms(&self) -> f64 {
         self.calls.iter().fold(f64::NEG_INFINITY, |end, call| end.max(call.end_ms))
     }
@@ -66,8 +66,8 @@ impl RecordedAgentRun {
         self.calls().map(|(_, call)| call.start_ms).min_by(f64::total_cmp)
     }
 
-    /// Returns the call that an agent's first call waits for; `None` for the first agent of the
-    /// run.
+    /// Returns the model call that an agent's first call waits for; `None` for the first agent of
+    /// the run.
     ///
     /// Without a known starter it is the last call of the agents before to end, or else the first
     /// call of an agent without a starter. So no agent waits for itself through others.
@@ -86,7 +86,7 @@ impl RecordedAgentRun {
         last.or(first).map(|(index, _)| index)
     }
 
-    /// Returns the dependency of a call that starts at `start_ms` on another call.
+    /// Returns the dependency on call `on` of a model call that starts at `start_ms`.
     ///
     /// A call that overlaps the other one waits for its dispatch only.
     fn dependency(&self, on: AgentCallIndex, session: u64, start_ms: f64) -> TurnDependency {
@@ -103,8 +103,8 @@ impl RecordedAgentRun {
         }
     }
 
-    /// Adds the dependencies between agents to their turns; `numbers` are the indices of the
-    /// agents' sessions.
+    /// Adds the dependencies between recorded agents to the agents' turns; `numbers` are the
+    /// indices of the agents' sessions.
     fn link_agents(&mut self, numbers: &[u64]) {
         let mut links: Vec<(AgentCallIndex, TurnDependency)> = Vec::new();
         for (agent, of) in self.agents.iter().enumerate() {

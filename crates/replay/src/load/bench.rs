@@ -9,7 +9,8 @@ use crate::synth::ArrivalProcess;
 use crate::workload::{ClientSession, PromptTokenRun, TurnPrompt};
 use vllm_sim_random::mix_u64_pair;
 
-/// Arrival process of a load generator.
+/// Arrival process of a load generator: open or closed loop, and the times at which requests are
+/// sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OfferedLoad {
     /// Requests are sent in an open loop, at the recorded times.
@@ -27,22 +28,22 @@ pub enum OfferedLoad {
 pub struct MeasuredRequest {
     /// Send time of the request, in milliseconds; `None` if not recorded.
     pub at_ms: Option<f64>,
-    /// Prompt length, in tokens.
+    /// Prompt length of the request, in tokens.
     pub input: u32,
-    /// Output length, in tokens.
+    /// Output length of the request, in tokens.
     pub output: u32,
-    /// Number of prompt tokens found in the prefix cache.
+    /// Number of the request's prompt tokens found in the prefix cache.
     pub cached: Option<u32>,
     /// Name of a shared prefix: requests with equal names share their `cached` leading tokens.
     pub prefix: Option<Arc<str>>,
-    /// Time to the first token, in milliseconds.
+    /// Time to the first token of the request, in milliseconds.
     pub ttft_ms: Option<f64>,
-    /// Time to the last token, in milliseconds.
+    /// Time to the last token of the request, in milliseconds.
     pub e2e_ms: Option<f64>,
 }
 
-/// Measured latency means and percentiles of a benchmark, in milliseconds; a `None` is not used in
-/// fits.
+/// Measured latency means and percentiles of a benchmark, in milliseconds; fits ignore those that
+/// are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LatencyStats {
     /// Mean time to the first token, in ms.
@@ -68,14 +69,14 @@ pub struct LatencyStats {
 pub struct BenchRun {
     /// File name, with the index of the benchmark run in the file.
     pub name: String,
-    /// Arrival process of the requests.
+    /// Arrival process of the benchmark run's requests.
     pub load: OfferedLoad,
     /// Maximum number of requests in flight; excess requests wait before their latency measurement
     /// starts.
     pub cap: Option<u32>,
     /// Successful requests, in the order they were sent.
     pub requests: Vec<MeasuredRequest>,
-    /// Measured latency means and percentiles.
+    /// Measured latency means and percentiles of the benchmark run.
     pub stats: LatencyStats,
     /// Requested and achieved request rates, in requests per second, if both are known.
     pub rates: Option<(f64, f64)>,

@@ -181,7 +181,7 @@ pub(super) fn open_csv_trace(
 struct TraceRows {
     table: CsvTraceKind,
     paths: std::vec::IntoIter<PathBuf>,
-    /// Current file, with its header and the column indices of time, input and output.
+    /// Current CSV file, with its header and the column indices of time, input and output.
     open: Option<(WorkloadLines, CsvHeader, [usize; 3])>,
     given: u64,
     left_out: u64,

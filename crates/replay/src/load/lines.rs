@@ -92,7 +92,8 @@ impl WorkloadLines {
         }
     }
 
-    /// Reads the next JSON document: a line, or the rest of the file if the line begins a longer one.
+    /// Reads the next JSON document: one line, or the rest of the file if the document does not end
+    /// in its first line.
     pub(super) fn next_document(&mut self) -> Result<Option<Value>, WorkloadError> {
         if !self.next_line()? {
             return Ok(None);

@@ -9,7 +9,7 @@ pub enum SessionOrder {
     /// Sessions are sorted by start time; equal starts keep the order of the file.
     #[default]
     ByStart,
-    /// Sessions keep the order of the file.
+    /// Sessions keep the order of the workload file.
     AsListed,
 }
 

@@ -23,16 +23,16 @@ use vllm_sim_random::mix_u64_pair;
 /// **Source:** README of alibaba-edu/qwen-bailian-usagetraces-anon.
 pub(super) const BAILIAN_BLOCK_TOKENS: u32 = 16;
 
-/// Content of a trace row: the whole prompt or what it adds to the previous one, and the unit of
-/// times.
+/// Content of a Mooncake trace row: the whole prompt or its addition to the previous prompt, and
+/// the unit of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MooncakeRowContent {
-    /// Each row has the whole prompt; its times are in milliseconds.
+    /// Each row has the whole prompt; the times in a row are in milliseconds.
     Whole,
     /// Later rows of a session have only the tokens that they add to the previous prompt.
     Added,
-    /// Each row has the whole prompt, in the format of Alibaba Bailian's traces; its times are in
-    /// seconds.
+    /// Each row has the whole prompt, in the format of Alibaba Bailian's traces; the times in a row
+    /// are in seconds.
     Bailian,
 }
 
@@ -164,8 +164,8 @@ fn parse_row(
     })
 }
 
-/// Converts hash ids to token runs of the prompt: one repeated token per id, the last cut to
-/// `input`.
+/// Converts the hash ids of a trace row to token runs of its prompt: one repeated token per id; the
+/// last run is cut to `input` tokens.
 pub(super) fn hash_ids_to_token_runs(
     row: &JsonRow<'_>,
     ids: &[u64],

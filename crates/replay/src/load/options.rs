@@ -6,48 +6,49 @@ use super::sharegpt::TokenCounter;
 /// Format of a workload file: a trace or a result of a load generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WorkloadFormat {
-    /// Detection of the format from the file's first bytes.
+    /// The format is detected from the first bytes of the workload file.
     #[default]
     Auto,
-    /// JSONL traces of Mooncake.
+    /// Format of Mooncake's JSONL traces.
     Mooncake,
-    /// JSONL traces of Mooncake, in which later turns hold only the added tokens.
+    /// Format of Mooncake's JSONL traces in which later turns hold only the added tokens.
     MooncakeDelta,
-    /// Agent traces of Mooncake: rows with dependencies on other requests.
+    /// Format of Mooncake's agent traces: rows with dependencies on other requests.
     AgenticMooncake,
-    /// JSONL of Alibaba Bailian's traces of Qwen.
+    /// Format of Alibaba Bailian's JSONL traces of Qwen.
     Bailian,
-    /// Agent sessions of Applied Compute.
+    /// Format of Applied Compute's agent sessions.
     AppliedComputeAgentic,
-    /// Agent traces of Weka (AgentX), with sub-agents and hash ids.
+    /// Format of Weka's agent traces (AgentX), with sub-agents and hash ids.
     Weka,
-    /// Agent traces of Weka whose lists have the requests of several agents, which are split.
+    /// Format of Weka's agent traces whose lists have the requests of several agents, which are
+    /// split.
     WekaSplit,
     /// OpenTelemetry spans of `gen_ai` requests: OTLP in JSON, or one span per line.
     Otel,
-    /// Request traces of NVIDIA Dynamo.
+    /// Format of NVIDIA Dynamo's request traces.
     Dynamo,
-    /// Conversations in the JSON format of ShareGPT or OpenAI.
+    /// Format of conversations in the JSON of ShareGPT or OpenAI.
     ShareGpt,
-    /// CSV traces of BurstGPT.
+    /// Format of BurstGPT's CSV traces.
     BurstGpt,
-    /// CSV traces of Azure's LLM inference.
+    /// Format of the CSV traces of Azure's LLM inference.
     Azure,
-    /// Result file of `vllm bench serve`.
+    /// Format of the result files of `vllm bench serve`.
     VllmBench,
-    /// Benchmark report of guidellm.
+    /// Format of guidellm's benchmark reports.
     Guidellm,
-    /// Benchmark report of inference-perf.
+    /// Format of inference-perf's benchmark reports.
     InferencePerf,
-    /// `profile_export.jsonl` of aiperf.
+    /// Format of aiperf's `profile_export.jsonl`.
     Aiperf,
-    /// Published benchmark points of InferenceX, one per line.
+    /// Format of InferenceX's published benchmark points, one per line.
     InferenceX,
-    /// CSV with one measured request per row.
+    /// Format of a CSV file with one measured request per row.
     Csv,
-    /// JSON report of this program or of Dynamo's replay.
+    /// Format of the JSON reports of this program and of Dynamo's replay.
     Report,
-    /// Dataset written by `vllm-sim record`.
+    /// Format of a dataset written by `vllm-sim record`.
     Recording,
 }
 

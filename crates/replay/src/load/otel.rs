@@ -77,7 +77,7 @@ impl<'a> SpanTree<'a> {
         Self { spans, by_id }
     }
 
-    /// Returns the nearest `invoke_agent` span above a span.
+    /// Returns the index of the nearest ancestor of a span that is an `invoke_agent` span.
     fn agent_above(&self, span: usize) -> Option<usize> {
         let mut at = span;
         for _ in 0..MAX_SPAN_DEPTH {
@@ -89,7 +89,8 @@ impl<'a> SpanTree<'a> {
         None
     }
 
-    /// Returns the index of the nearest agent above a span that has requests of its own.
+    /// Returns the index of the nearest agent among a span's ancestors that has requests of its
+    /// own.
     fn agent_with_requests_above(&self, span: usize, owners: &[Option<usize>]) -> Option<usize> {
         let mut above = self.agent_above(span);
         for _ in 0..MAX_SPAN_DEPTH {
@@ -103,7 +104,8 @@ impl<'a> SpanTree<'a> {
     }
 }
 
-/// Groups the requests of a run by their agents, which are sorted by their first request.
+/// Groups the generation requests of a recorded run by agent; the agents are sorted by their first
+/// request.
 fn agents_of_run(
     name: &str,
     spans: Vec<GenAiSpan>,

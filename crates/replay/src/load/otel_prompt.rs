@@ -7,7 +7,7 @@ use super::sharegpt::TokenCounter;
 use crate::workload::{PromptTokenRun, TurnPrompt};
 use vllm_sim_random::mix_u64_pair;
 
-/// Hash domain of recorded texts.
+/// Hash domain of the texts in recorded prompts.
 const TEXT_HASH_DOMAIN: u64 = 13;
 
 /// Texts of all recorded prompts so far, from which later prompts share tokens.
@@ -16,8 +16,8 @@ const TEXT_HASH_DOMAIN: u64 = 13;
 /// prompts share the leading texts that an earlier prompt had.
 pub(super) struct PromptContents {
     count: TokenCounter,
-    /// Length in tokens of each sequence of leading texts, and the tokens of its last text, by the
-    /// hash of the sequence.
+    /// Known prompt prefixes by the hash of their texts: length of the prefix in tokens, and the
+    /// token run of its last text.
     prefixes: HashMap<u64, (u32, PromptTokenRun)>,
     /// Last request of each agent, by run and index of the agent.
     previous: HashMap<(String, usize), PreviousCall>,
@@ -57,7 +57,7 @@ impl PromptContents {
         }
     }
 
-    /// Splits a prompt of `input` tokens into the runs of its texts.
+    /// Splits a recorded prompt of `input` tokens into the token runs of its texts.
     fn runs_of_texts(&mut self, texts: &[String], input: u32) -> Vec<PromptTokenRun> {
         let mut hashes = Vec::with_capacity(texts.len());
         let mut hash = TEXT_HASH_DOMAIN;

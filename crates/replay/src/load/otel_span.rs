@@ -9,7 +9,7 @@ use crate::workload::{MAX_TOKENS_PER_LENGTH, WorkloadError};
 const INPUT_TOKEN_KEYS: [&str; 2] = ["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"];
 const OUTPUT_TOKEN_KEYS: [&str; 2] =
     ["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"];
-/// Values of `gen_ai.operation.name` for generation requests.
+/// Values of the span attribute `gen_ai.operation.name` for generation requests.
 const REQUEST_OPERATIONS: [&str; 4] = ["chat", "generate", "generate_content", "text_completion"];
 /// Status code of a failed span, as a number and as OTLP's name.
 const FAILED_STATUS: (u64, &str) = (2, "STATUS_CODE_ERROR");
@@ -22,13 +22,13 @@ pub(super) enum GenAiSpanKind {
     Unusable,
     /// Span of the invocation of an agent.
     Agent,
-    /// Span of any other kind, such as a tool call.
+    /// Span of any kind except generation requests and agents, such as a tool call.
     Other,
 }
 
 /// OpenTelemetry span, read from the recorded run of an agent.
 pub(super) struct GenAiSpan {
-    /// Name of the conversation or trace.
+    /// Name of the conversation or trace to which the span belongs.
     pub run: String,
     pub id: String,
     pub parent: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct GenAiSpan {
     pub end_ms: f64,
     pub input: u32,
     pub output: u32,
-    /// Texts of the prompt, in order; empty if the span does not have them.
+    /// Texts of the recorded prompt, in order; empty if the span does not have them.
     pub prompt: Vec<String>,
 }
 

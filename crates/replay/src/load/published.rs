@@ -87,8 +87,8 @@ fn aiperf_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
 /// Names of the InferenceX fields that must be equal in all points of one deployment.
 const DEPLOYMENT_FIELDS: [&str; 7] =
     ["system", "model", "precision", "vllm", "tp", "pp", "attention_dp"];
-/// Number of simulated requests per slot of the closed loop; ten were measured, but gaps settle
-/// earlier.
+/// Number of simulated requests per client of the closed loop. The benchmarks sent ten, but the
+/// gaps between tokens settle earlier.
 const CLOSED_LOOP_ROUNDS: u32 = 5;
 const MAX_CONCURRENCY: u32 = 1 << 16;
 /// Minimum prompt or output length, as a fraction of the nominal length.

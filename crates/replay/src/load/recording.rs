@@ -23,7 +23,7 @@ use vllm_sim_random::mix_u64_pair;
 const TOKENS_PER_RUN: usize = 16;
 
 struct RecordedRequest {
-    /// Time of the request since 1970, in milliseconds.
+    /// Start time of the request since 1970, in milliseconds.
     start_ms: Option<f64>,
     session: Option<String>,
     prompt: Vec<u64>,
@@ -143,7 +143,7 @@ fn find_recorded_table(file: &Connection, path: &Path) -> Result<String, Workloa
     })
 }
 
-/// Joins recorded requests to sessions.
+/// Builder of client sessions from recorded requests.
 #[derive(Default)]
 struct SessionBuilder {
     /// Start time and session, with the index of the session's last request.

@@ -76,7 +76,7 @@ impl<'a> JsonRow<'a> {
         self.token_count(names, least)?.ok_or_else(|| self.missing_field_error(names[0]))
     }
 
-    /// Reads the length of a prompt. It may be absent, but not null.
+    /// Reads the prompt length, in tokens, from a field that may be absent but not null.
     pub(super) fn prompt_length(&self) -> Result<Option<u32>, WorkloadError> {
         let names = ["input_length", "input_tokens"];
         if let Some(name) = names.iter().find(|name| self.fields.get(**name) == Some(&Value::Null))

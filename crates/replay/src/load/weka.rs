@@ -24,11 +24,11 @@ use super::weka_chains::{WekaTraceRequest, split_into_agent_chains};
 use crate::workload::{PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError};
 use vllm_sim_random::mix_u64_pair;
 
-/// Hash domain of the blocks that hash ids name.
+/// Hash domain of the prompt blocks that have a hash id in a Weka trace.
 const BLOCK_HASH_DOMAIN: u64 = 11;
 /// Hash domain of prompt tokens without a hash id, which no other prompt shares.
 const UNSHARED_HASH_DOMAIN: u64 = 12;
-/// Scope of hash ids that mean the same tokens in all traces.
+/// Scope of the hash ids that stand for the same tokens in all Weka traces.
 const GLOBAL_SCOPE: u64 = u64::MAX;
 
 pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
@@ -70,7 +70,7 @@ struct TraceCounts {
     left_out: u64,
 }
 
-/// Agent with requests from the list of another agent, and the end of its last request.
+/// Agent split off from another agent's list of requests, with the end of its last request.
 struct SplitAgent {
     agent: usize,
     end_ms: f64,
@@ -80,7 +80,7 @@ struct RunReader<'a> {
     id: &'a str,
     block: u32,
     scope: u64,
-    /// Whether lists of the requests of several agents are split.
+    /// Whether lists with the requests of several agents are split into one list per agent.
     split: bool,
     agents: Vec<RecordedAgent>,
     counts: &'a mut TraceCounts,
@@ -127,8 +127,8 @@ fn read_run(
 }
 
 impl RunReader<'_> {
-    /// Reads the requests of an agent, and the requests of the sub-agents that it starts between
-    /// them.
+    /// Reads the requests of an agent in a Weka trace, and the requests of the sub-agents that the
+    /// agent starts between them.
     ///
     /// `offset_ms` is the time of the run to which the times in the list are relative. Returns the
     /// agents that are split off.
@@ -189,7 +189,8 @@ impl RunReader<'_> {
         Ok(self.split_agent(agent, &listed))
     }
 
-    /// Moves the requests of other agents out of the list of `agent`; returns those agents.
+    /// Moves the requests of other agents out of the request list of `agent`, and returns these
+    /// agents.
     fn split_agent(&mut self, agent: usize, listed: &[WekaTraceRequest<'_>]) -> Vec<SplitAgent> {
         let mut chains = split_into_agent_chains(listed).into_iter();
         let Some(main) = chains.next() else {
@@ -232,7 +233,8 @@ impl RunReader<'_> {
         split.collect()
     }
 
-    /// Lets the first later request of the run's own agent wait for agents that are split off.
+    /// Makes an agent's first request after the end of an agent split off from it depend on that
+    /// end.
     fn link_workers(&mut self, workers: &[SplitAgent]) {
         for worker in workers {
             let Some((main, before)) = self.agents[worker.agent].started_by else {
@@ -244,7 +246,7 @@ impl RunReader<'_> {
         }
     }
 
-    /// Reads a request and its hash ids; `None` if it has no prompt.
+    /// Reads a request of a Weka trace and its hash ids; `None` if the request has no prompt.
     fn read_call(
         &mut self,
         row: &JsonRow<'_>,
@@ -294,8 +296,8 @@ impl RunReader<'_> {
         runs
     }
 
-    /// Reads a sub-agent; returns it with its end if its parent waits for it, and with agents that
-    /// are split off from it.
+    /// Reads a sub-agent of a Weka trace. Returns the agents that its parent waits for, with their
+    /// end: the sub-agent and agents split off from it; none for a background sub-agent.
     fn read_subagent(
         &mut self,
         row: &JsonRow<'_>,

@@ -11,16 +11,18 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::agents::TIME_EPSILON_MS;
 
-/// Maximum gap before a forked chain, in milliseconds; after a longer one it must share
-/// [`MIN_OVERLAP`] to be joined.
+/// Maximum gap between a request chain and a fork that is joined to it, in milliseconds. A fork
+/// after a longer gap must share at least [`MIN_OVERLAP`] of the chain's last prompt.
 ///
 /// **Source:** aiperf 0.13 `common/environment.py`, `WEKA_SEAM_MAX_GAP_SECONDS`.
 const MAX_GAP_MS: f64 = 3_600_000.0;
-/// Minimum fraction of the last prompt that a forked chain shares to be joined after a long gap.
+/// Minimum fraction of a chain's last prompt that a fork must share, to be joined to the chain
+/// after a gap above [`MAX_GAP_MS`].
 ///
 /// **Source:** aiperf 0.13 `common/environment.py`, `WEKA_SEAM_MIN_OVERLAP_RATIO`.
 const MIN_OVERLAP: f64 = 0.5;
-/// Maximum output length of a first request that may ask for a title of the session, in tokens.
+/// Maximum output length, in tokens, with which a trace's first request counts as a request for a
+/// session title.
 ///
 /// **Source:** aiperf 0.13 `weka_trace.py`, `_TITLE_GEN_MAX_OUTPUT_TOKENS`.
 const TITLE_OUTPUT: u32 = 64;
@@ -38,7 +40,8 @@ pub(super) struct WekaTraceRequest<'a> {
 #[derive(Default)]
 struct Chain {
     requests: Vec<usize>,
-    /// Number of hash ids that a forked chain shares with the prompt that it does not continue.
+    /// Number of leading hash ids that the chain's first prompt shares with the prompt from which
+    /// the chain was forked.
     shared: usize,
     /// Index of the chain's last request with hash ids.
     tail: Option<usize>,
@@ -82,7 +85,8 @@ pub(super) fn split_into_agent_chains(list: &[WekaTraceRequest<'_>]) -> Vec<Vec<
     chains
 }
 
-/// Returns whether the first request only asks for something like a title and shares no prompt.
+/// Returns whether the first request of a list only asks for something like a title, and shares no
+/// prefix with the other requests.
 fn is_preamble(list: &[WekaTraceRequest<'_>]) -> bool {
     let Some((first, rest)) = list.split_first() else {
         return false;
@@ -133,7 +137,8 @@ impl ChainBuilder<'_> {
         self.chain_of.insert(request, chain);
     }
 
-    /// Returns the chain with the longest last prompt that `listed` continues.
+    /// Returns the index of the chain that the request `listed` continues: of several, the one with
+    /// the longest last prompt.
     ///
     /// Its last request has ended, and has the same model.
     fn continued_chain(&self, listed: &WekaTraceRequest<'_>) -> Option<usize> {
@@ -155,8 +160,8 @@ impl ChainBuilder<'_> {
         found.map(|(index, _)| index)
     }
 
-    /// Returns the last request of the chain that shares most hash ids with a new prompt, and their
-    /// number.
+    /// Returns the last request of the chain whose last prompt shares most leading ids with
+    /// `hash_ids`, and the number of shared ids.
     fn closest_tail(&self, hash_ids: &[u64]) -> Option<(usize, usize)> {
         let mut found: Option<(usize, (usize, usize))> = None;
         for tail in self.chains.iter().filter_map(|chain| chain.tail) {
@@ -206,8 +211,8 @@ impl ChainBuilder<'_> {
         requests.copied().find(|request| !self.list[*request].hash_ids.is_empty())
     }
 
-    /// Returns the forked chain that continues the agent of `tail`: the one with the most shared
-    /// hash ids, the earliest of several.
+    /// Returns the forked chain that continues the agent of request `tail`: the one with the most
+    /// shared hash ids, the earliest of several.
     fn continuation(&self, tail: usize, forks: &[usize]) -> Option<usize> {
         let tail = &self.list[tail];
         let mut found: Option<(usize, usize, f64)> = None;
@@ -232,7 +237,8 @@ impl ChainBuilder<'_> {
         found.map(|(chain, ..)| chain)
     }
 
-    /// Compares the remaining forked chains with the new last request of a chain.
+    /// Compares the remaining forked chains with the new last prompt of the chain to which a fork
+    /// was joined.
     ///
     /// Returns whether one of them shares a part of its prompt.
     fn compare_again(&mut self, tail: usize, forks: &[usize]) -> bool {

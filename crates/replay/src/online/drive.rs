@@ -54,7 +54,8 @@ struct SessionTimes {
 }
 
 impl SessionTimes {
-    /// Returns the time of the turn's send or end that a dependency waits for, or `None` before it.
+    /// Returns the time at which the awaited turn of a dependency was sent or ended; `None` if that
+    /// has not happened.
     fn dependency_time(&self, dependency: &TurnDependency) -> Option<Instant> {
         let times = match dependency.trigger {
             TurnLifecycleEvent::Completion => &self.over,
@@ -144,8 +145,8 @@ impl OnlineRun {
         }
     }
 
-    /// Returns a function that reports a finished request, keeps the greatest lateness in `latest`,
-    /// and reports the number of finished requests to `progress`.
+    /// Returns a function that reports each finished request, keeps the maximum delay of a request
+    /// in `latest`, and reports the number of finished requests to `progress`.
     fn finished_reporter<'a>(
         &'a self,
         latest: &'a mut Duration,
@@ -270,7 +271,7 @@ struct SessionStarter {
     held_up: u64,
     timer: Option<oneshot::Receiver<()>>,
     is_held_up: bool,
-    /// Last agent run of a closed loop, with its permit.
+    /// Last started agent run of a closed loop, with the permit that its sessions share.
     run: Option<(AgentRun, SessionPermit)>,
 }
 
@@ -278,7 +279,8 @@ struct SessionStarter {
 type SessionPermit = Arc<OwnedSemaphorePermit>;
 
 impl SessionStarter {
-    /// Waits for a slot and for the start time of the next session (less [`PREPARE_LEAD`]).
+    /// Waits for a session permit and for the start time of the next session (less
+    /// [`PREPARE_LEAD`]).
     ///
     /// Cancel safe.
     async fn wait_until_next_due(&mut self, shared: &OnlineRun) -> Option<SessionPermit> {

@@ -7,24 +7,24 @@ use vllm_sim_http_client::CertificateVerification;
 /// HTTP endpoint for the generation requests of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GenerationApi {
-    /// `/v1/completions`, with prompts of token ids and therefore of exact length.
+    /// Endpoint `/v1/completions`, with prompts of token ids and therefore of exact length.
     #[default]
     Completions,
-    /// `/v1/chat/completions`, with prompts of text whose length `/tokenize` measures.
+    /// Endpoint `/v1/chat/completions`, with prompts of text whose length `/tokenize` measures.
     Chat,
 }
 
 /// Options of a replay over HTTP.
 #[derive(Debug, Clone)]
 pub struct OnlineOptions {
-    /// URLs of the servers, `http://host:port` or `https://…`, with or without `/v1`; sessions use
-    /// them in rotation.
+    /// URLs of the target servers, `http://host:port` or `https://…`, with or without `/v1`;
+    /// sessions use the servers in rotation.
     pub targets: Vec<String>,
-    /// HTTP endpoint for the generation requests.
+    /// HTTP endpoint to which the replay sends generation requests.
     pub api: GenerationApi,
     /// Model name in requests. Default: the first model of the first target.
     pub model: Option<String>,
-    /// API key, sent as a bearer token.
+    /// API key for the target servers, sent as a bearer token.
     pub api_key: Option<String>,
     /// Certificate verification for `https` targets.
     pub trust: CertificateVerification,
@@ -44,7 +44,7 @@ pub struct OnlineOptions {
     ///
     /// Default: the ids that `/tokenize` returns for common words, else 100 to 30,000.
     pub token_ids: Option<(u32, u32)>,
-    /// Seed of the generated prompt tokens.
+    /// Seed of the random token ids in generated prompts.
     pub seed: u64,
     /// URL of the server whose `/tokenize` measures prompts. Default: the first target.
     pub tokenizer: Option<String>,
@@ -74,7 +74,7 @@ impl RequestHeaderNames {
         format!("{}-{session}-{turn}", self.run)
     }
 
-    /// Returns the name of the server in the response headers, if they have one.
+    /// Returns the name of the server in the response headers, if the headers contain one.
     pub fn pod_from_headers(&self, headers: &http::HeaderMap) -> Option<String> {
         let values = self.pod_headers.iter().filter_map(|name| headers.get(name));
         let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
@@ -116,12 +116,12 @@ pub enum OnlineError {
     /// A target server is unusable.
     #[error("{target}: {problem}")]
     Target {
-        /// URL of the server.
+        /// URL of the unusable target server.
         target: String,
-        /// Description of the problem with the server.
+        /// Description of the problem with the target server.
         problem: String,
     },
-    /// Threads cannot be started.
+    /// The threads of the replay cannot be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
 }

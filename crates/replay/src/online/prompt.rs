@@ -178,7 +178,8 @@ impl PromptWriter {
         }
     }
 
-    /// Returns one word per token of the runs, less the tokens that the template adds.
+    /// Returns a prompt text with one word per token of `runs`, less the tokens that the chat
+    /// template adds.
     fn prompt_text(&self, runs: &[PromptTokenRun], template_tokens: u32) -> String {
         let mut skip = template_tokens;
         let mut text = String::new();

@@ -38,7 +38,7 @@ pub struct TargetServer {
     base: String,
     path: &'static str,
     api_key: Option<String>,
-    /// Number of requests in flight before their first token.
+    /// Number of requests in flight to the target server before their first token.
     waiting: AtomicU32,
     running: AtomicU32,
 }

@@ -50,7 +50,7 @@ const STUDENT_T_QUANTILES_95: [f64; 30] = [
 pub struct ReportGroup {
     /// Heading of the group's column in the comparison.
     pub name: String,
-    /// Reports as JSON, or only their summaries.
+    /// Replay reports of the group as JSON, or only the summaries of the reports.
     pub reports: Vec<Value>,
 }
 

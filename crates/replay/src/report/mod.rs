@@ -38,11 +38,11 @@ const CURVE_POINTS: usize = 401;
 /// goodput.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LatencySlo {
-    /// Maximum time to the first token, in ms.
+    /// Maximum time to the first token of a request, in ms.
     pub ttft_ms: Option<f64>,
     /// Maximum mean gap between tokens of a request (TPOT), in ms.
     pub itl_ms: Option<f64>,
-    /// Maximum time to the last token, in ms.
+    /// Maximum time to the last token of a request, in ms.
     pub e2e_ms: Option<f64>,
 }
 
@@ -123,11 +123,12 @@ pub struct ReplayRunTotals {
     pub requests: u64,
     /// Total lifetime of prefill workers, in seconds; 0 in an aggregated deployment.
     pub prefill_worker_seconds: f64,
-    /// Total lifetime of the other workers, in seconds; `None` uses duration times `workers`.
+    /// Total lifetime of all workers except prefill workers, in seconds; `None` uses duration times
+    /// `workers`.
     pub decode_worker_seconds: Option<f64>,
     /// Number of workers at the start of the replay.
     pub workers: u32,
-    /// Number of GPUs per prefill worker, and per other worker.
+    /// Number of GPUs per prefill worker, and per worker of the other pool.
     pub gpus: (u32, u32),
     /// Number of prompt tokens that engine steps computed, including recomputed output.
     ///
@@ -167,7 +168,7 @@ pub struct ReportCollector {
     over_time: ReportTimeSeries,
     spans: SampledRequestSpans,
     /// Number of prompt tokens cached on a better worker than the chosen one, if the router scores
-    /// the cache.
+    /// prefix caches.
     regret: Option<u64>,
 }
 
@@ -511,11 +512,11 @@ pub struct ReplayReport {
     pub spans: SampledRequestSpans,
     /// Command, program version, model, GPU and source of the step times, for the JSON report.
     pub run: Option<Value>,
-    /// Whether the JSON report has the keys of the summary at its top, as AISimulate's
+    /// Whether the JSON report has the keys of the summary at its top level, as AISimulate's
     /// `prediction.json`.
     pub summary_at_top: bool,
     captured: bool,
-    /// Number of requests at which the report stopped keeping records, if it did.
+    /// Number of requests at which the report stopped keeping records; `None` if it did not stop.
     left_out: Option<usize>,
     first_error: Option<String>,
     kept: Vec<OutcomeRecord>,
@@ -538,7 +539,7 @@ impl ReplayReport {
         self.kept.iter().map(OutcomeRecord::to_request_record)
     }
 
-    /// Writes the report as JSON.
+    /// Writes the replay report as JSON.
     ///
     /// # Errors
     /// Returns the I/O errors of `out`.

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use crate::outcome::{PoolRole, RequestOutcome, WorkerChange};
 use vllm_sim_engine::SimTime;
 
-/// Maximum number of intervals in a time series; beyond it, pairs are merged.
+/// Maximum number of intervals in a time series; if there are more, pairs of intervals are merged.
 const MAX_TIME_INTERVALS: usize = 480;
 
 /// Time series of a replay: serving workers, requests within the latency bounds, and prefix reuse.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReportTimeSeries {
-    /// Times in seconds, with the number of serving workers from then on.
+    /// Number of serving workers over time: times in seconds, each with the number from then on.
     pub workers: Vec<(f64, u32)>,
     serving: BTreeSet<(PoolRole, u32)>,
     existing: Vec<(f64, u32)>,

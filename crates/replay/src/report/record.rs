@@ -151,7 +151,7 @@ pub(super) fn status_word(status: RequestStatus) -> &'static str {
     }
 }
 
-/// Returns the id of a request without one: its number plus one, formatted as a UUID.
+/// Returns the id for a request that has none: its number plus one, formatted as a UUID.
 fn numbered_uuid(number: u64) -> String {
     let hex = format!("{:032x}", u128::from(number) + 1);
     let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);

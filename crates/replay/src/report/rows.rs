@@ -65,7 +65,7 @@ impl RequestRowWriter {
         Ok(Self { out, form, failed: None })
     }
 
-    /// Writes the buffered request rows.
+    /// Writes the buffered request rows to the file.
     ///
     /// # Errors
     /// Returns the first error of this call or of an earlier row.

@@ -9,11 +9,11 @@ use vllm_sim_random::mix_u64_pair;
 pub enum RequestPhase {
     /// The request waits for a worker, or for capacity on it.
     Queue,
-    /// The worker computes the prompt.
+    /// Prefill phase: the worker computes the prompt.
     Prefill,
-    /// The prompt's KV cache is transferred to another worker.
+    /// Transfer phase: the prompt's KV cache is transferred to another worker.
     Transfer,
-    /// The worker generates output tokens.
+    /// Decode phase: the worker generates output tokens.
     Decode,
     /// The request is preempted, and waits to resume.
     Preempted,
@@ -35,7 +35,7 @@ impl RequestPhase {
 pub struct RequestWorkerSpan {
     /// Pool of the worker to which the phases belong.
     pub pool: PoolRole,
-    /// Index of the worker in its pool.
+    /// Index, in its pool, of the worker to which the phases belong.
     pub worker: u32,
     /// Index of the request in dispatch order.
     pub number: u64,
@@ -45,7 +45,7 @@ pub struct RequestWorkerSpan {
     pub end: SimTime,
 }
 
-/// Phases on workers of all requests, or of a uniform sample of them.
+/// Phases on workers of all requests, or of a uniform sample of the requests.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SampledRequestSpans {
     most: usize,

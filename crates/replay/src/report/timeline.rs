@@ -14,7 +14,7 @@ pub struct WorkerTimeline {
 /// Gauges of one worker, averaged over consecutive time intervals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerSampleTrack {
-    /// Index of the worker in its pool.
+    /// Index, in its pool, of the worker whose gauges are averaged.
     pub worker: u32,
     /// Pool of the worker whose gauges are averaged.
     pub pool: PoolRole,

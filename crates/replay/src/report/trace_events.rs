@@ -16,13 +16,13 @@ use crate::outcome::{EngineStep, PoolRole, ReplaySink, RequestOutcome};
 use super::record::OutcomeRecord;
 use super::spans::{RequestPhase, spans_of_request};
 
-/// Process id, in the trace, for requests that reached no worker.
+/// Process id in the trace file for requests that reached no worker.
 ///
 /// Ids begin at 1, because readers take 0 for the idle process of a kernel or for no thread.
 const NO_WORKER: u64 = 1;
-/// Category of the events, which some readers need.
+/// Category of all events in the trace file, which some trace viewers need.
 const CATEGORY: &str = "vllm-sim";
-/// Id of the track with an engine's steps; request `n` has track `n` + 2.
+/// Id of the track for an engine's steps in the trace file; request `n` has track `n` + 2.
 const STEP_TRACK: u64 = 1;
 
 /// Writes trace events of requests and steps; [`TraceEventWriter::finish`] returns the first error.
@@ -103,7 +103,8 @@ impl<W: Write> TraceEventWriter<W> {
             "name": name, "ts": micros(from), "dur": micros(to - from), "args": args}));
     }
 
-    /// Writes a request with its phases on each worker; the worker on which it ends comes last.
+    /// Writes a request with its phases on each worker; the worker on which the request ends comes
+    /// last.
     fn write_request(&mut self, outcome: &RequestOutcome<'_>) {
         let record = OutcomeRecord::from(outcome).to_request_record();
         let track = outcome.number.saturating_add(2);

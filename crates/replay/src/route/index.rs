@@ -5,16 +5,16 @@ use vllm_sim_engine::{BlockKey, LayerGroupCacheEvent, SchedulerEvent};
 
 use super::key_table::BlockKeyTable;
 
-/// Index of KV cache blocks by key: the workers that cache each block, and those whose requests use
-/// it.
+/// Index of KV cache blocks by key: the workers that cache each block, and the workers whose
+/// requests use the block.
 ///
 /// A key covers all blocks before it. One walk over a prompt's keys therefore yields the length of
 /// the common prefix with every worker.
 #[derive(Debug, Default)]
 pub(super) struct RouterBlockIndex {
     table: BlockKeyTable,
-    /// Words per node (indexed block): key, one bit per worker that caches it, one bit per worker
-    /// whose requests use it.
+    /// Words per node of the index, which is one KV block: key, one bit per worker that caches the
+    /// block, one bit per worker whose requests use it.
     ///
     /// Stored together because they are read together.
     nodes: Vec<u64>,
@@ -153,7 +153,7 @@ impl RouterBlockIndex {
         std::hint::black_box(read.fold(0, |all, key| all ^ key));
     }
 
-    /// Returns, per worker, how many leading KV blocks of a prompt it has cached.
+    /// Returns, per worker, the number of leading KV blocks of a prompt that the worker has cached.
     pub(super) fn cached_prefix_blocks(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut overlaps = std::mem::take(&mut self.overlaps);
         self.walk_prefix(BlockUseKind::Cached, keys, &mut overlaps);
@@ -167,7 +167,8 @@ impl RouterBlockIndex {
         self.overlaps[worker as usize]
     }
 
-    /// Returns, per worker, how many leading KV blocks of a prompt its requests use.
+    /// Returns, per worker, the number of leading KV blocks of a prompt that the worker's requests
+    /// use.
     pub(super) fn used_prefix_blocks(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut shared = std::mem::take(&mut self.shared);
         self.walk_prefix(BlockUseKind::Used, keys, &mut shared);

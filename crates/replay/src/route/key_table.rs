@@ -1,6 +1,7 @@
 //! Maps KV block keys to node numbers of the router's block index.
 
-/// Open-addressing hash table with eight bytes per slot, at most half full, without tombstones.
+/// Open-addressing hash table from KV block keys to nodes of the block index: eight bytes per slot,
+/// at most half full, without tombstones.
 ///
 /// Blocks are inserted and removed all the time, and this table is the router's largest random
 /// access. The nodes store the keys.
@@ -40,8 +41,8 @@ impl BlockKeyTable {
         Some(slot.node).filter(|_| !slot.is_empty())
     }
 
-    /// Returns the node of a block key, or the free slot for it: call [`BlockKeyTable::fill_slot`] with that
-    /// slot first.
+    /// Returns the node of a block key, or the free slot for the key: call
+    /// [`BlockKeyTable::fill_slot`] with that slot first.
     pub(super) fn find_or_free_slot(
         &mut self,
         key: u64,

@@ -30,16 +30,16 @@ pub use scorers::{EndpointPickerConfig, EndpointScorer};
 /// Routing policy: selects the worker of each request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum RouterConfig {
-    /// Selects the workers in rotation.
+    /// Round-robin routing: selects the workers in rotation.
     #[default]
     RoundRobin,
-    /// Selects a random worker.
+    /// Random routing: selects a random worker for each request.
     Random,
-    /// Selects a serving worker by rendezvous hash of the session.
+    /// Session-hash routing: selects a serving worker by rendezvous hash of the session.
     SessionHash,
-    /// Selects the worker with the fewest requests; the first of several.
+    /// Least-loaded routing: selects the worker with the fewest requests; the first of several.
     LeastLoaded,
-    /// Selects the less loaded of two random workers.
+    /// Power-of-two routing: selects the less loaded of two random workers.
     PowerOfTwo,
     /// Selects the worker with the lowest cost in prefill and decode blocks, as in Dynamo.
     Kv(KvAwareRouterConfig),

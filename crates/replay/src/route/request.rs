@@ -9,7 +9,7 @@ pub(in super::super) struct RouteRequest {
     pub number: u64,
     pub session: u64,
     pub adapter: Option<u64>,
-    /// KV block keys of the prompt; `None` if its tokens do not matter for routing.
+    /// KV block keys of the prompt; `None` if the prompt's tokens do not matter for routing.
     pub plan: Option<Arc<PlannedKvBlocks>>,
     pub prompt: u32,
     pub priority: i32,
@@ -33,10 +33,10 @@ impl RouteRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct RouteChoice {
     pub worker: u32,
-    /// Number of prompt blocks that the router assumes to be cached on the chosen worker.
+    /// Number of the prompt's KV blocks that the router assumes to be cached on the chosen worker.
     pub overlap: u32,
-    /// Largest number of prompt blocks cached on any worker; `None` if the router does not use the
-    /// cache.
+    /// Maximum number of the prompt's blocks cached on any worker; `None` if the router does not
+    /// use prefix caches.
     pub best: Option<u32>,
 }
 

@@ -57,7 +57,7 @@ impl Default for EndpointPickerConfig {
 }
 
 impl EndpointPickerConfig {
-    /// Returns the weight of a scorer, 0 if it has no weight.
+    /// Returns the weight of a scorer; 0 if none is configured.
     pub fn weight_of(&self, scorer: EndpointScorer) -> f64 {
         let mut found = self.weights.iter().filter(|(name, _)| *name == scorer);
         found.next().map_or(0.0, |(_, weight)| *weight)
@@ -152,8 +152,8 @@ impl ScoreNormalizer {
         Self { low, high }
     }
 
-    /// Returns a value's score: 1 for the lowest value, 0 for the highest, and 1 for all if they
-    /// are equal.
+    /// Returns the score of a value: 1 for the lowest value, 0 for the highest, and 1 for all
+    /// values if they are equal.
     fn normalize(&self, value: f64) -> f64 {
         if self.high <= self.low {
             return 1.0;

@@ -9,15 +9,15 @@ use vllm_sim_random::DrawRandom;
 /// Distribution of prompt or output lengths, in tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TokenLengthDistribution {
-    /// Constant length in tokens.
+    /// Constant length: every prompt or output has this number of tokens.
     Constant(u32),
     /// Uniform distribution between two lengths in tokens, inclusive.
     Uniform(u32, u32),
     /// Normal distribution of lengths, clamped to a range.
     Normal {
-        /// Mean length, in tokens.
+        /// Mean of the normal distribution of lengths, in tokens.
         mean: f64,
-        /// Standard deviation of the length, in tokens.
+        /// Standard deviation of the normal distribution of lengths, in tokens.
         std_dev: f64,
         /// Minimum and maximum length of a prompt or output, in tokens.
         range: (u32, u32),
@@ -25,9 +25,9 @@ pub enum TokenLengthDistribution {
     /// Log-normal distribution; mean and deviation are those of the lengths, not of their
     /// logarithms.
     LogNormal {
-        /// Mean length, in tokens.
+        /// Mean of the log-normally distributed lengths, in tokens.
         mean: f64,
-        /// Standard deviation of the length, in tokens.
+        /// Standard deviation of the log-normally distributed lengths, in tokens.
         std_dev: f64,
         /// Minimum and maximum length of a prompt or output, in tokens.
         range: (u32, u32),

@@ -34,11 +34,11 @@ pub struct SyntheticWorkload {
     /// Prompt length in tokens; if later turns add to the prompt, the length of the first turn's
     /// prompt.
     pub input: TokenLengthDistribution,
-    /// Output length in tokens.
+    /// Distribution of the output length of each turn, in tokens.
     pub output: TokenLengthDistribution,
-    /// Arrival process of the sessions.
+    /// Random process of the sessions' arrival times.
     pub arrivals: ArrivalProcess,
-    /// Seed of the arrivals. Default 42.
+    /// Seed of the random session arrivals. Default 42.
     pub arrival_seed: u64,
     /// Seed of the lengths and of the pauses between turns. Default 42.
     pub seed: u64,

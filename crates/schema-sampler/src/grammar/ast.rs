@@ -18,11 +18,11 @@ pub(super) enum GrammarExpr {
     Class(RegexGenerator),
     Pattern(Box<WholeTextRegex>),
     Sequence(Vec<GrammarExpr>),
-    /// Alternative expressions, of which a text matches one; with their heights (minimum nesting)
-    /// once computed.
+    /// List of alternative expressions, of which a text matches one; also their heights (minimum
+    /// nesting) once computed.
     Alternatives(Vec<GrammarExpr>, OnceLock<Box<[u32]>>),
-    /// A repetition of an expression between a minimum and a maximum count; with its height once
-    /// computed.
+    /// Repetition of an expression between a minimum and a maximum count; also the expression's
+    /// height (minimum nesting) once computed.
     Repeat(Box<GrammarExpr>, u32, Option<u32>, OnceLock<u32>),
     Rule(usize),
     Json(Box<Schema>),
@@ -42,7 +42,7 @@ impl GrammarExpr {
 #[derive(Debug)]
 pub(super) struct GrammarRule {
     pub(super) body: GrammarExpr,
-    /// Minimum nesting of expressions in a text of the rule; `u32::MAX` if every text is infinite.
+    /// Minimum nesting of expressions in a text of this rule; `u32::MAX` if every text is infinite.
     pub(super) height: u32,
     /// Whether the grammar rule is a terminal, in which no whitespace is inserted.
     pub(super) is_lexeme: bool,

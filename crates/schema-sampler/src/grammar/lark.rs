@@ -86,7 +86,7 @@ impl LarkParser {
         Err(self.scanner.lark_error(self.scanner.at, message))
     }
 
-    /// Skips spaces and comments up to the end of the line.
+    /// Skips spaces and comments in the Lark grammar up to the end of the line.
     fn skip_blanks_and_comment(&mut self) {
         loop {
             self.scanner.take_while(|c| c.is_whitespace() && c != '\n');
@@ -108,7 +108,7 @@ impl LarkParser {
         }
     }
 
-    /// Skips spaces; also skips line ends inside brackets or before `|`.
+    /// Skips spaces in the Lark grammar; also skips line ends inside brackets or before `|`.
     fn skip_inside_expression(&mut self, nesting: u32) {
         self.skip_blanks_and_comment();
         if self.scanner.peek(0) != Some('\n') {

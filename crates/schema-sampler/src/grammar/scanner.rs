@@ -35,7 +35,7 @@ impl GrammarScanner {
         text.chars().enumerate().all(|(i, c)| self.peek(i) == Some(c))
     }
 
-    /// Skips `text` if it comes next in the source; returns whether it did.
+    /// Skips `text` if it comes next in the grammar's source; returns whether `text` was skipped.
     pub(super) fn skip_if_next(&mut self, text: &str) -> bool {
         let found = self.starts_with(text);
         if found {

@@ -10,10 +10,12 @@ use crate::schema::JsonTypes;
 use crate::work::WorkBudget;
 use vllm_sim_random::DrawRandom;
 
-/// Maximum nesting of expressions before only the shortest derivation is used.
+/// Maximum nesting depth of grammar expressions with random choices; deeper ones get their shortest
+/// derivation.
 const MAX_RANDOM_NESTING: u32 = 24;
 
-/// Maximum text length before only the shortest derivation is used, in bytes.
+/// Maximum length of a text generated with random choices, in bytes; the rest is the shortest
+/// derivation.
 const MAX_RANDOM_BYTES: usize = 200;
 
 /// Number of grammar alternatives that cost one step of the work budget.
@@ -76,7 +78,7 @@ struct GrammarWriter<'g> {
     rng: &'g mut ChaCha8Rng,
     out: String,
     work: &'g mut WorkBudget,
-    /// Work budget, in steps, below which only the shortest derivation is used.
+    /// Remaining work budget, in steps, below which the grammar's shortest derivation is generated.
     half: u32,
     is_shortest: bool,
 }
@@ -190,7 +192,7 @@ impl GrammarWriter<'_> {
         }
     }
 
-    /// Selects a random alternative among those whose height the nesting depth allows.
+    /// Selects a random alternative of a grammar expression whose height the nesting depth allows.
     fn choose_alternative<'p, T>(
         &mut self,
         parts: &'p [T],
@@ -210,7 +212,7 @@ impl GrammarWriter<'_> {
         open.get(index).copied()
     }
 
-    /// Selects a random repetition count for an expression of this height.
+    /// Selects a random repetition count for a grammar expression of the given height.
     fn choose_repetition_count(
         &mut self,
         min: u32,

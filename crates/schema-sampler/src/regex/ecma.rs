@@ -2,17 +2,16 @@
 
 #[derive(Debug, Default)]
 pub(super) struct TranslatedPattern {
-    /// Translated pattern, without look-around and back-references.
+    /// The regular expression in `regex-syntax` notation, without look-around and back-references.
     pub(super) rust: String,
-    /// Bodies of positive look-aheads, untranslated.
+    /// Bodies of the positive look-aheads in the source pattern, untranslated.
     pub(super) look_aheads: Vec<String>,
-    /// Whether the translation omits parts of the pattern, so that a match of `rust` may not match
-    /// the source.
+    /// Whether the translation omits parts of the source pattern and may match more strings.
     pub(super) lossy: bool,
 }
 
-/// Translates a regular expression; unsupported syntax is copied, and `regex-syntax` then rejects
-/// it.
+/// Translates an ECMA-262 or Python regular expression; unsupported syntax is copied, and
+/// `regex-syntax` then rejects it.
 pub(super) fn translate_ecma_regex(source: &str) -> TranslatedPattern {
     let mut translator = EcmaTranslator {
         chars: source.chars().collect(),
@@ -128,7 +127,8 @@ impl EcmaTranslator {
         }
     }
 
-    /// Skips a group whose opening, such as `(?=`, has `open` characters; returns its body.
+    /// Skips a regular expression group whose opening, such as `(?=`, has `open` characters;
+    /// returns the group's body.
     fn skip_group(&mut self, open: usize) -> String {
         self.at += open;
         let start = self.at;

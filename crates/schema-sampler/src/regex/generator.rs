@@ -135,7 +135,8 @@ impl RegexGenerator {
     }
 }
 
-/// Distributes a length range, in characters, over the parts of a sequence, from left to right.
+/// Distributes the length range of a text, in characters, over the consecutive parts of a regular
+/// expression.
 struct LengthWindow {
     low: u32,
     high: u32,
@@ -152,7 +153,8 @@ impl LengthWindow {
         Self { low, high, used: 0, rest_min: min, rest_max: max }
     }
 
-    /// Returns the length range of the next part, in characters, given its own minimum and maximum.
+    /// Returns the length range for the next part of a regular expression, in characters, given the
+    /// part's own minimum and maximum.
     fn next_range(&mut self, (min, max): (u32, u32)) -> Option<(u32, u32)> {
         self.rest_min = self.rest_min.saturating_sub(min);
         self.rest_max = self.rest_max.saturating_sub(u64::from(max));
@@ -214,7 +216,7 @@ fn append_repetition(
     Some(())
 }
 
-/// Returns an English word of only these characters, in three of four cases.
+/// Returns an English word whose characters are all in the class `ranges`, in three of four cases.
 fn random_word_of_class(
     ranges: &[(char, char)],
     low: u32,
@@ -238,7 +240,8 @@ fn class_contains(ranges: &[(char, char)], c: char) -> bool {
     ranges.iter().any(|&(a, b)| (a..=b).contains(&c))
 }
 
-/// Selects a random character of a class; large classes prefer letters, digits and printable ASCII.
+/// Selects a random character of a character class; in large classes, prefers letters, digits and
+/// printable ASCII.
 fn pick_plausible_char(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
     let size: u64 = ranges.iter().map(|&r| range_width(r)).sum();
     if size > 100 {

@@ -136,8 +136,8 @@ impl SchemaPattern {
         self.exact
     }
 
-    /// Returns the position of this pattern's match when several patterns share one string: start,
-    /// middle, end.
+    /// Returns the place of this pattern's match in a string of several patterns: start, middle or
+    /// end.
     pub(crate) fn splice_order(&self) -> u8 {
         match (self.open_start, self.open_end) {
             (false, _) => 0,

@@ -19,7 +19,7 @@ pub(crate) struct WholeTextRegex {
     generator: RegexGenerator,
     check: regex::Regex,
     states: u32,
-    /// Whether every text that the generator produces matches the pattern.
+    /// Whether every text generated for this regular expression also matches the expression.
     exact: bool,
 }
 
@@ -72,7 +72,8 @@ impl WholeTextRegex {
         self.check.is_match(text)
     }
 
-    /// Generates a text of at most `max_chars` characters that matches as a whole.
+    /// Generates a text of at most `max_chars` characters that the regular expression matches in
+    /// full.
     pub(crate) fn sample_text(
         &self,
         max_chars: u32,

@@ -70,7 +70,8 @@ impl ValueSampler<'_> {
         Ok(Value::Array(items))
     }
 
-    /// Selects the array items that satisfy each `contains`, distinct ones as long as possible.
+    /// Assigns array items to each `contains` schema that they must satisfy, distinct items as far
+    /// as possible.
     fn assign_contains_items(
         &mut self,
         shape: &ArrayShape<'_>,
@@ -201,8 +202,8 @@ impl ValueSampler<'_> {
         self.record_failure(goal.first().copied(), "there are not enough different items")
     }
 
-    /// Returns the schemas of an array item; `is_plain` means that no `contains` evaluates the
-    /// item.
+    /// Returns the schemas that an array item must satisfy; `is_plain` means that no `contains`
+    /// evaluates the item.
     fn item_goal(&self, shape: &ArrayShape<'_>, index: usize, is_plain: bool) -> Vec<SchemaNodeId> {
         let mut goal = Vec::new();
         let known = shape.rules.iter().any(|r| r.rest.is_some() || index < r.prefix.len());
@@ -216,8 +217,8 @@ impl ValueSampler<'_> {
         goal
     }
 
-    /// Counts `item` for each `contains` that it satisfies; returns true if that exceeds a
-    /// `maxContains`.
+    /// Counts `item` for each `contains` schema that it satisfies; returns true if a count exceeds
+    /// its `maxContains`.
     fn exceeds_max_contains(
         &mut self,
         shape: &ArrayShape<'_>,
@@ -237,8 +238,8 @@ impl ValueSampler<'_> {
         Ok(false)
     }
 
-    /// Returns a value that the array does not contain yet, if the schema is an `enum` or a
-    /// constant.
+    /// Returns a valid item that the array does not contain yet, from the item schema's `enum`,
+    /// else true, false or null.
     fn unused_enum_value(
         &mut self,
         goal: &[SchemaNodeId],

@@ -35,7 +35,8 @@ const ATTEMPT_FUEL_STEPS: u32 = 16_000;
 /// Work budget for the validation of a finished value, in steps.
 const CHECK_FUEL_STEPS: u32 = 50_000;
 
-/// Strategies of the attempts at a whole value; minimal ones generate only required parts.
+/// Generation strategies of the attempts at a whole value, in order; minimal attempts generate only
+/// required parts.
 const ATTEMPT_STRATEGIES: [SampleStrategy; 5] = [
     SampleStrategy::Natural,
     SampleStrategy::Natural,

@@ -8,22 +8,23 @@ pub(super) struct ValuePlan {
     /// Schema nodes with constraints on the value, after references and choices are resolved.
     pub(super) facets: Vec<SchemaNodeId>,
     pub(super) types: JsonTypes,
-    /// Whether any of the schema nodes has a `type`.
+    /// Whether a schema node of this plan has the keyword `type`.
     pub(super) is_typed: bool,
-    /// JSON types suggested by the nodes' keywords, such as object by `properties`.
+    /// JSON types suggested by the keywords of this plan's nodes, such as object by `properties`.
     pub(super) meant: JsonTypes,
-    /// Schema node with the shortest `enum`.
+    /// Schema node of this plan with the shortest `enum`.
     pub(super) allowed: Option<SchemaNodeId>,
-    /// Number of alternatives beyond the first, over all choices between branches.
+    /// Number of alternatives not chosen, summed over all choices between schema branches.
     pub(super) choices: u32,
-    /// Whether the finished value must be validated, because not all keywords can be constructed.
+    /// Whether the generated value must be validated, because generation does not guarantee all
+    /// keywords of its schemas.
     pub(super) is_hard: bool,
     pub(super) without: Vec<String>,
     pub(super) with: Vec<String>,
     /// Preferred JSON types of the value's items or members; an empty set means any.
     pub(super) parts: JsonTypes,
     pub(super) bounds: ValueBounds,
-    /// Node and reason of a constraint that no value satisfies.
+    /// Schema node and reason of an unsatisfiable constraint; `None` if a value may exist.
     pub(super) impossible: Option<(SchemaNodeId, &'static str)>,
 }
 

@@ -11,10 +11,12 @@ use crate::schema::{
 use crate::semantic_type::SemanticType;
 use vllm_sim_random::DrawRandom;
 
-/// Maximum number of generated values with optional parts; further values have only required parts.
+/// Maximum number of JSON values, nested ones included, that an attempt generates with optional
+/// parts.
 const MAX_NATURAL_VALUES: u32 = 80;
 
-/// Index of the first attempt in which types other than those of the keywords are tried.
+/// Index of the first generation attempt that also tries JSON types other than those suggested by
+/// the schema's keywords.
 const OTHER_TYPES_FROM_ATTEMPT: u32 = 3;
 
 /// Nesting depth of values with the same schema at which their optional parts are omitted.
@@ -30,7 +32,7 @@ pub(super) enum SampleStrategy {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SampleFailure {
-    /// The chosen schema branches exclude every value; [`ValueSampler::failure`] has the reason.
+    /// The chosen schema branches exclude every value; [`ValueSampler::failure`] holds the reason.
     NoValue,
     FuelExhausted,
 }
@@ -41,7 +43,8 @@ impl From<FuelExhausted> for SampleFailure {
     }
 }
 
-/// Position of a generated value in the document, with its preferred types and meaning.
+/// Position of a generated value in the JSON document, with the value's preferred types and
+/// recognised meaning.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueContext {
     pub(super) depth: u32,
@@ -49,7 +52,7 @@ pub(super) struct ValueContext {
     pub(super) rounds: u32,
     pub(super) semantic_type: Option<&'static SemanticType>,
     pub(super) want: JsonTypes,
-    /// Preferred JSON types of the value's items or members.
+    /// Preferred JSON types of the generated value's items or members.
     pub(super) parts: JsonTypes,
 }
 
@@ -72,17 +75,17 @@ pub(super) struct ValueSampler<'a> {
     pub(super) rng: &'a mut ChaCha8Rng,
     pub(super) strategy: SampleStrategy,
     pub(super) values: u32,
-    /// Whether generated values must differ, so that unusual ones are allowed.
+    /// Whether generated values must differ from earlier ones, so that unusual values are allowed.
     pub(super) spread: bool,
-    /// Values being generated, outermost first: the schema node of each, before its `$ref` is
+    /// Schema node of each value being generated, outermost first, before the node's `$ref` is
     /// followed.
     pub(super) open: Vec<SchemaNodeId>,
-    /// Schema path and reason of the first unresolved failure.
+    /// Schema path and reason of the first unresolved failure to generate a value.
     pub(super) failure: Option<(String, String)>,
 }
 
 impl ValueSampler<'_> {
-    /// Records why no value can be generated; the first record is kept.
+    /// Records why no JSON value can be generated, unless an earlier reason is recorded.
     pub(super) fn record_failure<T>(
         &mut self,
         node: Option<SchemaNodeId>,
@@ -104,7 +107,7 @@ impl ValueSampler<'_> {
         self.rng.draw_u64_between(0, n.saturating_sub(1) as u64) as usize
     }
 
-    /// Returns whether only required parts of the value should be generated.
+    /// Returns whether a JSON value should be generated with only its required parts.
     pub(super) fn requires_minimal_value(&self, context: ValueContext) -> bool {
         self.strategy == SampleStrategy::Minimal
             || self.values > MAX_NATURAL_VALUES
@@ -193,7 +196,7 @@ impl ValueSampler<'_> {
         Ok(value)
     }
 
-    /// Returns a value of the `enum` or `const` of the node `source` that is valid for the goal.
+    /// Returns a value of the node's `enum` or `const` that satisfies all schema nodes of `goal`.
     fn sample_enum_value(
         &mut self,
         goal: &[SchemaNodeId],
@@ -211,7 +214,7 @@ impl ValueSampler<'_> {
         self.record_failure(Some(source), "no value of the enum satisfies the schema")
     }
 
-    /// Returns the schema's `default` or one of its `examples`, if valid.
+    /// Returns the `default` or one of the `examples` of a schema, if one of these values is valid.
     fn sample_example(
         &mut self,
         goal: &[SchemaNodeId],
@@ -321,7 +324,8 @@ impl ValueSampler<'_> {
         }
     }
 
-    /// Returns the meaning of a field, recognised in the `title` or `description` of its schema.
+    /// Returns the meaning of a JSON field, recognised in the `title` or `description` of its
+    /// schema.
     pub(super) fn semantic_type(&self, plan: &ValuePlan) -> Option<&'static SemanticType> {
         plan.facets.iter().find_map(|&id| self.schema.schema_node(id).hints.as_ref()?.semantic_type)
     }

@@ -144,7 +144,7 @@ impl ValueSampler<'_> {
         pattern.sample_string(low, high, self.rng)
     }
 
-    /// Inserts a match of a pattern into a string of a `format`: at the start, at the end, or
+    /// Inserts a match of a `pattern` into a string of a `format`: at the start, at the end, or
     /// inside.
     fn splice_pattern_into_format(
         &mut self,
@@ -182,7 +182,7 @@ impl ValueSampler<'_> {
         if rules.base64 { STANDARD.encode(inner) } else { inner }
     }
 
-    /// Returns plausible text for the field, of `low..=high` characters.
+    /// Returns plausible text of `low..=high` characters for a JSON field.
     fn plausible_text(
         &mut self,
         plan: &ValuePlan,

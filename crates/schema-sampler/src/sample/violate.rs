@@ -25,7 +25,7 @@ enum SchemaViolation {
 }
 
 impl SchemaViolation {
-    /// Returns the JSON types of the values that can violate a schema node in this way.
+    /// Returns the JSON types of the values in which this violation of a schema node is possible.
     fn violating_types(&self) -> JsonTypes {
         match self {
             Self::Longer(_) | Self::Shorter(_) => JsonTypes::STRING,
@@ -120,7 +120,8 @@ impl ValueSampler<'_> {
         }
     }
 
-    /// Returns the violations in which an item or member of the value has another type.
+    /// Returns the violations of a schema node in which an item or member of the value has a type
+    /// that its own schema excludes.
     fn member_type_violations(&self, node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolation> {
         let other = |id: SchemaNodeId| {
             let types = JsonTypes::ALL_TYPES.difference(self.schema.schema_node(id).possible);
@@ -161,7 +162,7 @@ fn keyword_group_count(node: &SchemaNode) -> usize {
     .count()
 }
 
-/// Returns the violations of the schema node's own keywords that `plan` allows.
+/// Returns the violations of the schema node's own keywords that the value's `plan` allows.
 fn keyword_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolation> {
     let mut violations = Vec::new();
     let left = plan.types.difference(node.types);

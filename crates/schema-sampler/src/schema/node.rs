@@ -85,7 +85,7 @@ pub(crate) struct StringRules {
 #[derive(Debug, Default)]
 pub(crate) struct ArrayRules {
     pub(crate) prefix: Vec<SchemaNodeId>,
-    /// Schema of the array items after the `prefixItems`.
+    /// Schema of the array items that follow the `prefixItems`.
     pub(crate) rest: Option<SchemaNodeId>,
     pub(crate) min: u64,
     pub(crate) max: Option<u64>,
@@ -142,7 +142,7 @@ pub(crate) struct ConditionalSchemas {
 #[derive(Debug, Default)]
 pub(crate) struct ValueHints {
     pub(crate) semantic_type: Option<&'static SemanticType>,
-    /// Example value found in the `description`.
+    /// Example value found in the `description` of the schema object.
     pub(crate) example: Option<String>,
     /// Values of the keywords `default`, `examples` and `example`.
     pub(crate) examples: Vec<Value>,

@@ -44,17 +44,17 @@ impl JsonNumber {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NumberBound {
     pub(crate) number: JsonNumber,
-    /// Whether the bound excludes the number itself (`exclusiveMinimum`).
+    /// Whether this bound excludes its own number, as in `exclusiveMinimum`.
     pub(crate) open: bool,
 }
 
 impl NumberBound {
-    /// Returns the bound with the number itself excluded if it was included, and vice versa.
+    /// Returns this numeric bound with its own number excluded instead of included, and vice versa.
     pub(crate) fn with_inverted_inclusiveness(self) -> Self {
         Self { open: !self.open, ..self }
     }
 
-    /// Returns the minimum integer of a range with this lower bound.
+    /// Returns the smallest integer that this lower bound allows.
     pub(crate) fn min_integer(self) -> i128 {
         let beyond = i128::from(self.open);
         match self.number {
@@ -64,7 +64,7 @@ impl NumberBound {
         }
     }
 
-    /// Returns the maximum integer of a range with this upper bound.
+    /// Returns the largest integer that this upper bound allows.
     pub(crate) fn max_integer(self) -> i128 {
         let beyond = i128::from(self.open);
         match self.number {
@@ -109,7 +109,7 @@ impl ExactDecimal {
         Self { digits, exp }
     }
 
-    /// Returns the digits of this number at a smaller exponent; `None` on overflow.
+    /// Returns the digits of this decimal number at the smaller exponent `exp`; `None` on overflow.
     fn digits_at_exponent(self, exp: i32) -> Option<i128> {
         let shift = u32::try_from(self.exp.checked_sub(exp)?).ok()?;
         self.digits.checked_mul(10i128.checked_pow(shift)?)

@@ -18,7 +18,7 @@ const WIDE_RANGE_WIDTH: i128 = 10_000;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PreferredRange<T> {
     Default((T, T)),
-    /// A range suggested by the field name, applied wherever the schema allows it.
+    /// Range of numbers that the field name suggests, applied wherever the schema allows it.
     Suggested((T, T)),
 }
 
@@ -129,7 +129,8 @@ impl NumberRange {
             .or_else(|| self.huge_integer_as_f64(value))
     }
 
-    /// Returns an integer beyond 64 bits, as a 64-bit float; `None` if that is out of range.
+    /// Returns an integer beyond 64 bits as a nearby 64-bit float in this range; `None` without
+    /// one.
     fn huge_integer_as_f64(&self, value: i128) -> Option<Number> {
         let near = value as f64;
         [near, near.next_up(), near.next_down()]
@@ -225,7 +226,7 @@ impl NumberRange {
     }
 }
 
-/// Returns a float without fraction as a JSON integer.
+/// Returns a 64-bit float without a fraction as a JSON integer.
 fn json_number_from_f64(f: f64) -> Option<Number> {
     if f.fract() == 0.0 && f.abs() < MAX_EXACT_INTEGER_F64 {
         return Some(Number::from(f as i64));

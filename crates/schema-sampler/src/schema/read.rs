@@ -21,7 +21,7 @@ pub(super) struct ParsedSchema {
     pub(super) nodes: Vec<SchemaNode>,
     pub(super) root: SchemaNodeId,
     pub(super) draft: Draft,
-    /// Whether the schema has `unevaluatedItems` or `unevaluatedProperties`.
+    /// Whether the JSON schema contains `unevaluatedItems` or `unevaluatedProperties`.
     pub(super) tracks: bool,
 }
 
@@ -104,7 +104,8 @@ fn detect_draft(source: &Value) -> Draft {
     draft
 }
 
-/// Set of supported JSON Schema keywords; a document that names no old draft may use all.
+/// Set of JSON Schema keywords that a document may use; a document that names no old draft may use
+/// all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeywordSet {
     /// Keywords of draft 4, without `const`, `contains`, `propertyNames` and `if`.
@@ -121,7 +122,7 @@ pub(super) struct SchemaParser<'v> {
     index: ReferenceIndex,
     nodes: Vec<SchemaNode>,
     by_path: HashMap<String, SchemaNodeId>,
-    /// `$ref` references to resolve after all nodes are known.
+    /// `$ref` references of the schema document that are resolved after all nodes are known.
     pending: Vec<(SchemaNodeId, String)>,
     pub(super) tracks: bool,
     /// Total cost of translating the schema's regular expressions, in bytes times classes.
@@ -137,7 +138,8 @@ impl SchemaParser<'_> {
         Err(InvalidSchema { path: format!("#{path}"), reason: reason.into() })
     }
 
-    /// Resolves all `$ref` references; parses targets outside the known keywords.
+    /// Resolves all `$ref` references of the schema document; also parses targets that are not
+    /// under a known keyword.
     fn resolve_references(&mut self) -> Result<(), InvalidSchema> {
         while let Some((from, reference)) = self.pending.pop() {
             let path = self.nodes[from as usize].path.clone();

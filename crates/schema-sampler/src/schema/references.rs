@@ -71,7 +71,8 @@ impl ReferenceIndex {
         }
     }
 
-    /// Adds an `$id` to the index; a plain fragment is an anchor (drafts 4 to 7).
+    /// Adds the part of a schema document with an `$id` to the index; an `$id` that is only a
+    /// fragment is an anchor (drafts 4 to 7).
     fn add_id(&mut self, id: &str, path: &str, resource: usize) -> usize {
         if let Some(anchor) = id.strip_prefix('#') {
             if !anchor.is_empty() {
@@ -89,7 +90,7 @@ impl ReferenceIndex {
         self.resources.len() - 1
     }
 
-    /// Returns the index of the innermost part with an `$id` that contains `path`.
+    /// Returns the index of the document's innermost part with an `$id` that contains `path`.
     fn resource_containing(&self, path: &str) -> usize {
         (0..self.resources.len())
             .filter(|&i| {
@@ -101,7 +102,8 @@ impl ReferenceIndex {
             .unwrap_or(0)
     }
 
-    /// Returns the JSON pointer to the target of `reference` at `path`.
+    /// Returns the JSON pointer to the target of the `$ref` value `reference` in the schema at
+    /// `path`.
     pub(super) fn resolve_reference(&self, reference: &str, path: &str) -> Option<String> {
         let from = self.resource_containing(path);
         let (address, fragment) = reference.split_once('#').unwrap_or((reference, ""));

@@ -15,7 +15,7 @@ impl JsonTypes {
     pub(crate) const NULL: Self = Self(1);
     pub(crate) const BOOLEAN: Self = Self(2);
     pub(crate) const INTEGER: Self = Self(4);
-    /// The type of numbers that are not integers.
+    /// JSON type of the numbers that are not integers.
     pub(crate) const FRACTIONAL_NUMBER: Self = Self(8);
     pub(crate) const NUMBER: Self = Self(12);
     pub(crate) const STRING: Self = Self(16);

@@ -19,20 +19,21 @@ use super::types::{json_equal, json_type_of};
 /// Maximum combined nesting of schemas and values in a validation.
 const MAX_VALIDATION_DEPTH: u32 = 400;
 
-/// Error for a spent work budget, or a schema that applies itself infinitely.
+/// Error of a validation whose work budget is spent, or whose schema applies itself infinitely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FuelExhausted;
 
 type ValidationResult = Result<bool, FuelExhausted>;
 
-/// Flags for the members or items of a value, by position: true if evaluated.
+/// Flags for the members or items of a JSON value, by position: true if a schema keyword has
+/// evaluated the part.
 type EvaluatedParts = Vec<bool>;
 
 pub(crate) struct BoundedValidator<'a> {
     schema: &'a Schema,
     fuel: Cell<u32>,
     depth: Cell<u32>,
-    /// Validation results by reference target and address of the value, for one top-level call.
+    /// Cached validation results by `$ref` target and address of the value, for one top-level call.
     ///
     /// Without these results, shared parts make some documents exponential.
     known: Option<RefCell<HashMap<(SchemaNodeId, usize), bool>>>,
@@ -48,8 +49,8 @@ impl<'a> BoundedValidator<'a> {
         }
     }
 
-    /// Creates a validator without cached results, whose spent budget measures the cost of a plain
-    /// validator.
+    /// Creates a validator that caches no results; its spent work budget is then the cost of a
+    /// plain validator.
     pub(crate) fn new_uncached(schema: &'a Schema, fuel: u32) -> Self {
         Self { known: None, ..Self::new(schema, fuel) }
     }
@@ -323,7 +324,7 @@ impl<'a> BoundedValidator<'a> {
         Ok(true)
     }
 
-    /// Checks a property name without caching the result, because its text is temporary.
+    /// Validates a property name without caching the result, because the name's text is temporary.
     fn check_property_name(&self, id: SchemaNodeId, name: &str) -> ValidationResult {
         let fresh = BoundedValidator {
             schema: self.schema,
@@ -378,7 +379,7 @@ impl<'a> BoundedValidator<'a> {
         }
     }
 
-    /// Checks a value against the target of a `$ref`, once per value.
+    /// Validates a JSON value against the target of a `$ref`, once per value.
     fn check_reference(
         &self,
         id: SchemaNodeId,
@@ -397,8 +398,8 @@ impl<'a> BoundedValidator<'a> {
         Ok(valid)
     }
 
-    /// Counts the schema branches that the value satisfies, up to `enough`; marks the parts that
-    /// they evaluate.
+    /// Counts the schema branches that a JSON value satisfies, at most `enough`; marks the parts of
+    /// the value that these branches evaluate.
     fn count_matching_branches(
         &self,
         branches: &[SchemaNodeId],

@@ -13,7 +13,7 @@ use crate::semantic_type::random_sentence;
 use crate::work::WorkBudget;
 use vllm_sim_random::DrawRandom;
 
-/// Maximum number of repetitions of a repeated format beyond its minimum.
+/// Maximum number of repetitions of a structural tag's repeated format beyond the minimum.
 const MAX_EXTRA_REPETITIONS: u32 = 2;
 
 impl StructuralTag {
@@ -169,7 +169,7 @@ impl TagWriter<'_> {
         Ok(())
     }
 
-    /// Appends a sentence that contains none of the stop strings, or nothing.
+    /// Appends a sentence that contains none of the structural tag's stop strings, or nothing.
     fn write_free_text(&mut self, stops: &[&[String]], max_chars: Option<u64>) {
         let text = format!("{} ", random_sentence(self.rng));
         let stopped = stops

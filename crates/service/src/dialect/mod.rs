@@ -47,8 +47,8 @@ pub trait ServerDialect: Debug + Send + Sync {
         limits.check_prompt_and_output_tokens(prompt, asked)
     }
 
-    /// Checks that a text may fit into the context before it is encoded; a token has at most
-    /// `longest` characters.
+    /// Checks that a prompt text may fit into the context, before it is encoded; a token has at
+    /// most `longest` characters.
     ///
     /// # Errors
     /// Status 400 for a text that cannot fit into the context.
@@ -61,7 +61,7 @@ pub trait ServerDialect: Debug + Send + Sync {
         limits.check_prompt_characters(text, longest)
     }
 
-    /// Checks that the tokens of an encoded text fit into the context.
+    /// Checks that the tokens of an encoded prompt text fit into the context.
     ///
     /// vLLM's tokenizer truncates a text to one token more than the context, so the message never
     /// shows a larger number.
@@ -169,7 +169,8 @@ impl ServerDialect for TokenIdDialect {
         Ok(())
     }
 
-    /// Accepts any requested output: these APIs shorten it.
+    /// Accepts any requested output length, which vLLM's gRPC server and engine core shorten
+    /// instead of rejecting it.
     fn check_prompt_and_output(
         &self,
         _: &ServerLimits,

@@ -7,17 +7,17 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 /// An error response that llm-d-inference-sim injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectedFailure {
-    /// Rate limit reached; status 429.
+    /// Injected error response: rate limit reached, status 429.
     RateLimit,
-    /// Invalid API key; status 401.
+    /// Injected error response: invalid API key, status 401.
     InvalidApiKey,
-    /// Prompt longer than the context; status 400.
+    /// Injected error response: prompt longer than the context, status 400.
     ContextLength,
-    /// Overloaded server; status 503.
+    /// Injected error response: overloaded server, status 503.
     ServerError,
-    /// Missing required parameter; status 400.
+    /// Injected error response: missing required parameter, status 400.
     InvalidRequest,
-    /// Unknown model; status 404.
+    /// Injected error response: unknown model, status 404.
     ModelNotFound,
 }
 

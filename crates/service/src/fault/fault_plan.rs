@@ -80,7 +80,7 @@ impl FaultPlan {
         }
     }
 
-    /// Records that the writer sent `tokens` more tokens.
+    /// Records that the writer of the reply sent `tokens` more tokens.
     pub fn count_sent_tokens(&mut self, tokens: u32) {
         self.sent = self.sent.saturating_add(tokens);
     }

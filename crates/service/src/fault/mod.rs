@@ -22,9 +22,9 @@ pub use stream_fault::{KV_LOAD_FAILURE, StreamFault};
 /// Scenario and phase that injected a fault, for logs and metrics; empty outside a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultOrigin {
-    /// Name of the scenario.
+    /// Name of the scenario that injected the fault.
     pub scenario: Arc<str>,
-    /// Name of the scenario's phase.
+    /// Name of the scenario's phase that injected the fault.
     pub phase: Arc<str>,
 }
 

@@ -10,7 +10,7 @@ const MAX_FAULTS_PER_REQUEST: usize = 16;
 /// The header `X-Sim-Fault` and the flag `--stream-faults` have this format. At most 16 faults.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultSpec {
-    /// Error response; it replaces the reply, so `stream_faults` then has no effect.
+    /// Injected error response, which replaces the reply, so `stream_faults` then has no effect.
     pub failure: Option<InjectedFailure>,
     /// Faults injected into the reply.
     pub stream_faults: Vec<StreamFault>,

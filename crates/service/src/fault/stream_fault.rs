@@ -13,7 +13,7 @@ pub enum StreamFault {
     SlowFirstByte(Duration),
     /// Pauses the reply for some time.
     Stall {
-        /// Number of output tokens sent before the pause.
+        /// Number of output tokens sent before the injected pause of the reply.
         after: u32,
         /// Length of the pause in the reply.
         time: Duration,

@@ -31,12 +31,13 @@ use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
 /// The source of a reply's free text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReplyTextMode {
-    /// Random sentences of the built-in corpus.
+    /// Free text consists of random sentences of the built-in corpus.
     #[default]
     Random,
-    /// The client's last message, repeated.
+    /// Free text is the client's last message, repeated.
     Echo,
-    /// Exclamation marks, like a server that only encodes media (llm-d's `--mm-encoder-only`).
+    /// Free text is exclamation marks, as of a server that only encodes media (llm-d's
+    /// `--mm-encoder-only`).
     Encoder,
 }
 
@@ -53,7 +54,8 @@ pub struct ReplyGenerator {
     reasoning_end: Vec<u32>,
     /// Whether replies may have reasoning, which a parser of the server separates.
     has_reasoning: bool,
-    /// Whether recorded reasoning gets the end marker too, because the client parses tokens itself.
+    /// Whether the reasoning of recorded replies gets the end marker too, because the client parses
+    /// tokens itself.
     marks_recorded: bool,
     whole_echo: bool,
     mute: bool,

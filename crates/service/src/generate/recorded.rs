@@ -28,7 +28,7 @@ pub struct RecordedReplies {
 }
 
 impl ReplyGenerator {
-    /// Uses recorded replies for free text in random mode.
+    /// Makes the generator take free text in random mode from recorded replies.
     #[must_use]
     pub fn with_recordings(mut self, recordings: RecordedReplies) -> Self {
         self.recordings = Some(recordings);

@@ -17,9 +17,9 @@ pub enum ModelTarget {
     Base,
     /// A loaded LoRA adapter.
     Lora {
-        /// Name of the adapter, shown as the model in responses.
+        /// Name of the LoRA adapter, shown as the model in responses.
         name: Arc<str>,
-        /// Numeric id of the adapter in the engines.
+        /// Numeric id of the LoRA adapter in the engines.
         id: u32,
     },
 }
@@ -72,7 +72,7 @@ impl TokenizedPrompt {
         PromptMediaItem::sorted_without_overlap(inputs.collect())
     }
 
-    /// Returns the token ids of the reasoning's start, which may be none.
+    /// Returns the token ids of the start marker of reasoning; may be empty.
     pub(super) fn reasoning_start_ids(&self) -> &[u32] {
         self.reasoning_start.as_deref().unwrap_or_default()
     }
@@ -137,7 +137,7 @@ pub struct ReplyGeneratorInput<'a> {
     pub limit: u32,
     /// Whether the client set the limit of output tokens.
     pub limited: bool,
-    /// Prompt that the sequence answers.
+    /// Tokenized prompt of the sequence.
     pub prompt: &'a TokenizedPrompt,
     /// Conditions, other than the limit, for the end of the output.
     pub stops: &'a StopConditions,
@@ -165,12 +165,12 @@ const BANNING_BIAS: f64 = -50.0;
 pub struct TokenIdSet(Box<[u32]>);
 
 impl TokenIdSet {
-    /// Returns whether the set contains the token id.
+    /// Returns whether the set of token ids contains the given id.
     pub fn contains(&self, id: u32) -> bool {
         self.0.binary_search(&id).is_ok()
     }
 
-    /// Returns whether the set is empty.
+    /// Returns whether the set of token ids is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

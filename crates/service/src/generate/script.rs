@@ -33,9 +33,9 @@ pub enum OutputEndReason {
 /// The stop condition that ended an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// Stop token id, other than the primary end-of-sequence token.
+    /// The output ended at this stop token id, other than the primary end-of-sequence token.
     Token(u32),
-    /// Stop string, as requested.
+    /// The output ended at this stop string, given as requested.
     Text(String),
 }
 
@@ -55,7 +55,7 @@ pub struct PlannedOutputEnd {
 pub struct ReplyScript {
     pub(super) corpus: Arc<SentenceCorpus>,
     pub(super) own: Vec<TokenFragments>,
-    /// Indices of sentences in the corpus, used by `runs`.
+    /// Indices of the reply's sentences in the corpus; the token runs of the reply refer to them.
     pub(super) sentences: Vec<u16>,
     pub(super) runs: Vec<ScriptTokenRun>,
     pub(super) len: u32,
@@ -87,10 +87,11 @@ pub(super) struct ScriptTokenRun {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ScriptTokenSource {
-    /// Sentences of the corpus, from index `start` of the script's list. The token run may end
-    /// within the last sentence; `first` selects the form without a leading space.
+    /// Consecutive sentences of the corpus, from index `start` of the script's list of sentences.
+    /// The token run may end within the last sentence; `first` selects the form without a leading
+    /// space.
     Sentences { start: u32, first: bool },
-    /// A text outside the corpus, by its index in the script's list `own`.
+    /// A text outside the corpus, by its index in the script's list of own texts.
     Own(u16),
     /// One output token without text, by its id.
     Silent(u32),
@@ -111,12 +112,12 @@ pub struct OutputToken<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReplyScriptCursor {
     run: u32,
-    /// Number of tokens of the current token run before the position.
+    /// Number of tokens of the current token run that precede the cursor in the script.
     taken: u32,
-    /// Number of sentences of the current token run before the position.
+    /// Number of sentences of the current token run that precede the cursor in the script.
     sentence: u32,
-    /// Number of tokens of the current sentence that precede the position; of the current text, if it
-    /// has no sentences.
+    /// Number of tokens that precede the cursor in the current sentence, or in the current text
+    /// outside the corpus.
     offset: u32,
 }
 
@@ -124,7 +125,7 @@ pub struct ReplyScriptCursor {
 struct RunPiece<'a> {
     /// Whether JSON escapes any character of the text; `None` if not computed.
     has_escapes: Option<bool>,
-    /// Tokens and texts; `Err` holds the id of a token without text.
+    /// Tokens of the run with their texts; `Err` holds the id of a token without text.
     fragments: Result<&'a TokenFragments, u32>,
     from: u32,
     tokens: u32,
@@ -132,7 +133,7 @@ struct RunPiece<'a> {
 }
 
 impl ReplyScriptCursor {
-    /// Moves the position over `tokens` tokens of the [`TokenTexts`] that begin here.
+    /// Moves the cursor over `tokens` tokens of the [`TokenTexts`] that begin at the cursor.
     pub fn advance(&mut self, tokens: u32) {
         self.taken += tokens;
         self.offset += tokens;

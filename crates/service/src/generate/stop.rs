@@ -206,13 +206,14 @@ fn find_first_match(
     first
 }
 
-/// Tracks where the last `held` characters of a growing text begin, which streaming holds back.
+/// Position of the last `held` characters of a growing text, which streaming holds back.
 struct HeldBackTail<'t> {
     text: &'t str,
     held: usize,
     read: usize,
     begin: usize,
-    /// Number of characters between `begin` and `read`.
+    /// Number of characters between the byte offsets `begin` and `read` of the text, which
+    /// streaming holds back.
     between: usize,
 }
 

@@ -120,17 +120,17 @@ pub enum ToolCallPlanError {
     /// A tool's parameters use JSON Schema keywords that llm-d does not support.
     #[error("tool '{tool}': {reason}")]
     NotAllowed {
-        /// Name of the tool.
+        /// Name of the tool with the unsupported parameters.
         tool: String,
-        /// Sentence about the unsupported keyword or value.
+        /// Message about the unsupported keyword or value in the tool's parameters.
         reason: String,
     },
     /// A tool's parameters are not a valid JSON Schema, or no arguments satisfy it.
     #[error("tool '{tool}': {source}")]
     Schema {
-        /// Name of the tool.
+        /// Name of the tool whose JSON Schema has the error.
         tool: String,
-        /// Error of the JSON Schema.
+        /// Error of the JSON Schema of the tool's parameters.
         source: ConstraintError,
     },
 }

@@ -4,7 +4,8 @@ use vllm_sim_random::mix_u64_pair;
 
 /// Number of ranks whose probabilities are summed exactly; an integral approximates the others.
 const EXACTLY_SUMMED_RANKS: u32 = 64;
-/// Minimum exponent s, and the range above it; the preceding tokens select the value.
+/// Minimum of the exponent s, and size of the range above it; the hash of the preceding tokens
+/// selects s in the range.
 const EXPONENT_MIN_AND_RANGE: (f64, f64) = (1.2, 1.3);
 
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +16,8 @@ pub(super) struct ZipfDistribution {
     /// Sum of r^-s over all ranks r.
     total: f64,
     norm: f64,
-    /// Distance between the tokens of consecutive ranks, coprime with the vocabulary size.
+    /// Distance between the ids of the tokens of consecutive ranks, coprime with the vocabulary
+    /// size.
     stride: u64,
 }
 

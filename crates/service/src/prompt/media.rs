@@ -20,9 +20,10 @@ use vllm_sim_wire::openai::message::{ChatContent, RequestMessage};
 
 #[derive(Debug, Default)]
 pub(super) struct ConversationMedia {
-    /// Media items with a marker in the prompt text.
+    /// Media items of a conversation that have a marker in the prompt text.
     pub(super) marked: Vec<MediaItem>,
-    /// Media items without tokens of their own; the prompt is divided evenly among them (llm-d).
+    /// Media items of a conversation without tokens of their own; the prompt is divided evenly
+    /// among them (llm-d).
     pub(super) spread: Vec<(MediaModality, String)>,
 }
 

@@ -20,7 +20,8 @@ pub struct MediaCache {
     /// Capacity of the cache, in bytes; 0 disables the cache.
     bytes: u64,
     cached: Mutex<CachedItems>,
-    /// Callback for each look-up, with the number of media items and the number of hits.
+    /// Callback for each look-up in the media cache, with the number of media items and the number
+    /// of hits.
     count: Box<dyn Fn(u32, u32) + Send + Sync>,
 }
 

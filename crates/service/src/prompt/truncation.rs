@@ -20,10 +20,10 @@ pub struct PromptTruncation {
 /// The side of a prompt that truncation cuts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TruncationSide {
-    /// The beginning of the prompt; the default of chat models' tokenizers.
+    /// Truncation cuts the beginning of the prompt; the default of chat models' tokenizers.
     #[default]
     Left,
-    /// The end of the prompt.
+    /// Truncation cuts the end of the prompt.
     Right,
 }
 

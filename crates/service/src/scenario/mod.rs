@@ -21,11 +21,11 @@ pub use run::{
 /// A fault scenario: a sequence of phases that change the fault settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FaultScenario {
-    /// Name of the scenario in logs and metrics.
+    /// Name of the fault scenario, in logs and metrics.
     pub name: String,
     /// Seed of the random faults; `None` uses the server's seed.
     pub seed: Option<u64>,
-    /// Number of rounds over all phases; 0 repeats forever.
+    /// Number of rounds over all phases of the fault scenario; 0 repeats forever.
     pub repeat: u32,
     /// Property of a request that determines its random faults.
     pub by: FaultRandomKey,
@@ -36,10 +36,12 @@ pub struct FaultScenario {
 /// The property of a request that determines its random faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultRandomKey {
-    /// Index of the request within the scenario's phase, in order of arrival.
+    /// A request's random faults depend on its index within the scenario's phase, in order of
+    /// arrival.
     #[default]
     Ordinal,
-    /// Header `x-request-id`, or the index within the phase for a request without the header.
+    /// A request's random faults depend on its header `x-request-id`, or without one on its index
+    /// within the phase.
     ///
     /// A request then gets the same faults at any concurrency, and so do the client's retries.
     RequestId,
@@ -48,9 +50,9 @@ pub enum FaultRandomKey {
 /// The identity of a server replica within a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplicaId {
-    /// Number of the replica, starting at 0.
+    /// Number of the server replica, starting at 0.
     pub number: u32,
-    /// Name of the replica's pod.
+    /// Name of the server replica's pod.
     pub pod: Option<String>,
 }
 
@@ -92,7 +94,7 @@ impl FaultScenario {
 /// Additions to a phase of a scenario for one replica.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ScenarioReplicaOverride {
-    /// Additional fault settings, merged over those of the phase.
+    /// Additional fault settings for one server replica, merged over those of the scenario's phase.
     pub set: Map<String, Value>,
     /// Additional actions for one replica at the start of the phase, after the actions for all
     /// replicas.
@@ -102,26 +104,26 @@ pub struct ScenarioReplicaOverride {
 /// One phase of a fault scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScenarioPhase {
-    /// Name of the phase in logs and metrics.
+    /// Name of the fault scenario's phase, in logs and metrics.
     pub name: String,
-    /// Duration or number of requests after which the phase ends.
+    /// Duration or number of requests after which the phase of the fault scenario ends.
     pub length: ScenarioPhaseLength,
     /// Fault settings in the format of `/admin/config`, merged over those from before the scenario.
     pub set: Map<String, Value>,
-    /// Actions at the start of the phase, in order.
+    /// Actions at the start of the fault scenario's phase, in order.
     pub actions: Vec<ScenarioPhaseAction>,
-    /// Additions to the phase per replica, keyed by number or pod name.
+    /// Additions to the fault scenario's phase per server replica, keyed by number or pod name.
     pub replicas: BTreeMap<String, ScenarioReplicaOverride>,
 }
 
 /// The condition that ends a phase of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScenarioPhaseLength {
-    /// The phase ends after this duration.
+    /// The phase of the fault scenario ends after this duration.
     Time(Duration),
-    /// The phase ends after this number of generation requests, at least 1.
+    /// The phase of the fault scenario ends after this number of generation requests, at least 1.
     Requests(u64),
-    /// The phase has no limit; an operator must end the scenario.
+    /// The phase of the fault scenario has no limit; an operator must end the scenario.
     Open,
 }
 
@@ -134,9 +136,9 @@ pub enum ScenarioPhaseAction {
     AbortRequests,
     /// Loads a LoRA adapter, replacing a loaded one of the same name.
     LoadLora {
-        /// Name of the LoRA adapter.
+        /// Name of the LoRA adapter to load.
         name: String,
-        /// Path of the LoRA adapter's files.
+        /// Path of the files of the LoRA adapter to load.
         path: String,
     },
     /// Unloads the LoRA adapter with this name, if it is loaded.

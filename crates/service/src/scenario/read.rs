@@ -13,7 +13,7 @@ const MAX_PHASES: usize = 1000;
 /// Minimum length of a scenario's phase, so that an endless scenario cannot busy-loop.
 const MIN_PHASE_LENGTH: Duration = Duration::from_millis(1);
 
-/// Error in a scenario file or value, with the phase and field.
+/// Error in a fault scenario's file or value, with the phase and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("scenario: {place}{why}")]
 pub struct ScenarioError {
@@ -22,7 +22,7 @@ pub struct ScenarioError {
 }
 
 impl ScenarioError {
-    /// Creates an error about the phase with this index and name.
+    /// Creates an error about the phase of a fault scenario with this index and name.
     pub fn in_phase(index: usize, name: &str, why: impl ToString) -> Self {
         Self { place: format!("phases[{index}] {name:?}: "), why: why.to_string() }
     }
@@ -38,7 +38,7 @@ const REPLICA_KEYS: [&str; 2] = ["set", "do"];
 const ACTION_FORMS: &str = "reset-prefix-cache, abort-requests, load-lora: {name, path}, unload-lora: NAME, restart: DURATION";
 
 impl FaultScenario {
-    /// Parses a scenario in YAML (JSON is YAML).
+    /// Parses a fault scenario in YAML (JSON is YAML).
     ///
     /// # Errors
     /// [`ScenarioError`] with the phase and field in error.
@@ -48,7 +48,7 @@ impl FaultScenario {
         Self::from_value(&value.unwrap_or_default())
     }
 
-    /// Parses a scenario in a JSON value.
+    /// Parses a fault scenario in a JSON value.
     ///
     /// # Errors
     /// The same as for [`Self::from_yaml`].

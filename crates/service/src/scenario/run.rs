@@ -20,7 +20,7 @@ pub struct ScenarioPosition {
 /// The position of one arriving request in a fault scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScenarioArrival {
-    /// Round of the scenario, starting at 0.
+    /// Round over the fault scenario's phases in which the request arrived, starting at 0.
     pub round: u32,
     /// Index of the scenario's phase, starting at 0.
     pub phase: usize,
@@ -31,27 +31,29 @@ pub struct ScenarioArrival {
 }
 
 impl ScenarioPosition {
-    /// Creates the position at the start of the scenario's first phase.
+    /// Creates the position at the start of the fault scenario's first phase.
     pub fn new(scenario: Arc<FaultScenario>, now: SimTime) -> Self {
         Self { scenario, round: 0, phase: 0, since: now, requests: 0, over: false }
     }
 
-    /// Returns the fault scenario of the position.
+    /// Returns the fault scenario to which the position belongs.
     pub fn scenario(&self) -> &Arc<FaultScenario> {
         &self.scenario
     }
 
-    /// Returns the current round and phase index; `None` if the scenario is over.
+    /// Returns the current round and phase index of the fault scenario; `None` if the scenario is
+    /// over.
     pub fn round_and_phase(&self) -> Option<(u32, usize)> {
         (!self.over).then_some((self.round, self.phase))
     }
 
-    /// Returns the number of requests that arrived in the current phase.
+    /// Returns the number of requests that arrived in the current phase of the fault scenario.
     pub fn requests_in_phase(&self) -> u64 {
         self.requests
     }
 
-    /// Returns the time at which the current phase ends; `None` if it has no time limit.
+    /// Returns the time at which the current phase of the fault scenario ends; `None` if it has no
+    /// time limit.
     pub fn phase_end(&self) -> Option<SimTime> {
         match self.scenario.phases[self.phase].length {
             ScenarioPhaseLength::Time(time) if !self.over => Some(self.since + time),
@@ -59,7 +61,8 @@ impl ScenarioPosition {
         }
     }
 
-    /// Moves to the next phase if the current phase has ended by `now`; returns whether it did.
+    /// Moves to the next phase of the fault scenario if the current one has ended by `now`; returns
+    /// whether it did.
     ///
     /// A phase after one of fixed duration starts at the end time of that phase, however late
     /// `step` is called.
@@ -81,8 +84,8 @@ impl ScenarioPosition {
         true
     }
 
-    /// Counts a request in the current phase and returns its position; `None` if the scenario is
-    /// over.
+    /// Counts a request in the current phase of the fault scenario and returns its position; `None`
+    /// if the scenario is over.
     pub fn count_request_arrival(&mut self, id: Option<&str>) -> Option<ScenarioArrival> {
         let (round, phase) = self.round_and_phase()?;
         let ordinal = self.requests;
@@ -161,12 +164,12 @@ impl ScenarioRun {
         Some(decided)
     }
 
-    /// Returns the current position in the scenario.
+    /// Returns the current position in the fault scenario.
     pub fn current_position(&self) -> ScenarioPosition {
         self.position.lock().clone()
     }
 
-    /// Calls the callback for the current phase again, unless the scenario is over.
+    /// Calls the scenario's callback for the current phase again, unless the scenario is over.
     pub fn repeat_phase_callback(&self) {
         let position = self.position.lock();
         if position.round_and_phase().is_some() {

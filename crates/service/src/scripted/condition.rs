@@ -20,17 +20,18 @@ pub(super) struct ReplyRuleCondition {
     contains: Option<String>,
     matches: Option<Regex>,
     model: Option<String>,
-    /// Required role of the last chat message.
+    /// Role of the last chat message, as a condition of a scripted-reply rule.
     role: Option<String>,
-    /// Required number of user messages in the conversation.
+    /// Number of user messages in the conversation, as a condition of a scripted-reply rule.
     turn: Option<u64>,
-    /// Required text in a system or developer message.
+    /// Text in a system or developer message, as a condition of a scripted-reply rule.
     system: Option<String>,
-    /// Required text in a tool message after the last assistant message.
+    /// Text in a tool message after the last assistant message, as a condition of a scripted-reply
+    /// rule.
     tool_result: Option<String>,
-    /// Names of tools that the request must offer.
+    /// Names of offered tools, as a condition of a scripted-reply rule: the request must offer all.
     tools: Vec<String>,
-    /// Required request headers: names in lower case, and values.
+    /// Request headers as a condition of a scripted-reply rule: names in lower case, and values.
     headers: Vec<(String, String)>,
 }
 
@@ -87,13 +88,13 @@ impl ReplyRuleCondition {
         })
     }
 
-    /// Returns the names of the request headers that the condition looks at.
+    /// Returns the names of the request headers in the conditions of a scripted-reply rule.
     pub(super) fn header_names(&self) -> impl Iterator<Item = &str> {
         self.headers.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Returns the key of the first condition that only a conversation can satisfy, if there is
-    /// one.
+    /// Returns the key of a scripted-reply rule's first condition that only a conversation can
+    /// satisfy, if there is one.
     pub(super) fn conversation_condition_key(&self) -> Option<&'static str> {
         let keys = [
             ("role", self.role.is_some()),
@@ -105,15 +106,15 @@ impl ReplyRuleCondition {
         keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
     }
 
-    /// Returns the key of the first condition that a request cannot satisfy if another API server
-    /// sends only its token ids, if there is one.
+    /// Returns the key of a scripted-reply rule's first condition that token ids alone, sent by
+    /// another API server, cannot satisfy.
     pub(super) fn api_server_condition_key(&self) -> Option<&'static str> {
         let header = (!self.headers.is_empty()).then_some("header");
         self.conversation_condition_key().or(header)
     }
 
-    /// Returns whether a request satisfies the condition; `text` is the last message of its prompt
-    /// `prompt`.
+    /// Returns whether a request satisfies all conditions of a scripted-reply rule; `prompt` is the
+    /// index of the prompt, `text` its last message.
     pub(super) fn is_satisfied_by_request(
         &self,
         text: &str,
@@ -190,7 +191,7 @@ impl fmt::Display for ConversationFacts {
     }
 }
 
-/// Reads the name of a tool, or a list of names.
+/// Reads the condition `tool` of a scripted-reply rule: the name of a tool, or a list of names.
 fn read_tool_names(value: &Value) -> Result<Vec<String>, String> {
     let wrong = || format!("'tool' must be the name of a tool or a list of names, not {value}");
     let name = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(wrong);
@@ -200,7 +201,8 @@ fn read_tool_names(value: &Value) -> Result<Vec<String>, String> {
     }
 }
 
-/// Reads header names with their values; names become lower case, as HTTP compares them.
+/// Reads the condition `header` of a scripted-reply rule: header names, in lower case as HTTP
+/// compares them, and values.
 fn read_headers(value: &Value) -> Result<Vec<(String, String)>, String> {
     let wrong = || format!("'header' must be a mapping of names to values, not {value}");
     let fields = value.as_object().ok_or_else(wrong)?;

@@ -33,9 +33,9 @@ pub struct ScriptedReplies {
 #[derive(Debug)]
 pub struct ReplyRules {
     rules: Vec<ReplyRule>,
-    /// Names of the request headers that rules match, in lower case.
+    /// Names of the request headers in the conditions of scripted-reply rules, in lower case.
     headers: Vec<Box<str>>,
-    /// Whether any rule matches messages or tools.
+    /// Whether any scripted-reply rule matches messages or tools.
     reads_conversations: bool,
 }
 
@@ -45,7 +45,7 @@ struct ReplyRule {
     /// Reply of the scripted-reply rule; `None` if the rule only injects errors.
     reply: Option<Arc<ScriptedReply>>,
     failure: Option<ScriptedFailure>,
-    /// Maximum number of replies by the rule; `None` means unlimited.
+    /// Maximum number of replies by the scripted-reply rule; `None` means unlimited.
     times: Option<u64>,
     failed: AtomicU64,
     answered: AtomicU64,
@@ -76,9 +76,9 @@ pub struct ScriptedReply {
 /// The finish reason of a scripted reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptedFinishReason {
-    /// The model ended the reply.
+    /// Finish reason of a scripted reply: the model ended the reply.
     Stop,
-    /// The limit of output tokens ended the reply.
+    /// Finish reason of a scripted reply: the limit of output tokens ended the reply.
     Length,
 }
 
@@ -93,7 +93,7 @@ pub struct ScriptedTokenPacing {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ScriptedFailure {
-    /// Number of requests that get the error before the rule sends its reply.
+    /// Number of requests that get a rule's error before others get its scripted reply.
     times: u64,
     error: ScriptedError,
     retry_after_seconds: Option<u32>,
@@ -108,9 +108,9 @@ enum ScriptedError {
 /// Response to a request that no rule of scripted replies matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnmatchedRequestPolicy {
-    /// The server generates a reply.
+    /// The server generates a reply to a request that no rule of scripted replies matches.
     Generated,
-    /// The server refuses the request (`--strict-replies`).
+    /// The server refuses a request that no rule of scripted replies matches (`--strict-replies`).
     Refused,
 }
 
@@ -219,7 +219,7 @@ pub struct ReservedReply {
 }
 
 impl ReservedReply {
-    /// Returns the scripted reply.
+    /// Returns the reserved scripted reply.
     pub fn reply(&self) -> &Arc<ScriptedReply> {
         &self.reply
     }
@@ -358,8 +358,8 @@ impl ScriptedFailure {
 }
 
 impl ScriptedReply {
-    /// Returns the release times of the first `tokens` tokens, from the start of the sequence;
-    /// `None` without timing.
+    /// Returns the release times of a scripted reply's first `tokens` tokens, from the start of the
+    /// sequence; `None` without timing.
     pub(crate) fn token_release_times(&self, tokens: u32) -> Option<Arc<[Duration]>> {
         let pace = self.pace?;
         let at = |token| pace.first_token + pace.between_tokens * token;

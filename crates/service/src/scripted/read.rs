@@ -124,7 +124,7 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
     })
 }
 
-/// Reads the numbers of prompt and of output tokens of `usage`.
+/// Reads the numbers of prompt and of output tokens in the `usage` of a scripted reply.
 fn read_usage(value: &Value) -> Result<(Option<u32>, Option<u32>), String> {
     let fields = expect_mapping(value, "prompt_tokens, completion_tokens")?;
     let number = |key: &str, least: u64| match whole_number_field(fields, key, least)? {
@@ -136,8 +136,8 @@ fn read_usage(value: &Value) -> Result<(Option<u32>, Option<u32>), String> {
     Ok((number("prompt_tokens", 0)?, number("completion_tokens", 1)?))
 }
 
-/// Reads a tool call `{name: N, arguments: {…}}`; arguments are printed with spaces, as models
-/// print them.
+/// Reads a scripted tool call `{name: N, arguments: {…}}`; arguments are printed with spaces, as
+/// models print them.
 fn read_tool_call(value: &Value) -> Result<ToolCall, String> {
     let fields =
         expect_mapping(value, "name, arguments").map_err(|why| format!("'call': {why}"))?;

@@ -15,7 +15,8 @@ impl<'a> TemplateFilterArgs<'a> {
         Ok(Self { positional, named })
     }
 
-    /// Returns an argument of the call, unless it is missing, none or undefined.
+    /// Returns an argument of a function call in a chat template; `None` if the argument is
+    /// missing, none or undefined.
     pub(super) fn get(&self, position: usize, name: &str) -> Result<Option<Value>, Error> {
         let value = match self.positional.get(position) {
             Some(value) => Some(value.clone()),

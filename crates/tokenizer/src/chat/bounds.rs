@@ -32,13 +32,13 @@ const MAX_FIELD_WIDTH: usize = 1 << 16;
 /// Assumed cost of one list element, in bytes of work.
 const ELEMENT_WORK_BYTES: u64 = 64;
 
-/// Name of the template filter that counts the work of a part of an expression.
+/// Name of the inserted template filter that counts the work of an expression part.
 pub(super) const COUNT_EXPRESSION_WORK_FILTER: &str = "__part__";
-/// Name of the template filter that counts the work of a value with all nested values, such as an
-/// assigned or compared one.
+/// Name of the inserted template filter that counts the work of a whole value with all nested
+/// values, such as an assigned value.
 pub(super) const COUNT_NESTED_VALUE_WORK_FILTER: &str = "__kept__";
-/// Name of the template filter that counts the work of a loop: the size of its body, once per
-/// element.
+/// Name of the inserted template filter that counts the work of a loop: the size of its body, once
+/// per element.
 pub(super) const COUNT_LOOP_WORK_FILTER: &str = "__looped__";
 
 /// Rejects a chat template whose source is too large or too deeply nested.
@@ -350,8 +350,8 @@ pub(super) fn add_work_counting_filters(env: &mut Environment<'_>) {
     });
 }
 
-/// Replaces a filter of minijinja by one that also counts work: `factor` times the size of its
-/// value, and the size of its arguments.
+/// Replaces a filter of minijinja by one that also counts work: `factor` times the size of the
+/// filtered value, and the size of the arguments.
 fn replace_by_counting_filter<F, Rv, Args>(
     env: &mut Environment<'_>,
     name: &'static str,

@@ -62,8 +62,8 @@ struct CallArgument<'t> {
 
 struct AttributePath<'t> {
     path: Vec<PathSegment<'t>>,
-    /// Whether the template path has no filter, test or slice; after one of these, only more of
-    /// them may follow.
+    /// Whether this template expression is only a path of attributes and keys, without a filter,
+    /// test or slice after it.
     whole: bool,
     bare: bool,
 }
@@ -120,8 +120,8 @@ impl<'t> AttributePath<'t> {
         Some(access)
     }
 
-    /// Returns whether the path is `name` (dots allowed), or `name.key` or `name['key']` with a
-    /// key.
+    /// Returns whether the template path is `name` (dots allowed); with a key, whether it is
+    /// `name.key` or `name['key']`.
     fn is_path(&self, name: &str, key: Option<&str>) -> bool {
         let mut path = self.path.as_slice();
         if let Some(key) = key {
@@ -376,7 +376,8 @@ fn closing_bracket(tokens: &[JinjaToken<'_>]) -> Option<usize> {
     (close > 0).then_some(close)
 }
 
-/// Returns the tokens after the arguments of a template filter or test, if it has any.
+/// Returns the template tokens that follow the arguments of a filter or test; all tokens if it has
+/// no arguments.
 fn after_arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<&'t [JinjaToken<'t>]> {
     match tokens {
         [open, ..] if open.is_operator("(") => Some(&tokens[closing_bracket(tokens)? + 1..]),

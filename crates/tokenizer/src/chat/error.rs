@@ -10,11 +10,11 @@ pub enum ChatTemplateError {
     /// vLLM rejects a message of the conversation.
     #[error("{message} (parameter={parameter}{})", field_suffix(value.as_deref()))]
     Message {
-        /// Error text of vLLM for the invalid message.
+        /// Error text of vLLM for the invalid message of the conversation.
         message: String,
         /// Name of the invalid request field.
         parameter: &'static str,
-        /// Value of the invalid field, if the error message shows it.
+        /// Value of the invalid request field, if the error message contains it.
         value: Option<String>,
     },
 }

@@ -8,7 +8,7 @@ use super::work_filters;
 
 pub(super) const TEMPLATE_SLICE_METHOD: &str = "__slice__";
 
-/// Name of the method that replaces template subscripts with an expensive lookup.
+/// Name of the method that replaces template subscripts whose lookup is expensive.
 pub(super) const TEMPLATE_SUBSCRIPT_METHOD: &str = "__item__";
 
 /// Converts a Jinja2 template to minijinja's syntax.
@@ -44,7 +44,8 @@ pub(super) fn rewrite_for_minijinja(source: &str) -> String {
 
 pub(super) type TextEdit = (std::ops::Range<usize>, String);
 
-/// Returns the replacements in one template tag, in order; `counted` encloses whole expressions.
+/// Returns the text replacements in one template tag, in order, with the edits in `counted`, which
+/// enclose whole expressions.
 fn tag_edits(tag: &JinjaTag<'_>, counted: Vec<TextEdit>) -> Vec<TextEdit> {
     let mut edits = Vec::new();
     let slices = slice_roles(tag);
@@ -93,8 +94,8 @@ fn tag_edits(tag: &JinjaTag<'_>, counted: Vec<TextEdit>) -> Vec<TextEdit> {
     edits
 }
 
-/// Returns text insertions that put parentheses around a template expression and a filter behind
-/// it.
+/// Returns the two text insertions that put parentheses around a template expression and a filter
+/// after it.
 pub(super) fn enclose_with_filter(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<TextEdit> {
     let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
         return Vec::new();
@@ -123,8 +124,8 @@ fn plus_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
         .collect()
 }
 
-/// Returns the operands of comparisons and of `in`, except literals; comparing reads them with all
-/// nested values.
+/// Returns the operands of comparisons and of `in` in a template tag, except literals; a comparison
+/// reads its operands with all nested values.
 fn comparison_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
     const COMPARISON_SIGNS: [&str; 6] = ["==", "!=", "<", ">", "<=", ">="];
     let tokens = &tag.tokens;
@@ -165,8 +166,8 @@ fn comparison_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
     operands
 }
 
-/// Returns the keys of dict literals, which are hashed whole, and the arguments of
-/// `loop.changed(…)`.
+/// Returns the keys of dict literals in a template tag, which are hashed whole, and the arguments
+/// of `loop.changed(…)`.
 fn hashed_key_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
     let tokens = &tag.tokens;
     let comma =
@@ -312,15 +313,15 @@ fn ends_value(token: &JinjaToken<'_>, keywords: &[&str]) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum SliceToken {
     None,
-    /// Opening `[` of a slice; `empty` if nothing precedes the colon.
+    /// Opening `[` of a template slice; `empty` if the slice has no start.
     Open {
         empty: bool,
     },
-    /// Colon in a slice; `empty` if nothing follows it.
+    /// Colon in a template slice; `empty` if no bound follows the colon.
     Colon {
         empty: bool,
     },
-    /// Opening `[` of a subscript with an expensive lookup.
+    /// Opening `[` of a template subscript whose lookup is expensive.
     Subscript,
     Close,
 }
@@ -367,8 +368,8 @@ fn slice_roles(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
     parts
 }
 
-/// Returns whether brackets are a subscript with an expensive lookup: anything but a string literal
-/// or a small number.
+/// Returns whether template brackets are a subscript whose lookup is expensive: any but a string
+/// literal or a small number.
 fn is_slow_subscript(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
     // The keyword of a statement is not a value.
     let least = 1 + usize::from(tag.is_statement());

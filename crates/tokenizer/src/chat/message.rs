@@ -60,7 +60,7 @@ impl ChatMessage {
 }
 
 impl TemplateMessage {
-    /// Creates a message whose content parts are these texts.
+    /// Creates a message from texts, each of which becomes a content part.
     pub fn from_text_parts(role: &'static str, texts: &[String]) -> Self {
         let parts = texts.iter().filter_map(|text| MessageContentPart::from_text(role, text));
         Self {
@@ -70,8 +70,8 @@ impl TemplateMessage {
         }
     }
 
-    /// Creates a message with these content parts; the arguments of its tool calls are not parsed
-    /// yet.
+    /// Creates a message from parsed content parts; the arguments of the message's tool calls are
+    /// not parsed yet.
     pub fn new(message: &Map<String, Json>, parts: Vec<MessageContentPart>) -> Self {
         let given = |name: &str| message.get(name).filter(|value| !value.is_null());
         let role = message.get("role").and_then(Json::as_str);
@@ -149,8 +149,8 @@ impl TemplateMessage {
         found.map(|(_, value)| value)
     }
 
-    /// Returns whether the message's content is one text in this format; a tool message of text
-    /// parts always is.
+    /// Returns whether the message's content is one text in the given content format; a tool
+    /// message of text parts always is.
     fn is_single_text(&self, format: ChatTemplateContentFormat) -> bool {
         match &self.content {
             MessageContent::Text(_) => true,

@@ -53,7 +53,7 @@ pub(super) fn call_python_method(
 }
 
 /// Returns the template value `value[key]`, and counts its work: the characters before the found
-/// one, and hashing of the whole key.
+/// one, and the hash of the whole key.
 fn get_item_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (key,): (&Value,) = from_args(args)?;
     bounds::count_value_work(key)?;

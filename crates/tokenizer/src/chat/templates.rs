@@ -25,9 +25,9 @@ use vllm_sim_python::is_python_whitespace;
 pub struct ChatTemplateInput<'a> {
     /// Messages of the conversation.
     pub messages: &'a [ChatMessage],
-    /// Tool definitions; `None` differs from an empty list.
+    /// Tool definitions for the template; `None` and an empty list render differently.
     pub tools: Option<&'a [Json]>,
-    /// Documents for templates of retrieval-augmented generation.
+    /// Documents of a retrieval-augmented request, for templates that render documents.
     pub documents: Option<&'a Json>,
     /// Whether the prompt ends with the start of the assistant's message.
     pub add_generation_prompt: bool,
@@ -177,7 +177,8 @@ impl ChatTemplates {
     }
 }
 
-/// Error text of transformers for a request that continues the last message and starts another.
+/// Error text of transformers for a request that both continues the last message and starts a new
+/// one.
 ///
 /// **Source:** `transformers/tokenization_utils_base.py`, `apply_chat_template`.
 const CONTINUE_AND_PROMPT_TEXT: &str = "continue_final_message and add_generation_prompt are not \
@@ -213,7 +214,7 @@ fn append_continue_tag(
     }
 }
 
-/// Cuts the rendered text at [`CONTINUE_TAG`].
+/// Returns the rendered prompt text up to [`CONTINUE_TAG`].
 ///
 /// A template that trims messages removes the trailing space of the tag; then the text before the
 /// tag is trimmed, too.

@@ -39,7 +39,7 @@ fn count_stored_value_edits(tokens: &[JinjaToken<'_>]) -> Vec<TextEdit> {
     })
 }
 
-/// Returns the tokens of a loop's iterable; `tokens` follow the keyword `for`.
+/// Returns the tokens of a template loop's iterable; `tokens` follow the keyword `for`.
 fn loop_iterable<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
     let Some(at) = tokens.iter().position(|token| token.is_identifier_named("in")) else {
         return &[];

@@ -20,7 +20,7 @@ pub(crate) struct DecodeStream<'t> {
 
 #[derive(Debug)]
 enum StreamState<'t> {
-    /// The tokenizer is byte-level; only the bytes of an incomplete character are kept.
+    /// State for a byte-level tokenizer: only the bytes of an incomplete character.
     Bytes {
         vocabulary: &'t TokenVocabulary,
         held: Vec<u8>,
@@ -33,7 +33,7 @@ enum StreamState<'t> {
     },
 }
 
-/// Number of prompt tokens that determine whether the first word starts with a space.
+/// Number of last prompt tokens that determine whether the first decoded word starts with a space.
 const CONTEXT_TOKENS: usize = 8;
 
 impl<'t> DecodeStream<'t> {
@@ -83,8 +83,8 @@ impl<'t> DecodeStream<'t> {
         }
     }
 
-    /// Appends the text still held back for incomplete characters, including replacement
-    /// characters.
+    /// Appends the text that was held back because its last character is incomplete, with
+    /// replacement characters.
     pub(crate) fn flush_text_into(self, out: &mut String) {
         match self.state {
             StreamState::Bytes { held, .. } => out.push_str(&String::from_utf8_lossy(&held)),

@@ -5,9 +5,9 @@ use tokenizers::{DecoderWrapper, Tokenizer};
 #[derive(Debug)]
 pub(super) struct TokenVocabulary {
     pub(super) size: u32,
-    /// Length of the longest token, in characters.
+    /// Length of the longest token in the vocabulary, in characters.
     pub(super) longest: usize,
-    /// Bytes of every token; `None` unless the tokenizer is byte-level.
+    /// Bytes of every token in the vocabulary; `None` unless the tokenizer is byte-level.
     bytes: Option<TokenBytesTable>,
 }
 

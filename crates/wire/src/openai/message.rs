@@ -104,7 +104,7 @@ fn exact_members<'v>(value: &'v Value, names: [&str; 2]) -> Option<[&'v Value; 2
 /// Content of a chat message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ChatContent<'a> {
-    /// The content is absent or null.
+    /// The content of the chat message is absent or null.
     None,
     /// Content as a plain string.
     Text(&'a str),
@@ -127,7 +127,7 @@ pub struct MessageToolCall<'a> {
 
 impl RequestMessage {
     /// Creates a chat message that the server itself builds, whose parts are not checked against
-    /// the SDK's classes.
+    /// OpenAI's Python classes.
     pub fn from_trusted_json(value: Value) -> Self {
         Self::new(value, MessageOrigin::Ours)
     }
@@ -159,7 +159,7 @@ impl RequestMessage {
         Some((message.role.as_str(), texts))
     }
 
-    /// Returns a copy of the message with other JSON and the same origin.
+    /// Returns a copy of the chat message with other JSON and the same origin.
     #[must_use]
     pub fn with_json(&self, value: Value) -> Self {
         match &self.0 {

@@ -354,8 +354,8 @@ fn check_custom_tool_format(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     Ok(())
 }
 
-/// Replaces an `input` that is an object by the list of its keys, as Python's iteration does, and
-/// adds to items of earlier responses the members that clients may omit.
+/// Replaces an `input` that is an object by the list of its keys, as Python's iteration does. Adds
+/// to items of earlier responses the members that clients may omit.
 ///
 /// Source: vLLM's `input_item_parsing`.
 fn parse_input_items(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {

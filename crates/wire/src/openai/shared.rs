@@ -104,7 +104,7 @@ pub enum ChatToolChoice {
     Auto,
     /// The model calls one or more tools.
     Required,
-    /// The model calls this function.
+    /// The model must call this function.
     Named(String),
 }
 
@@ -320,7 +320,7 @@ fn validate_one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorErro
 }
 
 impl StructuredOutputs {
-    /// Checks that exactly one kind of constraint is set.
+    /// Checks that exactly one kind of structured-output constraint is set.
     ///
     /// Source: vLLM's `StructuredOutputsParams.__post_init__`.
     pub(crate) fn check_one_constraint_kind(&self) -> Result<(), Fault> {

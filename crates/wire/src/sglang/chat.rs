@@ -28,9 +28,9 @@ use crate::schema::{Schema, ValidatorError, wire_model};
 /// parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolCallRendering {
-    /// A tool parser turns the calls into members of the response.
+    /// A tool parser turns the tool calls into members of the response.
     Parsed,
-    /// The calls are text of the reply, because no tool parser runs.
+    /// The tool calls are text of the reply, because no tool parser runs.
     Text,
 }
 
@@ -59,15 +59,15 @@ wire_model! {
         n: i64 = 1,
         /// Presence penalty.
         presence_penalty: f64 = 0.0,
-        /// Required format of the output.
+        /// Required format of the model's reply: text, JSON or a structural tag.
         response_format: Option<Map<String, Value>> [chat_schema::RESPONSE_FORMAT_SCHEMA] = None,
         /// Seed of the sampler.
         seed: Option<i64> = None,
         /// Stop strings: the output ends before the first of them.
         stop: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
-        /// Whether to stream server-sent events.
+        /// Whether to stream server-sent events instead of one body.
         stream: bool = false,
-        /// Options for token usage in a stream.
+        /// Options for token usage in a streamed response.
         stream_options: Option<StreamOptions> = None,
         /// Sampling temperature.
         temperature: Option<f64> = None,
@@ -77,7 +77,7 @@ wire_model! {
         user: Option<String> = None,
         /// The functions (tools) that the model may call.
         tools: Option<Vec<Value>> [chat_schema::TOOLS_SCHEMA] = None,
-        /// Rule for tool calls.
+        /// Rule for tool calls: whether the model calls tools, and which.
         tool_choice: Option<Value> [chat_schema::TOOL_CHOICE_SCHEMA] = None,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: bool = true,
@@ -111,15 +111,15 @@ wire_model! {
         no_stop_trim: bool = false,
         /// Whether generation continues past the end-of-sequence token.
         ignore_eos: bool = false,
-        /// Whether the model continues the last message.
+        /// Whether the model continues the last message instead of starting a new one.
         continue_final_message: bool = false,
         /// Whether to omit special tokens from the text.
         skip_special_tokens: bool = true,
-        /// Name of the LoRA adapter.
+        /// Name of the LoRA adapter that handles the request.
         lora_path: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,
         /// Whether reasoning is returned apart from the content.
         separate_reasoning: bool = true,
-        /// Arguments of the chat template.
+        /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
         /// Host of the bootstrap server of the prefill server.
         bootstrap_host: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
@@ -131,13 +131,13 @@ wire_model! {
         disagg_prefill_dp_rank: Option<i64> = None,
         /// The data-parallel rank that runs the request.
         routed_dp_rank: Option<i64> = None,
-        /// Former name of `routed_dp_rank`.
+        /// The data-parallel rank that runs the request; former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,
         /// Id of the request.
         rid: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Salt of the prefix cache; only requests with equal salts share cached prefixes.
         cache_salt: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
-        /// Scheduling priority.
+        /// Scheduling priority of the request.
         priority: Option<i64> = None,
     }
 }
@@ -182,8 +182,8 @@ fn set_json_schema(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), Validat
 const FURTHER_EFFORT: &str = "ultra";
 
 impl SglangChatRequest {
-    /// Runs the checks that SGLang makes after schema validation; `context_length` is the value of
-    /// the command-line flag.
+    /// Runs the checks of a chat request that SGLang makes after schema validation;
+    /// `context_length` is the value of the command-line flag.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
@@ -424,8 +424,8 @@ impl SglangChatRequest {
         Some(schema)
     }
 
-    /// Returns the sampling parameters in the form of `/generate`; without a tool parser, forced
-    /// tool calls are a text that follows a JSON Schema.
+    /// Returns the sampling parameters of the chat request in the form of `/generate`. Without a
+    /// tool parser, forced tool calls are a text that follows a JSON Schema.
     ///
     /// # Errors
     /// A 400 for a response format without schema.

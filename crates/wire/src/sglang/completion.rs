@@ -46,9 +46,9 @@ wire_model! {
         seed: Option<i64> = None,
         /// Stop strings: the output ends before the first of them.
         stop: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
-        /// Whether to stream server-sent events.
+        /// Whether to stream server-sent events instead of one body.
         stream: bool = false,
-        /// Options for token usage in a stream.
+        /// Options for token usage in a streamed response.
         stream_options: Option<StreamOptions> = None,
         /// Sampling temperature.
         temperature: f64 = 1.0,
@@ -84,9 +84,9 @@ wire_model! {
         ignore_eos: bool = false,
         /// Whether to omit special tokens from the text.
         skip_special_tokens: bool = true,
-        /// Name of the LoRA adapter.
+        /// Name of the LoRA adapter that handles the request.
         lora_path: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,
-        /// Required format of the output.
+        /// Required format of the model's reply: text, JSON or a structural tag.
         response_format: Option<Map<String, Value>> [chat_schema::RESPONSE_FORMAT_SCHEMA] = None,
         /// Host of the bootstrap server of the prefill server.
         bootstrap_host: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
@@ -98,13 +98,13 @@ wire_model! {
         disagg_prefill_dp_rank: Option<i64> = None,
         /// The data-parallel rank that runs the request.
         routed_dp_rank: Option<i64> = None,
-        /// Former name of `routed_dp_rank`.
+        /// The data-parallel rank that runs the request; former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,
         /// Id of the request.
         rid: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Salt of the prefix cache; only requests with equal salts share cached prefixes.
         cache_salt: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
-        /// Scheduling priority.
+        /// Scheduling priority of the request.
         priority: Option<i64> = None,
     }
 }
@@ -158,7 +158,7 @@ impl SglangCompletionRequest {
         }
     }
 
-    /// Returns the sampling parameters in the form of `/generate`.
+    /// Returns the sampling parameters of the completion request in the form of `/generate`.
     ///
     /// # Errors
     /// A 400 for a response format without schema.

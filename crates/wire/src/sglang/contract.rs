@@ -13,33 +13,35 @@ use vllm_sim_python as python;
 /// [`Shape::Required`].
 #[derive(Debug, Clone, Copy)]
 enum Shape {
-    /// A value of any type.
+    /// Member of a `/generate` request with a value of any type.
     Any,
-    /// A value of this type that must not be null.
+    /// Member of a `/generate` request with a value of this type that must not be null.
     Required(&'static Shape),
     Bool,
     Int,
-    /// A non-negative integer.
+    /// Member of a `/generate` request that is a non-negative integer.
     Uint,
     Float,
     Str,
-    /// A list of items of this type.
+    /// Member of a `/generate` request that is a list of items of this type.
     List(&'static Shape),
-    /// A list whose items may be null.
+    /// Member of a `/generate` request that is a list, whose items may be null.
     NullableList(&'static Shape),
-    /// A single item, or a list of items; errors show the name.
+    /// Member of a `/generate` request that is one item or a list of items; errors show the name.
     OrList(&'static str, &'static Shape),
-    /// A single item, or a list whose items may be null; errors show the name.
+    /// Member of a `/generate` request that is one item, or a list whose items may be null; errors
+    /// show the name.
     OrNullableList(&'static str, &'static Shape),
-    /// Token ids of one prompt, or of several.
+    /// Member of a `/generate` request with the token ids of one prompt, or of several.
     TokenIds,
-    /// An object with strings as keys and values of this type.
+    /// Member of a `/generate` request that is an object whose values have this type.
     MapOf(&'static Shape),
-    /// An object with these members only; errors show the name.
+    /// Member of a `/generate` request that is an object with these members only; errors show the
+    /// name.
     Struct(&'static str, &'static [(&'static str, Shape)]),
-    /// One object of sampling parameters, or several.
+    /// Member of a `/generate` request with one object of sampling parameters, or several.
     Sampling,
-    /// Images, videos or audio clips.
+    /// Member of a `/generate` request with images, videos or audio clips.
     Media,
 }
 
@@ -167,7 +169,7 @@ fn check(shape: &Shape, value: &Value) -> Result<(), String> {
     }
 }
 
-/// Checks a value that cannot be null.
+/// Checks the type of a member of a `/generate` request that is not null.
 fn check_item(shape: &Shape, value: &Value) -> Result<(), String> {
     let fail = |expected: &str| Err(invalid_type(value, expected));
     match (shape, value) {

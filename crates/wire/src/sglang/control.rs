@@ -46,7 +46,7 @@ wire_model! {
     pub struct AbortRequest: TypedDict "function-after[build_struct(), AbortReq]" {
         /// Id of the request to abort.
         rid: Option<String> = None,
-        /// Whether all requests are aborted.
+        /// Whether all requests are aborted, instead of one.
         abort_all: bool = false,
     }
 }
@@ -62,11 +62,11 @@ wire_model! {
 wire_model! {
     /// A request to load a LoRA adapter.
     pub struct LoadAdapterRequest: TypedDict "function-after[build_struct(), LoadLoRAAdapterReqInput]" {
-        /// Name of the adapter.
+        /// Name of the LoRA adapter to load.
         lora_name: String,
-        /// Directory of the adapter's files.
+        /// Directory of the files of the LoRA adapter to load.
         lora_path: String,
-        /// Whether the adapter stays in memory.
+        /// Whether the LoRA adapter to load stays in memory.
         pinned: bool = false,
     }
 }
@@ -74,7 +74,7 @@ wire_model! {
 wire_model! {
     /// A request to unload a LoRA adapter.
     pub struct UnloadAdapterRequest: TypedDict "function-after[build_struct(), UnloadLoRAAdapterReqInput]" {
-        /// Name of the adapter.
+        /// Name of the LoRA adapter to unload.
         lora_name: String,
     }
 }
@@ -82,7 +82,7 @@ wire_model! {
 wire_model! {
     /// A request to continue generation.
     pub struct ContinueRequest: TypedDict "function-after[build_struct(), ContinueGenerationReqInput]" {
-        /// Whether unused GPU memory is released first.
+        /// Whether unused GPU memory is released before generation continues.
         torch_empty_cache: bool = true,
     }
 }
@@ -104,7 +104,7 @@ wire_model! {
 wire_model! {
     /// A request to close a session.
     pub struct CloseSessionRequest: TypedDict "function-after[build_struct(), CloseSessionReqInput]" {
-        /// Id of the session.
+        /// Id of the session to close.
         session_id: String,
     }
 }

@@ -31,14 +31,15 @@ impl BodySchemaErrors {
         }
     }
 
-    /// Returns SGLang's error response for these errors, with status 400.
+    /// Returns SGLang's error response, with status 400, for a request body with these schema
+    /// errors.
     pub fn to_fault(&self, endpoint: &RouteFunction) -> Fault {
         Fault::new(400, ErrorType::BadRequestPhrase, self.error_message(endpoint))
     }
 }
 
 impl BodyReadError {
-    /// Returns SGLang's error response.
+    /// Returns SGLang's error response for a request body that cannot be read.
     pub fn to_fault(self, endpoint: &RouteFunction) -> Fault {
         match self {
             Self::Errors(errors) => errors.to_fault(endpoint),

@@ -35,7 +35,7 @@ wire_model! {
     pub struct GenerateRequest: Dataclass "GenerateReqInput" {
         /// Ids of the requests; a string is the prefix of the ids of a batch.
         rid: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
-        /// Prompt texts.
+        /// Texts of the prompts.
         text: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Prompts as token ids.
         input_ids: Option<Value> [Schema::After(check_input_ids, &Schema::Any)] = None,
@@ -62,7 +62,7 @@ wire_model! {
         token_ids_logprob: Option<Value> = None,
         /// Whether log probabilities contain the texts of tokens.
         return_text_in_logprobs: bool = false,
-        /// Whether to stream server-sent events.
+        /// Whether to stream server-sent events instead of one body.
         stream: bool = false,
         /// Request for hidden states, which the server rejects.
         return_hidden_states: Option<Value> [HIDDEN_STATES_OR_LIST] = None,
@@ -82,13 +82,13 @@ wire_model! {
         disagg_prefill_dp_rank: Option<i64> = None,
         /// The data-parallel rank that runs the request.
         routed_dp_rank: Option<i64> = None,
-        /// Former name of `routed_dp_rank`.
+        /// The data-parallel rank that runs the request; former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,
         /// Key of a routing policy; has no effect here.
         routing_key: Option<String> = None,
         /// Whether the model must reason; has no effect here.
         require_reasoning: bool = false,
-        /// Scheduling priority.
+        /// Scheduling priority of the request.
         priority: Option<i64> = None,
         /// Labels of metrics; have no effect here.
         custom_labels: Option<Map<String, Value>> [Schema::Nullable(&Schema::Dict(&STR, &STR))] = None,
@@ -189,14 +189,14 @@ wire_model! {
     pub struct VertexRequest: TypedDict "function-after[build_struct(), VertexGenerateReqInput]" {
         /// The prompts: each has its text, token ids or embeddings, and its image.
         instances: Vec<Value> [Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH)],
-        /// Members of the request for all prompts.
+        /// Members of the Vertex AI request that apply to all its prompts.
         parameters: Option<Map<String, Value>> = None,
     }
 }
 
 impl VertexRequest {
-    /// Returns the body of the `/generate` request. The first prompt selects the kind of prompt for
-    /// all.
+    /// Returns the `/generate` body of a Vertex AI request. The first prompt selects the kind of
+    /// prompt for all.
     pub fn to_generate_body(&self) -> Value {
         let mut body = self.parameters.clone().unwrap_or_default();
         let is_filled = |value: &Value| match value {
@@ -221,7 +221,7 @@ impl VertexRequest {
     }
 }
 
-/// Message for a request for hidden states, which a server returns only with a flag.
+/// Error message for a request for hidden states, which a server returns only with a flag.
 pub const HIDDEN_STATES_DISABLED_MESSAGE: &str = "The server is not configured to return hidden states. \
      Please set `--return-hidden-states-mode last`, `--return-hidden-states-mode full`, or the \
      legacy `--enable-return-hidden-states` flag.";

@@ -164,7 +164,7 @@ fn tool_class(tool: &Value) -> (&'static str, &'static Schema) {
     server.map_or(("custom", &CUSTOM_TOOL), |(_, tag, schema)| (tag, schema))
 }
 
-/// Returns whether a tool is one of Anthropic's servers.
+/// Returns whether a tool runs on Anthropic's servers.
 pub fn is_server_tool(tool: &Value) -> bool {
     tool_class(tool).0 != "custom"
 }
@@ -268,19 +268,19 @@ wire_model! {
         messages: Vec<Value> [MESSAGES],
         /// Maximum number of tokens to generate.
         max_tokens: i64 [Schema::After(check_max_tokens, &INT)],
-        /// Metadata of the client.
+        /// Metadata of the request, such as a user id.
         metadata: Option<Map<String, Value>> = None,
         /// Stop strings: the output ends before the first of them.
         stop_sequences: Option<Vec<String>> = None,
-        /// Whether to stream server-sent events.
+        /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
-        /// System prompt.
+        /// System prompt, before the first message.
         system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
         /// Sampling temperature.
         temperature: Option<f64> = None,
         /// Reasoning (extended thinking) mode of the request.
         thinking: Option<Value> [THINKING] = None,
-        /// Rule for tool calls.
+        /// Rule for tool calls: whether the model calls tools, and which.
         tool_choice: Option<Value> [TOOL_CHOICE] = None,
         /// The tools that the model may call.
         tools: Option<Vec<Value>> [TOOLS] = None,
@@ -312,11 +312,11 @@ wire_model! {
         model: String,
         /// Messages of the conversation, oldest first.
         messages: Vec<Value> [MESSAGES],
-        /// System prompt.
+        /// System prompt, before the first message.
         system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
         /// Reasoning (extended thinking) mode of the request.
         thinking: Option<Value> [THINKING] = None,
-        /// Rule for tool calls.
+        /// Rule for tool calls: whether the model calls tools, and which.
         tool_choice: Option<Value> [TOOL_CHOICE] = None,
         /// The tools that the model may call.
         tools: Option<Vec<Value>> [TOOLS] = None,

@@ -10,7 +10,8 @@ use super::messages::{SglangMessagesRequest, is_server_tool};
 use crate::fault::Fault;
 
 impl SglangMessagesRequest {
-    /// Returns the body of the chat request; a model without reasoning parser does not reason.
+    /// Returns the body of the chat request for a Messages request; without a reasoning parser, the
+    /// model does not reason.
     ///
     /// # Errors
     /// A 400 in SGLang's words for reasoning that the model lacks, reasoning that cannot be read,
@@ -181,7 +182,7 @@ fn system_text(content: &Value) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Appends the chat messages of a message with blocks.
+/// Appends the chat messages for an Anthropic message with content blocks.
 fn push_blocks(role: &str, blocks: &[Value], out: &mut Vec<Value>) -> Result<(), Fault> {
     let is_user = role == "user";
     if !is_user && blocks.iter().any(|block| block["type"] == "redacted_thinking") {
@@ -274,7 +275,7 @@ fn search_text(block: &Value) -> String {
     parts.join("\n")
 }
 
-/// Returns the contents of the messages for the result of a tool, and its text.
+/// Returns the contents of the chat messages for a tool result, and the result's text.
 fn result_contents(content: &Value) -> (Vec<Value>, String) {
     let Value::Array(items) = content else {
         let text = content.as_str().unwrap_or_default();

@@ -13,7 +13,7 @@ wire_model! {
         role: String,
         /// Text of the chat message.
         content: String,
-        /// Images, which SGLang ignores.
+        /// Images of the chat message, which SGLang ignores.
         images: Option<Vec<String>> = None,
     }
 }
@@ -27,7 +27,7 @@ wire_model! {
         messages: Vec<OllamaMessage>,
         /// Whether to stream the reply as lines of JSON.
         stream: bool = true,
-        /// Sampling options.
+        /// Sampling options under Ollama's names, such as `num_predict`.
         options: Option<Map<String, Value>> = None,
     }
 }
@@ -43,9 +43,9 @@ wire_model! {
         system: Option<String> = None,
         /// Whether to stream the reply as lines of JSON.
         stream: bool = true,
-        /// Sampling options.
+        /// Sampling options under Ollama's names, such as `num_predict`.
         options: Option<Map<String, Value>> = None,
-        /// Images, which SGLang ignores.
+        /// Images of the prompt, which SGLang ignores.
         images: Option<Value> [Schema::Nullable(&Schema::List(&STR, ANY_LENGTH))] = None,
     }
 }

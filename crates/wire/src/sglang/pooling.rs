@@ -42,13 +42,13 @@ wire_model! {
         ])],
         /// Name of the model; `model:adapter` selects an adapter.
         model: String = DEFAULT_MODEL_NAME.to_owned(),
-        /// Form of the vectors: `float` or `base64`.
+        /// Form of the returned embedding vectors: `float` or `base64`.
         encoding_format: String = "float".to_owned(),
         /// Number of components of an embedding vector.
         dimensions: Option<i64> = None,
         /// Id of the request.
         rid: Option<Value> [Schema::Nullable(&Schema::Union(&[TEXTS, STR]))] = None,
-        /// Name of the LoRA adapter.
+        /// Name of the LoRA adapter that handles the request.
         lora_path: Option<Value> = None,
     }
 }
@@ -122,23 +122,23 @@ wire_model! {
     pub struct EncodeRequest: Dataclass "EmbeddingReqInput" {
         /// Ids of the requests; a string is the prefix of the ids of a batch.
         rid: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
-        /// Texts, or pairs of texts.
+        /// Texts to encode, or pairs of texts.
         text: Option<Value> [Schema::Nullable(&Schema::Union(&[
             Schema::List(&TEXTS, ANY_LENGTH),
             TEXTS,
             STR,
         ]))] = None,
-        /// Token ids of one text or of several.
+        /// Token ids to encode, of one text or of several.
         input_ids: Option<Value> [Schema::Nullable(&Schema::Union(&[ID_LISTS, IDS]))] = None,
-        /// Images, which are not simulated.
+        /// Images to encode, which are not simulated.
         image_data: Option<Value> = None,
-        /// Videos, which are not simulated.
+        /// Videos to encode, which are not simulated.
         video_data: Option<Value> = None,
-        /// Audio clips, which are not simulated.
+        /// Audio clips to encode, which are not simulated.
         audio_data: Option<Value> = None,
         /// Number of components of an embedding vector.
         dimensions: Option<i64> = None,
-        /// Name of the LoRA adapter.
+        /// Name of the LoRA adapter that handles the request.
         lora_path: Option<Value> = None,
     }
 }
@@ -182,7 +182,7 @@ wire_model! {
         query: Value [RERANK_CONTENT],
         /// The documents to rank.
         documents: Vec<Value> [Schema::List(&RERANK_CONTENT, ANY_LENGTH)],
-        /// Instruction for the model.
+        /// Instruction for the model that ranks the documents.
         instruct: Option<String> = None,
         /// Maximum number of documents in the response.
         top_n: Option<i64> [Schema::Nullable(&Schema::After(check_top_n, &INT))] = None,

@@ -84,7 +84,7 @@ wire_model! {
         ]), ANY_LENGTH))] = None,
         /// Input of the model: a text, or items of a conversation.
         input: Value [Schema::Union(&[STR, OBJECTS, Schema::Named(ITEMS, &OBJECTS)])],
-        /// System prompt.
+        /// System prompt, before the first message.
         instructions: Option<String> = None,
         /// Maximum number of output tokens.
         max_output_tokens: Option<i64> = None,
@@ -104,13 +104,13 @@ wire_model! {
         ]))] = None,
         /// Whether the response is stored, which needs a flag.
         store: Option<bool> = Some(true),
-        /// Whether to stream server-sent events.
+        /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
         /// Sampling temperature.
         temperature: Option<f64> = None,
         /// Required format of the output text.
         text: Option<Map<String, Value>> [TEXT_CONFIG] = None,
-        /// Rule for tool calls.
+        /// Rule for tool calls: whether the model calls tools, and which.
         tool_choice: Value [Schema::Union(&[
             Schema::Literal(&["auto", "required", "none"]),
             Schema::Dict(&STR, &Schema::Any),
@@ -126,11 +126,11 @@ wire_model! {
             Some("disabled".to_owned()),
         /// Id of the end user, which the response repeats.
         user: Option<String> = None,
-        /// Arguments of the chat template.
+        /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
         /// Id of the response.
         request_id: Option<String> [STR] = None,
-        /// Scheduling priority.
+        /// Scheduling priority of the request.
         priority: i64 = 0,
         /// Salt of the prefix cache; only requests with equal salts share cached prefixes.
         cache_salt: Option<String> = None,
@@ -148,7 +148,7 @@ wire_model! {
         repetition_penalty: Option<f64> = None,
         /// The data-parallel rank that runs the request.
         routed_dp_rank: Option<i64> = None,
-        /// Former name of `routed_dp_rank`.
+        /// The data-parallel rank that runs the request; former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,
     }
 }
@@ -162,9 +162,9 @@ wire_model! {
         name: Option<String> = None,
         /// Description of the function.
         description: Option<String> = None,
-        /// JSON Schema of the arguments.
+        /// JSON Schema of the function's arguments.
         parameters: Option<Map<String, Value>> = None,
-        /// Whether the arguments must follow the schema.
+        /// Whether the function's arguments must follow their JSON Schema.
         strict: bool = false,
     }
 }
@@ -209,7 +209,7 @@ fn refused(param: &str, message: impl Into<String>) -> Fault {
 }
 
 impl SglangResponsesRequest {
-    /// Runs the checks that SGLang makes after schema validation.
+    /// Runs the checks of a `/v1/responses` request that SGLang makes after schema validation.
     ///
     /// # Errors
     /// A 400 or 404 in SGLang's words; ours for what is not simulated.
@@ -256,7 +256,8 @@ impl SglangResponsesRequest {
         }
     }
 
-    /// Returns the name of the only tool that the model may call.
+    /// Returns the name of the only tool that the model may call by `tool_choice`; `None` if it
+    /// names none.
     fn named_tool(&self) -> Option<&str> {
         let choice = self.tool_choice.as_object()?;
         let kind = choice.get("type").and_then(Value::as_str)?;
@@ -264,18 +265,18 @@ impl SglangResponsesRequest {
         name.and_then(Value::as_str).filter(|_| matches!(kind, "function" | "custom"))
     }
 
-    /// Returns whether the model must call a tool.
+    /// Returns whether the request forces the model to call a tool.
     pub fn forces_tool_calls(&self) -> bool {
         self.tool_choice == "required" || self.named_tool().is_some()
     }
 
-    /// Returns whether the response contains log probabilities.
+    /// Returns whether the request asks for log probabilities of the output.
     pub fn includes_logprobs(&self) -> bool {
         let include = self.include.iter().flatten();
         include.into_iter().any(|name| name == "message.output_text.logprobs")
     }
 
-    /// Returns the `tool_choice` that the response repeats.
+    /// Returns the rule for tool calls, `tool_choice`, as the response repeats it.
     pub fn effective_tool_choice(&self) -> Value {
         match (&self.tool_choice, self.named_tool()) {
             (Value::Object(choice), Some(name)) => {
@@ -286,7 +287,8 @@ impl SglangResponsesRequest {
         }
     }
 
-    /// Returns the chat request with the same prompt and sampling parameters.
+    /// Returns the body of the chat request with the prompt and sampling parameters of this
+    /// `/v1/responses` request.
     ///
     /// # Errors
     /// A 400 that names an item of the input that is not simulated.
@@ -339,8 +341,8 @@ impl SglangResponsesRequest {
         Ok(body)
     }
 
-    /// Returns the text format as the response repeats it, with members in the order of its Python
-    /// class.
+    /// Returns the text format of the request, as the response repeats it: with members in the
+    /// order of its Python class.
     pub fn text_format_json(&self) -> Value {
         let mut text = Value::from(self.text.clone().unwrap_or_default());
         if let Some(Value::Object(format)) = text.get_mut("format") {
@@ -353,7 +355,8 @@ impl SglangResponsesRequest {
         text
     }
 
-    /// Returns the response format of the chat request for the member `text`.
+    /// Returns the `response_format` of the chat request that corresponds to the member `text` of a
+    /// `/v1/responses` request.
     fn response_format(&self) -> Option<Value> {
         let format = self.text.as_ref()?.get("format")?;
         match format.get("type")?.as_str()? {
@@ -366,7 +369,7 @@ impl SglangResponsesRequest {
         }
     }
 
-    /// Returns the messages of the chat request.
+    /// Returns the messages of the chat request that corresponds to this `/v1/responses` request.
     fn messages(&self) -> Result<Vec<Value>, Fault> {
         let mut messages = Vec::new();
         if let Some(text) = &self.instructions {
@@ -384,7 +387,8 @@ impl SglangResponsesRequest {
     }
 }
 
-/// Converts an item of the input to a chat message; `None` for reasoning, which prompts omit.
+/// Converts an input item of a `/v1/responses` request to a chat message; `None` for reasoning,
+/// which prompts omit.
 fn chat_message(index: usize, item: &Value) -> Result<Option<Value>, Fault> {
     let text = |name: &str| item.get(name).and_then(Value::as_str);
     Ok(Some(match (text("type"), text("role")) {
@@ -418,7 +422,8 @@ fn chat_message(index: usize, item: &Value) -> Result<Option<Value>, Fault> {
     }))
 }
 
-/// Converts the content of an item: texts are joined, images stay parts.
+/// Converts the content of an input item of a `/v1/responses` request: texts are joined, images
+/// stay parts.
 fn chat_content(index: usize, content: &Value) -> Result<Value, Fault> {
     let Value::Array(parts) = content else {
         return Ok(content.clone());

@@ -29,7 +29,7 @@ const SAMPLING_EPS: f64 = 1e-6;
 /// Maximum number of stop strings of a request.
 const MAX_STOP_COUNT: usize = 32;
 
-/// Default of `max_new_tokens`.
+/// Default maximum number of output tokens (`max_new_tokens`).
 const DEFAULT_MAX_NEW_TOKENS: i64 = 128;
 
 /// Builds the sampling parameters of an OpenAI request as the native route takes them.

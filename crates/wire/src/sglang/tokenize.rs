@@ -10,11 +10,11 @@ use crate::schema::{ANY_LENGTH, INT, Schema, ValidatorError, wire_model};
 wire_model! {
     /// A request for the token ids of texts or of a conversation.
     pub struct SglangTokenizeRequest: Plain "TokenizeRequest" after check_one_input {
-        /// Texts to encode.
+        /// Texts to convert to token ids.
         prompt: Option<Value> [super::chat_schema::STOP_STRINGS_SCHEMA] = None,
-        /// Conversation to encode with the chat template.
+        /// Conversation to convert to token ids, by the chat template.
         messages: Option<Vec<Value>> = None,
-        /// Whether special tokens are added to texts.
+        /// Whether the tokenizer adds special tokens to the texts.
         add_special_tokens: bool = true,
     }
 }
@@ -22,7 +22,7 @@ wire_model! {
 wire_model! {
     /// A request for the texts of token ids.
     pub struct SglangDetokenizeRequest: Plain "DetokenizeRequest" {
-        /// Token ids of one text, or of several.
+        /// Token ids to convert to text, of one text or of several.
         tokens: Value [Schema::Union(&[
             Schema::List(&INT, ANY_LENGTH),
             Schema::List(&Schema::List(&INT, ANY_LENGTH), ANY_LENGTH),

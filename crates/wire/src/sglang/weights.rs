@@ -14,12 +14,12 @@ pub trait UpdateEffects {
         false
     }
 
-    /// Returns whether the prefix cache is emptied.
+    /// Returns whether the update of the weights empties the prefix cache.
     fn flushes_cache(&self) -> bool {
         false
     }
 
-    /// Returns the version that responses report from now on.
+    /// Returns the version of the weights that responses report from now on.
     fn weight_version(&self) -> Option<&str> {
         None
     }
@@ -50,21 +50,21 @@ wire_model! {
         model_path: String,
         /// Format of the weight files.
         load_format: Option<String> = None,
-        /// Whether all requests are aborted before the update.
+        /// Whether all requests are aborted before the update of the weights.
         abort_all_requests: bool = false,
         /// Version of the new weights.
         weight_version: Option<String> = None,
         /// Whether generation goes on while the files are read.
         is_async: bool = false,
-        /// Whether unused GPU memory is released.
+        /// Whether the update of the weights also releases unused GPU memory.
         torch_empty_cache: bool = false,
-        /// Whether the scheduler stays paused after the update.
+        /// Whether the scheduler stays paused after the update of the weights.
         keep_pause: bool = false,
-        /// Whether CUDA graphs are captured again.
+        /// Whether the update of the weights captures CUDA graphs again.
         recapture_cuda_graph: bool = false,
         /// Training step of the new weights.
         token_step: i64 = 0,
-        /// Whether the prefix cache is emptied.
+        /// Whether the update of the weights empties the prefix cache.
         flush_cache: bool = true,
         /// Description of the weight tensors.
         manifest: Option<Map<String, Value>> = None,
@@ -80,19 +80,19 @@ wire_model! {
         dtypes: Vec<String>,
         /// Shapes of the model parameters.
         shapes: Vec<Vec<i64>>,
-        /// Name of the process group.
+        /// Name of the process group that sends the weights.
         group_name: String = default_group(),
-        /// Whether the prefix cache is emptied.
+        /// Whether the update of the weights empties the prefix cache.
         flush_cache: bool = true,
-        /// Whether all requests are aborted before the update.
+        /// Whether all requests are aborted before the update of the weights.
         abort_all_requests: bool = false,
         /// Version of the new weights.
         weight_version: Option<String> = None,
-        /// Format of the weights.
+        /// Format of the received weights.
         load_format: Option<String> = None,
         /// Models to update: `target`, `draft` or `all`.
         selector: String [SELECTOR] = "all".to_owned(),
-        /// Whether unused GPU memory is released.
+        /// Whether the update of the weights also releases unused GPU memory.
         torch_empty_cache: bool = false,
     }
 }
@@ -102,17 +102,17 @@ wire_model! {
     pub struct FromTensorRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromTensorReqInput]" {
         /// The tensors in base64, one text per rank.
         serialized_named_tensors: Vec<String>,
-        /// Format of the tensors.
+        /// Format of the serialized tensors.
         load_format: Option<String> = None,
-        /// Whether the prefix cache is emptied.
+        /// Whether the update of the weights empties the prefix cache.
         flush_cache: bool = true,
-        /// Whether all requests are aborted before the update.
+        /// Whether all requests are aborted before the update of the weights.
         abort_all_requests: bool = false,
         /// Version of the new weights.
         weight_version: Option<String> = None,
         /// Models to update: `target`, `draft` or `all`.
         selector: String [SELECTOR] = "all".to_owned(),
-        /// Whether unused GPU memory is released.
+        /// Whether the update of the weights also releases unused GPU memory.
         torch_empty_cache: bool = false,
     }
 }
@@ -120,13 +120,13 @@ wire_model! {
 wire_model! {
     /// A request to take weights from shared GPU memory.
     pub struct FromIpcRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromIPCReqInput]" {
-        /// Paths of ZeroMQ sockets, by device.
+        /// Paths of the ZeroMQ sockets for the weights in shared GPU memory, by device.
         zmq_handles: Map<String, Value> [Schema::Dict(&STR, &STR)],
-        /// Whether the prefix cache is emptied.
+        /// Whether the update of the weights empties the prefix cache.
         flush_cache: bool = true,
         /// Version of the new weights.
         weight_version: Option<String> = None,
-        /// Whether unused GPU memory is released.
+        /// Whether the update of the weights also releases unused GPU memory.
         torch_empty_cache: bool = false,
     }
 }
@@ -138,11 +138,11 @@ wire_model! {
         master_address: String,
         /// Port of the process group's first process.
         master_port: i64,
-        /// Number of the first rank of this server.
+        /// Number of this server's first rank in the process group that sends the weights.
         rank_offset: i64,
         /// Number of ranks of the process group.
         world_size: i64,
-        /// Name of the process group.
+        /// Name of the process group that sends the weights.
         group_name: String = default_group(),
         /// Communication library of the process group.
         backend: String = "nccl".to_owned(),
@@ -152,7 +152,7 @@ wire_model! {
 wire_model! {
     /// A request to leave the process group that sends weights.
     pub struct DestroyGroupRequest: TypedDict "function-after[build_struct(), DestroyWeightsUpdateGroupReqInput]" {
-        /// Name of the process group.
+        /// Name of the process group to leave.
         group_name: String = default_group(),
     }
 }

@@ -33,7 +33,7 @@ wire_model! {
 wire_model! {
     /// Query parameters of `POST /reset_prefix_cache`.
     pub struct ResetPrefixCacheQuery: Plain "Query" {
-        /// Whether to preempt running requests before the reset.
+        /// Whether to preempt running requests before the prefix cache is reset.
         reset_running_requests: bool = false,
         /// Whether to reset the KV connector's cache too.
         reset_external: bool = false,
@@ -70,7 +70,7 @@ wire_model! {
     default
     /// Body of `POST /start_profile`.
     pub struct StartProfileRequest: Plain "StartProfileRequest" {
-        /// Prefix of the names of profiler traces.
+        /// Prefix of the file names of profiler traces.
         profile_prefix: Option<String> = None,
         /// Number of engine steps before profiling starts.
         delay_iterations: Option<i128> = None,

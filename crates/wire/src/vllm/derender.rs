@@ -26,7 +26,7 @@ wire_model! {
         prompt_tokens: Option<i128> = None,
         /// Token ids of the prompt, in order.
         prompt_token_ids: Option<Vec<u64>> = None,
-        /// The original chat request.
+        /// The original chat request, whose token response is converted to text.
         chat_request: Option<Value> = None,
     }
 }
@@ -44,7 +44,7 @@ wire_model! {
         prompt_tokens: Option<Vec<i128>> = None,
         /// Token ids of each prompt.
         prompt_token_ids: Option<Vec<Option<Vec<u64>>>> = None,
-        /// The original completion request.
+        /// The original completion request, whose token responses are converted to text.
         completion_request: Option<Value> = None,
     }
 }
@@ -83,15 +83,15 @@ wire_model! {
         model: Option<String> = None,
         /// Stream chunk of `/inference/v1/generate`, with token ids instead of text.
         generate_chunk: Value [GENERATE_RESPONSE],
-        /// State from the response to the previous chunk; null at first.
+        /// Detokenization state from the response to the previous stream chunk; null at first.
         stream_state: Option<DerenderStreamState> = None,
         /// Length of the prompt, in tokens.
         prompt_tokens: Option<i128> = None,
         /// Token ids of the prompt, in order.
         prompt_token_ids: Option<Vec<u64>> = None,
-        /// The original chat request; null for completions.
+        /// The original chat request, whose stream is converted to text; null for completions.
         chat_request: Option<Value> = None,
-        /// The original completion request; null for chat.
+        /// The original completion request, whose stream is converted to text; null for chat.
         completion_request: Option<Value> = None,
     }
 }

@@ -60,15 +60,15 @@ impl KeyList {
 #[derive(Debug, Default)]
 struct RequestChunkAccesses {
     /// Keys of the chunks of KV blocks that were missing in host memory when the request offered
-    /// them; each counts once.
+    /// them, each key once.
     missed: HashSet<BlockKey>,
     /// Keys of the chunks of KV blocks that the request used, by position in the prompt.
     used: BTreeMap<(u32, u32), (BlockKey, HostChunkUse)>,
 }
 
-/// Implements an adaptive replacement cache of chunks of KV blocks. It separates chunks used by one
-/// request (`recent`) from those used by several. The target size of `recent` adapts to evictions
-/// that were too early.
+/// Adaptive replacement cache of chunks of KV blocks. Chunks used by one request (`recent`) are
+/// separate from those used by several requests. The target size of `recent` grows and shrinks with
+/// evictions that were too early.
 #[derive(Debug, Default)]
 pub(super) struct ArcEvictionPolicy {
     capacity: u32,
@@ -119,8 +119,8 @@ impl ArcEvictionPolicy {
         used.entry(place).or_insert((key, how));
     }
 
-    /// Marks the KV chunks that a request used as recently used when the request ends, the last chunk
-    /// first, so that it is evicted first.
+    /// Marks the chunks of KV blocks that an ended request used as recently used. The last chunk is
+    /// marked first, so that it is evicted first.
     pub(super) fn reorder_chunks_after_request(&mut self, id: SeqId) {
         let used = self.requests.remove(&id).unwrap_or_default().used;
         for (key, how) in used.into_values().rev() {

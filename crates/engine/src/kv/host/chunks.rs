@@ -24,7 +24,8 @@ pub(super) struct HostChunks {
     /// Chunks of KV blocks without a copy in progress, the least recently used first.
     evictable: BTreeSet<(ChunkRecency, u32)>,
     pub(super) arc: Option<Box<ArcEvictionPolicy>>,
-    /// Numbers of chunks being written to host memory, and of reads of chunks in progress.
+    /// Number of chunks of KV blocks being written to host memory; `loading` is the number of reads
+    /// of chunks in progress.
     pub(super) storing: u32,
     pub(super) loading: u32,
 }
@@ -85,7 +86,8 @@ impl HostChunks {
         }
     }
 
-    /// Raises the recency of a chunk of KV blocks to `recency`, unless it is already higher.
+    /// Raises the recency of a chunk of KV blocks to `recency`, unless the chunk's recency is
+    /// already higher.
     pub(super) fn touch_chunk(&mut self, id: u32, recency: ChunkRecency) {
         let before = self.chunks[id as usize].recency;
         if before >= recency {

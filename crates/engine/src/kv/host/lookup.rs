@@ -12,18 +12,19 @@ use crate::{BlockKey, HostCacheEvent, PlannedKvBlocks, SchedulerEvent, SeqId, Si
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostCacheLookupRequest {
     pub(crate) id: SeqId,
-    /// Number of the sequence's prompt tokens and, after a preemption, output tokens; at least one
-    /// is computed.
+    /// Number of the sequence's prompt tokens and, after a preemption, output tokens. At least one
+    /// of these tokens is computed, not loaded.
     pub(crate) known: u32,
     pub(crate) from: u32,
     pub(crate) size: u32,
-    /// Whether the sequence waits for KV loads of the same blocks, which it then finds on the GPU.
+    /// Whether the sequence waits while other sequences load the same KV blocks, which it then
+    /// finds on the GPU.
     pub(crate) shares_loads: bool,
 }
 
 impl HostCacheLookupRequest {
-    /// Returns the number of tokens that need no computation if the first `blocks` KV blocks are
-    /// present.
+    /// Returns the number of a prompt's tokens that need no computation if its first `blocks` KV
+    /// blocks are present.
     pub(crate) fn reusable_tokens(&self, blocks: u32) -> u32 {
         blocks.saturating_mul(self.size).min(self.known - 1)
     }
@@ -56,7 +57,8 @@ impl HostCache {
         self.chunks.find_chunk(self.chunk_key(plan, group, chunk)?)
     }
 
-    /// Returns the number of full chunks of KV blocks in the first `blocks` blocks of a block plan.
+    /// Returns the number of full chunks of KV blocks in the first `blocks` KV blocks of a
+    /// sequence.
     pub(super) fn full_chunk_count(&self, plan: &PlannedKvBlocks, blocks: u32) -> u32 {
         (plan.keys.len() as u32).min(blocks) / self.config.blocks_per_chunk
     }
@@ -117,7 +119,7 @@ impl HostCache {
         all.collect()
     }
 
-    /// Looks up in host memory the KV blocks of a plan that follow those on the GPU.
+    /// Looks up in host memory those KV blocks of a sequence that follow its blocks on the GPU.
     pub(crate) fn look_up_host_prefix(
         &mut self,
         now: SimTime,
@@ -163,8 +165,8 @@ impl HostCache {
         HostCacheLookupResult::Blocks(if found < size { 0 } else { found })
     }
 
-    /// Starts to copy `blocks` KV blocks, those after the blocks on the GPU, from host memory to
-    /// the GPU.
+    /// Starts to copy `blocks` KV blocks of a sequence from host memory to the GPU: those that
+    /// follow its blocks on the GPU.
     pub(crate) fn start_host_load(
         &mut self,
         now: SimTime,

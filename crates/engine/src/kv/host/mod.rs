@@ -46,9 +46,9 @@ pub struct HostCacheConfig {
     pub chunk_bytes: u64,
     /// Whether KV blocks with generated tokens are copied to host memory too.
     pub outputs: bool,
-    /// Number of offers of a chunk of KV blocks before it is copied to host memory, and maximum
-    /// number of chunks whose offers are counted; `None`: copied at the first offer. Default:
-    /// `None`.
+    /// Number of times that a chunk of KV blocks is offered before it is copied to host memory, and
+    /// maximum number of chunks whose offers are counted. `None`: a chunk is copied at the first
+    /// offer. Default: `None`.
     pub threshold: Option<(u32, usize)>,
     /// Fixed time of a copy between GPU and host memory, in addition to the time per chunk.
     pub latency: Duration,
@@ -94,7 +94,8 @@ pub struct HostCacheChunkCounts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostCacheLookupResult {
-    /// A copy of the prompt's KV blocks is in progress; the lookup must be repeated later.
+    /// A copy of the prompt's KV blocks is in progress; the lookup in host memory must be repeated
+    /// later.
     Wait,
     Blocks(u32),
 }
@@ -111,8 +112,8 @@ pub(crate) struct HostStoreCopy {
 }
 
 impl HostStoreCopy {
-    /// Sets the KV blocks that the copy reads. `ids` are those of the sequence in a single layer
-    /// group.
+    /// Sets the KV blocks on the GPU that the copy to host memory reads. `ids` are those of the
+    /// sequence in a single layer group.
     pub(crate) fn set_source_blocks(&mut self, ids: &[u32]) {
         let size = self.blocks_per_chunk as usize;
         let blocks = self.chunks.iter().filter_map(|chunk| {
@@ -174,18 +175,18 @@ impl<T> HostCopyQueue<T> {
 
 #[derive(Debug, Default)]
 struct HostSequenceState {
-    /// Time of the request's last use of its chunks of KV blocks, as a counter value; 0 if it has
+    /// Value of the use counter at the request's last use of its chunks of KV blocks; 0 if it has
     /// used none.
     epoch: u64,
     offered: u32,
     copies: u32,
     /// End time of the request's last started copy to host memory.
     copied: SimTime,
-    /// Start time of the request's lookup, while the lookup waits for copies.
+    /// Start time of the request's lookup in host memory, while the lookup waits for copies.
     asked: Option<SimTime>,
     /// Chunks of KV blocks that the request stored, loaded or found, by position and layer group.
     used: BTreeMap<(u32, u32), BlockKey>,
-    /// Whether the request has ended and its entry remains only for its copies.
+    /// Whether the request has ended and is only kept until its copies end.
     ended: bool,
 }
 
@@ -205,10 +206,11 @@ pub(crate) struct HostCache {
     pub(crate) deferred: usize,
     events: bool,
     ended: Vec<EndedHostCacheRequest>,
-    /// End time of the last copy from each KV block on the GPU, and the request whose blocks it
-    /// copies.
+    /// End time of the last copy from each KV block on the GPU to host memory, and the request for
+    /// which the block is copied.
     reads: HashMap<u32, (SimTime, SeqId)>,
-    /// KV blocks of the sequences of this scheduling pass, if ended requests may still store theirs.
+    /// GPU KV blocks given to sequences in this scheduling pass, if ended requests may still store
+    /// the previous content of such blocks.
     reused: HashSet<u32>,
 }
 
@@ -262,8 +264,8 @@ impl HostCache {
         self.epoch
     }
 
-    /// Returns the counter value for the last use of a sequence's chunks, assigned at its first use
-    /// of a chunk.
+    /// Returns the value of the use counter for a sequence's chunks of KV blocks, assigned at the
+    /// sequence's first use of a chunk.
     fn use_counter_of(&mut self, id: SeqId) -> u64 {
         let seq = self.seqs.entry(id).or_default();
         if seq.epoch == 0 {
@@ -278,9 +280,9 @@ impl HostCache {
         self.config.latency.saturating_add(each.saturating_mul(chunks))
     }
 
-    /// Reserves room in host memory for the chunks not stored yet among the first `blocks` full
-    /// blocks of a plan, which a step computes. Returns `None` if all are stored or there is no
-    /// room.
+    /// Reserves room in host memory for those of a sequence's first `blocks` full KV blocks whose
+    /// chunks are not stored yet. A step computes these blocks. Returns `None` if all are stored or
+    /// there is no room.
     pub(crate) fn offer_blocks_to_host(
         &mut self,
         id: SeqId,

@@ -14,8 +14,8 @@ pub(super) struct ChunkOfferCounts {
 }
 
 impl ChunkOfferCounts {
-    /// Counts an offer to copy a chunk of KV blocks and returns the number of its offers. Drops the
-    /// oldest counted chunk if there are more than `most`.
+    /// Counts an offer to copy a chunk of KV blocks and returns how often this chunk was offered.
+    /// Drops the oldest counted chunk if more than `most` chunks are counted.
     pub(super) fn count_chunk_offer(&mut self, key: BlockKey, most: usize) -> u32 {
         self.clock += 1;
         let (times, before) = self.counts.get(&key).copied().unwrap_or_default();

@@ -19,8 +19,8 @@ pub(super) struct EndedHostCacheRequest {
 }
 
 impl HostCache {
-    /// Records the first use of chunks of KV blocks by a request; `uses` has the position and key
-    /// of each chunk.
+    /// Records that a request uses chunks of KV blocks for the first time; `uses` has the position
+    /// and key of each chunk.
     ///
     /// **Source:** `_record_request_cache_access`, vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`.
     pub(super) fn record_chunk_uses(&mut self, id: SeqId, uses: &[((u32, u32), BlockKey)]) {
@@ -38,8 +38,8 @@ impl HostCache {
         }
     }
 
-    /// Records the end of a sequence of which up to `blocks` KV blocks may be stored. `sources` are
-    /// its blocks on the GPU.
+    /// Records the end of a sequence, of whose KV blocks up to `blocks` may be stored in host
+    /// memory. `sources` are its blocks on the GPU.
     pub(crate) fn record_sequence_end(
         &mut self,
         id: SeqId,
@@ -58,7 +58,7 @@ impl HostCache {
     }
 
     /// Records that a scheduling pass gives KV blocks on the GPU to a sequence. Returns the end of
-    /// the last copy that reads them for a request that has ended. Other requests still hold theirs.
+    /// the last copy with which an ended request still reads these blocks.
     ///
     /// **Source:** `_block_id_to_pending_jobs` and `update_state_after_alloc`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
@@ -79,10 +79,10 @@ impl HostCache {
             || self.ended.iter().any(|request| request.id == id)
     }
 
-    /// Finishes ended requests after the offers of a scheduling pass. Their chunks count as used once
-    /// more, from the last to the first. Chunks without room until now are offered for the last time.
-    /// Returns the copies that must end before the step begins, because it reuses their blocks, and
-    /// the others.
+    /// Finishes ended requests after a scheduling pass has offered its chunks to host memory. The
+    /// chunks of these requests count as used once more, from the last to the first; those without
+    /// room are offered for the last time. Returns the copies that must end before the step begins,
+    /// because the step reuses their GPU blocks, and the other copies.
     ///
     /// **Source:** `_build_store_jobs` and `_build_connector_meta`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.

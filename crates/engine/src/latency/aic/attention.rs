@@ -13,8 +13,8 @@ pub(super) struct LayerAttentionTimes {
     window: u64,
     decode: Arc<AttentionTimeTable>,
     context: Arc<AttentionTimeTable>,
-    /// Decode-attention times of `decode` by context length, one curve per number of requests,
-    /// within the measured range. Most steps of a replay look up five lengths here.
+    /// Curves of measured decode-attention times over the context length, one per number of
+    /// requests. Most steps of a replay look up five context lengths in these curves.
     rows: Arc<[LatencyCurve]>,
 }
 
@@ -38,9 +38,9 @@ impl LayerAttentionTimes {
 }
 
 impl AiConfiguratorStepTimes {
-    /// Reads the attention tables for each (number of layers, sliding window) in `kinds`.
-    /// As in AIConfigurator, fp8 weights imply an fp8 KV cache; for vLLM, prompts then use fp8
-    /// attention if it was measured.
+    /// Reads the attention tables for each (number of layers, sliding window) in `kinds`. As in
+    /// AIConfigurator, fp8 weights imply an fp8 KV cache. For vLLM, prompts then use fp8 attention
+    /// if the tables have it.
     pub(super) fn read_layer_attention_times(
         &mut self,
         folder: &KernelTableFolder,

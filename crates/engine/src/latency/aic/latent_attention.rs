@@ -13,8 +13,8 @@ const KV_RANK: u64 = 512;
 const ROPE_DIM: u64 = 64;
 const NOPE_DIM: u64 = 128;
 const V_DIM: u64 = 128;
-/// Number of heads of the attention kernel on all GPUs. As in AIConfigurator, it is also used for
-/// models with fewer heads (Kimi K2).
+/// Number of heads of the attention kernel, summed over all GPUs. As in AIConfigurator, models with
+/// fewer heads (Kimi K2) are computed with this number too.
 const KERNEL_HEADS: u64 = 128;
 
 /// Kernel times of a layer's attention with compressed keys and values.
@@ -23,8 +23,8 @@ pub(super) struct LatentAttentionTimes {
     prefill: LatentAttentionTable,
     decode: LatentAttentionTable,
     kernel_heads: u64,
-    /// Times by number of tokens of the two products that replace the up-projection of keys and
-    /// values in decode passes; none if a measured block contains them.
+    /// Times, by number of tokens, of the two matrix products that replace the up-projection of
+    /// keys and values in decode passes; none if the measured attention time contains them.
     absorbed: Vec<LatencyCurve>,
     /// Number of all-reduces in a layer, without those around its experts.
     pub(super) all_reduces: f64,
@@ -46,7 +46,7 @@ enum MeasuredScope {
     Kernel,
 }
 
-/// Returns whether the kernels of this attention were measured.
+/// Returns whether the kernel-time tables hold attention with the sizes `mla`.
 pub(super) fn has_measured_latent_attention(mla: LatentAttentionShape) -> bool {
     let sizes = [mla.q_rank, mla.kv_rank, mla.rope_dim, mla.nope_dim, mla.v_dim];
     sizes.map(u64::from) == [Q_RANK, KV_RANK, ROPE_DIM, NOPE_DIM, V_DIM]

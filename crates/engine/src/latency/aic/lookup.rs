@@ -31,8 +31,8 @@ impl LatencyCurve {
         self.0.len()
     }
 
-    /// Returns the sum of the kernel times at the axis values `at` (ascending), in ms; `None` if
-    /// one of them is outside of the measured range.
+    /// Returns the sum of the kernel times at the axis values `at` (ascending), in ms; `None` if a
+    /// value is outside of the measured range.
     pub(super) fn sum_of_times_ms(&self, at: &[u64]) -> Option<f64> {
         let mut place = self.0.partition_point(|point| point.0 < *at.first().unwrap_or(&0));
         let mut sum = 0.0;
@@ -100,8 +100,8 @@ pub(super) struct GemmTable {
     /// Measured matrix shapes, in the order that decides ties of equal distance.
     shapes: Vec<GemmCurve>,
     places: BTreeMap<(u64, u64), usize>,
-    /// Measured matrix shapes near each prepared shape: distance in doublings and index in
-    /// `shapes`, nearest first.
+    /// Measured matrix shapes near each shape passed to [`Self::cache_nearby_gemm_shapes`]:
+    /// distance in doublings and index in `shapes`, nearest first.
     near: BTreeMap<(u64, u64), Vec<(f64, usize)>>,
 }
 
@@ -180,7 +180,8 @@ impl GemmTable {
     }
 
     /// Returns measured matrix shapes with their distances from `(n, k)`, in doublings, if exactly
-    /// one of `n` and `k` is larger than in any measured shape. The other one limits the distance.
+    /// one of `n` and `k` is larger than in any measured shape. The shapes may differ in the other
+    /// of `n` and `k` by at most [`MAX_SHAPE_DISTANCE`].
     fn shapes_with_one_larger_axis<'a>(
         &self,
         asked: &[&'a GemmCurve],
@@ -341,8 +342,9 @@ impl AttentionTimeTable {
         }
         (weights > 0.0).then(|| sol(at) / (sum / weights))
     }
-    /// Returns the measured points nearest to `at`, nearest first: one more than [`MAX_NEAR_POINTS`]. The
-    /// search on an axis ends as soon as that axis alone is farther than all found points.
+    /// Returns the measured points of an attention table nearest to `at`, nearest first: one more
+    /// than [`MAX_NEAR_POINTS`]. The search along an axis ends where that axis alone is farther
+    /// away than all found points.
     fn nearest_points(&self, at: TablePoint) -> Vec<MeasuredPoint> {
         let mut found: Vec<MeasuredPoint> = Vec::with_capacity(MAX_NEAR_POINTS + 2);
         let full = |found: &Vec<MeasuredPoint>, square: f64| {

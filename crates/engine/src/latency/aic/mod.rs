@@ -208,8 +208,8 @@ impl AiConfiguratorStepTimes {
         }
     }
 
-    /// Returns the times of the prefill and decode work of a step with its overhead, in ms. A
-    /// combined step with prompts counts as prefill work only.
+    /// Returns the times of the prefill and decode work of a step, with the step's overhead, in ms.
+    /// A combined step with prompts counts as prefill work only.
     pub fn prefill_decode_step_ms(&self, batch: &BatchWork) -> (f64, f64) {
         if batch.is_empty() {
             return (0.0, 0.0);

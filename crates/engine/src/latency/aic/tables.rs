@@ -75,8 +75,8 @@ pub(super) struct KernelTableFolder {
 }
 
 impl KernelTableFolder {
-    /// Opens the kernel tables under `root`: the folder with `query_versions.yaml`, or a Python
-    /// package that contains it.
+    /// Opens the kernel tables under `root`, which is the folder with `query_versions.yaml` or a
+    /// Python package that contains this folder.
     pub(super) fn open(
         root: &Path,
         system: &str,
@@ -131,8 +131,8 @@ impl KernelTableFolder {
         })
     }
 
-    /// Reads the kernel table `name` of this backend version, of the versions it reuses, then of
-    /// earlier versions, nearest first.
+    /// Reads the kernel table `name` of this backend version, of the versions whose tables this one
+    /// reuses, and of earlier versions, nearest first.
     fn read_tables(
         &self,
         family: &str,
@@ -188,8 +188,8 @@ impl KernelTableFolder {
         }
     }
 
-    /// Reads the times of matrix products of one data type; raises times below the hardware minimum
-    /// `sol` to it.
+    /// Reads the times of matrix products of one data type; times below the hardware minimum `sol`
+    /// are raised to that minimum.
     pub(super) fn read_gemm_table(
         &self,
         dtype: &str,

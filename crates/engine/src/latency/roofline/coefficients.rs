@@ -11,7 +11,7 @@ pub struct RooflineCoefficients {
     /// first chunk.
     pub front_end_us: f64,
     /// Additional API server time per request in progress, in us. The API server sends the tokens
-    /// of a step one sequence after another; the newest sequence is last.
+    /// of a step to one sequence after another, to the newest sequence last.
     pub front_end_sequence_us: f64,
     /// Additional API server time per prompt token, in us, to tokenize and pass on the prompt.
     pub front_end_token_us: f64,
@@ -29,8 +29,8 @@ pub struct RooflineCoefficients {
     pub vocab_us: f64,
     /// Additional time per step with truncated sampling, in us, for the kernels of top-k and top-p.
     pub truncated_us: f64,
-    /// Additional time per vocabulary entry with truncated sampling, in us. Rows are truncated in
-    /// parallel, so it does not depend on their number.
+    /// Additional time of a step per vocabulary entry with truncated sampling, in us. The time does
+    /// not depend on the number of rows, which are truncated in parallel.
     pub truncated_vocab_us: f64,
     /// Time per sequence and vocabulary entry with a repetition penalty, in us, at 3.35 TB/s: 85
     /// bytes each, of two token counts, their masks and the logits. Not fitted.

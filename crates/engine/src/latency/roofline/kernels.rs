@@ -8,8 +8,8 @@ use crate::latency::{All2AllBackend, QuantizationScheme, all_reduce};
 /// read. Fitted to InferenceX points of Llama 70B: 0.88 on Hopper, 0.94 on Blackwell.
 const FP8_CACHE_SHARE: f64 = 0.9;
 
-/// Time per layer in which a rank of experts waits for the slowest one, in us. Fitted to five
-/// InferenceX points of two ranks on B300.
+/// Time per layer in which an expert-parallel rank waits for the slowest rank, in us. Fitted to
+/// five InferenceX points of two ranks on B300.
 const EXCHANGE_WAIT_US: f64 = 9.0;
 
 pub(super) struct KernelCostBuilder<'a> {
@@ -294,11 +294,11 @@ pub(super) struct ExchangeCost {
     /// Number of experts per token.
     chosen: f64,
     hidden: f64,
-    /// Number of tokens that a gather brings to this engine, per token of its own: those of all
-    /// ranks, or with many ranks one per expert of a token.
+    /// Number of tokens that a gather brings to this engine, per token of the engine itself: those
+    /// of all ranks, or with many ranks one per expert of a token.
     copies: f64,
-    /// Cost of the gather and the scatter of one layer. Together they send as many bytes as an
-    /// all-reduce.
+    /// Cost of the gather and the scatter of expert inputs and outputs in one layer. Together they
+    /// send as many bytes as an all-reduce.
     gather: AllReduceCost,
 }
 

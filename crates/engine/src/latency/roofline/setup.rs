@@ -60,7 +60,8 @@ impl RooflineModelSetup {
         WeightShardingRanks::new(self.tp, self.expert_ranks.saturating_mul(self.pcp))
     }
 
-    /// Returns the profile run of an engine with these limits of a step.
+    /// Returns the profile run of an engine whose steps have at most `batched_tokens` tokens and
+    /// `seqs` sequences.
     pub fn profile_run(&self, batched_tokens: u32, seqs: u32) -> ProfileRun {
         ProfileRun::new(batched_tokens, seqs, self.graphs.cudagraph_capture_sizes().len() as u32)
     }

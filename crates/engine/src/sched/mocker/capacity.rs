@@ -9,7 +9,7 @@ impl DynamoMockerScheduler {
         self.blocks_until_end(slot, cached) <= self.unpromised_free_blocks()
     }
 
-    /// Returns the number of KV blocks that a sequence needs until its end, without the prefix
+    /// Returns the number of KV blocks that a sequence needs until its end, not counting prefix
     /// blocks that other sequences hold.
     fn blocks_until_end(&self, slot: SequenceSlot, cached: u32) -> u32 {
         let seq = &self.seqs[slot];
@@ -20,7 +20,7 @@ impl DynamoMockerScheduler {
         self.pool.blocks_for_tokens(seq.total) - held
     }
 
-    /// Returns the number of free KV blocks that no running sequence will need.
+    /// Returns the number of free KV blocks that no running sequence will need before its end.
     fn unpromised_free_blocks(&self) -> u32 {
         let needs = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];

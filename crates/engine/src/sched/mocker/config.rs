@@ -34,10 +34,10 @@ pub struct DynamoMockerConfig {
     pub prefill_schedule_interval: u32,
     /// Rule for choosing the sequence to preempt. Default: the last admitted.
     pub victim: PreemptionVictim,
-    /// Whether a waiting sequence is admitted only if it and all running ones can end without
-    /// preemption (TensorRT-LLM's `GUARANTEED_NO_EVICT`). Default: false.
+    /// Whether a waiting sequence is admitted only if this sequence and all running ones can end
+    /// without preemption (TensorRT-LLM's `GUARANTEED_NO_EVICT`). Default: false.
     pub no_evict: bool,
-    /// Acceptance probability of draft token i, given that all before it were accepted. Draft
+    /// Acceptance probability of draft token i if all draft tokens before it were accepted. Draft
     /// tokens do not count against `max_num_batched_tokens`. Default: no draft tokens.
     pub accept: Vec<f64>,
     /// Role of the engine in a disaggregated deployment. Default: [`DynamoMockerRole::Whole`].
@@ -124,7 +124,7 @@ impl DynamoMockerConfig {
         Ok(())
     }
 
-    /// Converts to the configuration of vLLM's scheduler, with one step in flight.
+    /// Converts the mocker's configuration to that of vLLM's scheduler, with one step in flight.
     pub(super) fn into_vllm_config(self) -> VllmSchedulerConfig {
         VllmSchedulerConfig {
             latency: self.latency,

@@ -8,8 +8,8 @@ use crate::sched::vllm::seqs::SequenceSlot;
 pub(super) struct PrefillTransferDestinations {
     /// Sequences waiting for KV blocks into which their prompts can be transferred, in order.
     pub pending: VecDeque<SequenceSlot>,
-    /// Ids of the sequences for whose transferred prompts blocks were reserved since the last
-    /// query, each with the number of prompt tokens to transfer.
+    /// Ids of the sequences for whose transferred prompts KV blocks were reserved since the caller
+    /// last took this list, each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
 }
 

@@ -61,7 +61,8 @@ impl DynamoMockerScheduler {
         }
     }
 
-    /// Returns the sequences of the pass that have computed all their tokens and may draw drafts.
+    /// Returns those sequences of a scheduling pass that have computed all their tokens, so that
+    /// draft tokens may follow.
     fn ready_to_draw(&self, pass: &SchedulingPass) -> Vec<SequenceSlot> {
         let slots = pass.step.entries.iter().map(|entry| entry.slot);
         let ready = slots.filter(|&slot| {

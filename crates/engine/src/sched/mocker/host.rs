@@ -11,21 +11,22 @@ pub(super) struct DynamoMockerOffloadState {
     pub seqs: HashMap<SeqId, SequenceOffloadState>,
     /// Ids of sequences that admission skips until a copy ends.
     pub waiting_for_copy: HashSet<SeqId>,
-    /// Number of requests that had to wait for a copy; determines their order in the queue.
+    /// Number of requests so far that had to wait for a copy from host memory; orders these
+    /// requests in the waiting queue.
     pub waited: i64,
-    /// Earliest start of the next computation: until then, copies still read GPU blocks that it
-    /// writes.
+    /// Earliest start of the next computation: until then, copies still read GPU blocks that the
+    /// computation writes.
     pub compute_after: SimTime,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct SequenceOffloadState {
-    /// Number of prompt blocks that were offered to host memory or loaded from it.
+    /// Number of the sequence's prompt blocks that were offered to host memory or loaded from it.
     pub offered: u32,
     pub store: Option<DynamoMockerHostCopyId>,
     pub load: Option<DynamoMockerHostCopyId>,
-    /// Number of the sequence's blocks on the GPU after the load from host memory, and number of
-    /// all its blocks. Set until the sequence runs.
+    /// Number of the sequence's KV blocks on the GPU after the load from host memory, and number of
+    /// all its KV blocks. Set until the sequence runs.
     pub loaded: Option<(u32, u32)>,
 }
 

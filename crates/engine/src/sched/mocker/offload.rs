@@ -120,8 +120,8 @@ impl DynamoMockerScheduler {
         Some(AdmissionOutcome::Skip)
     }
 
-    /// Makes a sequence wait for a copy from host memory. After a copy ends, the sequence is tried
-    /// before those that only wait for room.
+    /// Makes a sequence wait for a copy from host memory. After a copy ends, sequences that waited
+    /// for copies are tried before those that only wait for room.
     fn skip_until_copy_ends(&mut self, slot: SequenceSlot) -> AdmissionOutcome {
         if let Some(offload) = &mut self.rules.offload {
             offload.waiting_for_copy.insert(self.seqs[slot].id);
@@ -193,7 +193,8 @@ impl DynamoMockerScheduler {
         step.copied = step.copied.max(offload.compute_after);
     }
 
-    /// Delays the next computation until no copy reads the new blocks of a sequence.
+    /// Delays the next computation until no copy to host memory reads the KV blocks newly allocated
+    /// to a sequence.
     pub(super) fn delay_until_host_reads_end(&mut self, slot: SequenceSlot, before: u32) {
         if let Some(offload) = &mut self.rules.offload {
             let ids = self.seqs[slot].table.block_ids();

@@ -21,7 +21,7 @@ pub struct DynamoMockerRules {
     pub(super) role: DynamoMockerRole,
     pub(super) no_evict: bool,
     pub(super) accept: Vec<f64>,
-    /// Random generator of draft acceptance, created on first use.
+    /// Random number generator for the acceptance of draft tokens, created on first use.
     pub(super) draws: Option<StdRng>,
     pub(super) offload: Option<Box<DynamoMockerOffloadState>>,
     pub(super) destinations: PrefillTransferDestinations,
@@ -40,7 +40,8 @@ impl DynamoMockerRules {
         }
     }
 
-    /// Returns whether the caller transfers the KV cache of prompts from or to this engine.
+    /// Returns whether the engine has a role in a disaggregated deployment, so that the caller
+    /// transfers the KV cache of prompts from or to it.
     fn is_disaggregated(&self) -> bool {
         self.role != DynamoMockerRole::Whole
     }
@@ -82,8 +83,8 @@ impl SchedulingRules for DynamoMockerRules {
         batch
     }
 
-    /// Counts the prompt tokens of a sequence's work in a step; 0 if its prompt is already
-    /// computed.
+    /// Counts the prompt tokens of a sequence's work in a step; 0 if an earlier step computed the
+    /// prompt.
     fn prompt_tokens_of(&self, work: &SequenceStepWork) -> u32 {
         match work.past >= work.loaded_prompt_tokens() {
             true => 0,
@@ -112,8 +113,8 @@ impl SchedulingRules for DynamoMockerRules {
         }
     }
 
-    /// Accepts every sequence, except one whose delivered prompt is larger than the KV cache. One
-    /// that can never run is cancelled at the head of the queue.
+    /// Accepts every submitted sequence, except one whose delivered prompt is larger than the KV
+    /// cache. Other sequences that can never run are cancelled at the head of the waiting queue.
     fn check_fits(engine: &DynamoMockerScheduler, seq: &Sequence) -> Result<(), SubmitError> {
         let expected =
             engine.rules.is_disaggregated() && seq.transfer == PromptKvTransfer::RemotePrefill;

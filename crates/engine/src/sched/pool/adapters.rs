@@ -6,7 +6,7 @@ use crate::{LoraId, SimTime};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LoraSlotFit {
     Ready,
-    /// The LoRA adapter can be loaded, if necessary in the slot of an unused one.
+    /// The LoRA adapter can be loaded, if necessary in place of an unused adapter.
     Loadable,
     No,
 }

@@ -44,8 +44,8 @@ pub struct SglangConfig {
     /// Whether computing prompts takes no time, as in a decode worker of the mocker. Default:
     /// false.
     pub free_prompts: bool,
-    /// Acceptance probability of draft token i, given that all before it were accepted. Empty: no
-    /// drafts. Default: empty.
+    /// Acceptance probability of draft token i if all draft tokens before it were accepted. Empty:
+    /// no drafts. Default: empty.
     pub accept: Vec<f64>,
     /// Seed of the random acceptance of draft tokens. Default: 0.
     pub seed: u64,

@@ -19,8 +19,8 @@ use super::seqs::SequenceSlot;
 pub(super) struct PrefillTransferDestinations {
     /// Sequences waiting for pages into which their prompts can be transferred, in order.
     pending: VecDeque<SequenceSlot>,
-    /// Ids of the sequences for whose transferred prompts pages were reserved since the last query,
-    /// each with the number of prompt tokens to transfer.
+    /// Ids of the sequences for whose transferred prompts pages were reserved since the caller last
+    /// took this list, each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
     /// End times of prompt transfers whose duration is configured, by slot and generation of the
     /// sequence.
@@ -31,7 +31,7 @@ pub(super) struct PrefillTransferDestinations {
 
 impl PrefillTransferDestinations {
     /// Returns whether a sequence with a prompt from another engine waits for pages or for room in
-    /// the running batch. While one waits, no prompt to be computed locally is started.
+    /// the running batch. If so, no prompt is started that this engine would compute.
     pub(super) fn has_waiting_remote_prompts(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }
@@ -72,7 +72,8 @@ impl SglangScheduler {
         while self.reserve_prompt(now, out) && self.config.fetch.is_some() {}
     }
 
-    /// Reserves the pages of the first pending prompt; returns false if there is none or no room.
+    /// Reserves pages for the first prompt that waits to be transferred; returns false if no prompt
+    /// waits or no room is left.
     fn reserve_prompt(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let Some(&slot) = self.destinations.pending.front() else {
             return false;
@@ -107,8 +108,8 @@ impl SglangScheduler {
         true
     }
 
-    /// Ends the next prompt transfer of configured duration that is over at `now`; returns false if
-    /// there is none.
+    /// Ends the next prompt transfer whose configured duration is over at `now`; returns false if
+    /// no transfer is over.
     pub(super) fn end_due_prompt_transfer(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let Some((at, (slot, generation))) = self.destinations.fetches.pop_due_item(now) else {
             return false;
@@ -120,7 +121,8 @@ impl SglangScheduler {
         true
     }
 
-    /// Resumes a sequence whose prompt was transferred; returns false if it does not wait for one.
+    /// Resumes a sequence whose prompt was transferred from another engine; returns false if the
+    /// sequence does not wait for a transfer.
     pub(super) fn resume_transferred_prompt(
         &mut self,
         now: SimTime,
@@ -154,7 +156,8 @@ impl SglangScheduler {
         }
     }
 
-    /// Frees the pages of a prompt that another engine has fetched; returns false if there is none.
+    /// Frees the pages of a prompt that another engine has fetched; returns false if no such pages
+    /// are kept.
     pub(super) fn free_fetched_pages(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find_slot(id).filter(|&slot| self.seqs[slot].held) else {
             return false;

@@ -16,10 +16,11 @@ use super::{
 
 /// Maximum number of waiting sequences that are sorted by cached prefix.
 const MAX_WAITING_FOR_LPM: usize = 128;
-/// Maximum number of cached tokens at which a sequence waits for another one with the same uncached
-/// beginning.
+/// Maximum number of cached tokens with which a sequence waits until another sequence with the same
+/// uncached beginning has computed it.
 const SHARED_PREFIX_CHECK_TOKENS: u32 = 32;
-/// Number of decode passes for whose output a retraction keeps room, per remaining sequence.
+/// Number of decode passes for whose output tokens the retraction of sequences makes room, per
+/// remaining sequence.
 const RETRACT_DECODE_STEPS: u64 = 20;
 
 struct PrefillRoom {
@@ -29,7 +30,7 @@ struct PrefillRoom {
 }
 
 impl SglangScheduler {
-    /// Fills `pass` with prompts if any can be admitted, else with the running batch.
+    /// Fills `pass` with prompts if any can be admitted, else with the running sequences.
     pub(super) fn plan_forward_pass(
         &mut self,
         now: SimTime,
@@ -66,8 +67,8 @@ impl SglangScheduler {
         }
     }
 
-    /// Returns whether sequences outside the queue and the batch hold pages for another engine. While
-    /// they do, restarted prompts would compute the same chunks without end.
+    /// Returns whether sequences outside the queue and the batch hold pages for another engine.
+    /// While they hold pages, restarted prompts would compute the same chunks without end.
     fn are_pages_lent(&self) -> bool {
         let holds =
             |slot: &SequenceSlot| self.seqs[*slot].pages > 0 && !self.waiting.contains(slot);
@@ -313,7 +314,8 @@ impl SglangScheduler {
     }
 
     /// Retracts the sequences with the least output until the others have room for their next
-    /// tokens. They wait at the end of the queue. Returns whether any were retracted.
+    /// tokens. Retracted sequences wait at the end of the queue. Returns whether any sequence was
+    /// retracted.
     fn retract_sequences(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let mut retracted = false;
         while self.pages_for_growth(&self.running, self.max_tokens_per_step())
@@ -344,7 +346,8 @@ impl SglangScheduler {
         retracted
     }
 
-    /// Releases the first tokens of fully computed prompts, if there are pages for all of them.
+    /// Releases the first output tokens of fully computed prompts, if there are pages for all these
+    /// tokens.
     pub(super) fn finish_prefill_pass(
         &mut self,
         pass: &mut ForwardPass,
@@ -397,7 +400,7 @@ impl SglangScheduler {
     }
 
     /// Releases the remaining output of a sequence that ends with its prefill: one token or none.
-    /// It needs no page.
+    /// The token needs no page.
     fn release_last_token(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) -> u32 {
         let seq = &mut self.seqs[slot];
         let n = seq.remaining_output_tokens();

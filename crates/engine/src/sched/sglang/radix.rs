@@ -27,7 +27,7 @@ pub(super) struct RadixTree {
     free: u32,
     evictable: u32,
     locked: u32,
-    /// Number of pages locked by several sequences.
+    /// Number of cached pages that several sequences lock.
     shared: u32,
     /// Sum over all pages of the number of sequences that lock them.
     references: u64,
@@ -40,8 +40,8 @@ struct RadixNode {
     pages: Vec<BlockKey>,
     locks: u32,
     used: u64,
-    /// Whether the cache was reset while sequences used the node's pages. Prompts cannot find such
-    /// a node, and its removal emits no event.
+    /// Whether the prefix cache was reset while sequences used the node's pages. Prompts cannot
+    /// find such a node, and its removal emits no event.
     ghost: bool,
 }
 
@@ -89,7 +89,8 @@ impl RadixTree {
         matched as u32
     }
 
-    /// Locks the longest cached prefix of `keys`. Returns its number of pages and its last node.
+    /// Locks the longest cached prefix of `keys`. Returns the number of pages in this prefix, and
+    /// its last node.
     pub(super) fn lock_longest_prefix(&mut self, keys: &[BlockKey]) -> (u32, RadixNodeId) {
         let now = self.next_use_counter();
         let (mut at, mut matched) = (ROOT, 0);
@@ -108,8 +109,8 @@ impl RadixTree {
         (matched as u32, at)
     }
 
-    /// Takes free pages for a sequence, evicting cached ones. Returns false without any change if
-    /// there are too few.
+    /// Takes free pages for a sequence, evicting cached pages if needed. Returns false without any
+    /// change if there are too few.
     pub(super) fn allocate_pages(
         &mut self,
         pages: u32,
@@ -127,8 +128,8 @@ impl RadixTree {
         self.free += pages;
     }
 
-    /// Inserts the pages `keys` of a sequence after the locked node `from`. Returns the node at
-    /// their end, not yet locked, and the number of pages that were not cached before.
+    /// Inserts the pages `keys` of a sequence after the locked node `from`. Returns the node of the
+    /// last page, not yet locked, and the number of pages that were not cached before.
     pub(super) fn insert_pages(
         &mut self,
         from: RadixNodeId,
@@ -237,7 +238,7 @@ impl RadixTree {
         }
     }
 
-    /// Evicts all unlocked pages, and makes locked ones unreachable for later prompts.
+    /// Evicts all unlocked pages, and makes locked pages unreachable for later prompts.
     pub(super) fn forget_cached_pages(&mut self) {
         let mut sink = |_| {};
         self.evict_pages(self.evictable, &mut sink);
@@ -246,7 +247,8 @@ impl RadixTree {
         self.nodes[ROOT as usize].ghost = false;
     }
 
-    /// Lists the cached pages. Pages have no ids in this simulation, so they are numbered in order.
+    /// Lists the cached pages. Pages have no ids in this simulation, so the list numbers them in
+    /// order.
     pub(super) fn cached_pages(&self) -> Vec<CachedBlock> {
         let known = self.nodes.iter().filter(|node| !node.ghost);
         let pages = known.flat_map(|node| node.pages.iter().map(|&key| (key, node.locks)));
@@ -254,8 +256,8 @@ impl RadixTree {
         pages.enumerate().map(named).collect()
     }
 
-    /// Counts the pages with the given numbers, out of pages 1 to `all`, by use. Pages have no ids:
-    /// used pages come first, then cached ones.
+    /// Counts by use the pages with the numbers `numbers`, out of pages 1 to `all`. Pages have no
+    /// ids: used pages are numbered first, then cached pages.
     pub(super) fn kv_page_usage(&self, all: u32, numbers: Range<u32>) -> KvBlockUsage {
         let used = all - self.available_pages();
         let (from, to) = (numbers.start.max(1) - 1, numbers.end.max(1) - 1);
@@ -337,7 +339,7 @@ impl RadixTree {
         }
     }
 
-    /// Adds a tree node to the evictable leaves if it is an unlocked leaf.
+    /// Adds a tree node to the evictable leaves if the node is an unlocked leaf.
     fn index_evictable_leaf(&mut self, at: RadixNodeId) {
         let node = self.node(at);
         if at != ROOT && node.locks == 0 && node.children.is_empty() {

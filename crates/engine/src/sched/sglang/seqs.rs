@@ -33,8 +33,8 @@ pub(super) struct ScheduledSequence {
     /// Whether the sequence has ended while a pass in flight computes it.
     pub dead: bool,
     pub in_flight: bool,
-    /// Whether all tokens of the sequence are released and it waits for the delay after its last
-    /// token.
+    /// Whether all tokens of the sequence are released and the sequence waits for the delay after
+    /// its last token.
     pub drained: bool,
     pub generation: u32,
     /// Reset count of the prefix cache when the sequence locked its pages.
@@ -116,7 +116,8 @@ impl SequenceSlab {
         self.by_id.get(&id).copied()
     }
 
-    /// Removes a sequence from the scheduler. Its slot is free once no pass refers to it.
+    /// Removes a sequence from the scheduler. The sequence's slot is free once no pass refers to
+    /// it.
     pub(super) fn end_sequence(&mut self, slot: SequenceSlot) {
         let seq = &mut self.slots[slot as usize];
         self.by_id.remove(&seq.id);

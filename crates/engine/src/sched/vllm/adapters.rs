@@ -6,7 +6,8 @@ use crate::LoraId;
 /// it any number of times.
 #[derive(Debug, Default)]
 pub(super) struct LoraSlots {
-    /// Ids of the LoRA adapters of running sequences and of those admitted in this pass.
+    /// Ids of the LoRA adapters of running sequences and of sequences admitted in this scheduling
+    /// pass.
     batch: Vec<LoraId>,
     used: Vec<LoraId>,
     loaded: Vec<LoraId>,
@@ -19,8 +20,8 @@ impl LoraSlots {
         self.used.clear();
     }
 
-    /// Begins admissions to a batch whose running sequences use these LoRA adapters. Sequences
-    /// whose last step is in flight still belong to it.
+    /// Begins admissions to a batch whose running sequences use the LoRA adapters `running`.
+    /// Sequences whose last step is in flight still belong to the batch.
     pub(super) fn begin_lora_admissions(&mut self, running: impl Iterator<Item = LoraId>) {
         self.batch.clear();
         running.for_each(|lora| self.record_lora_admission(Some(lora)));
@@ -36,7 +37,7 @@ impl LoraSlots {
         }
     }
 
-    /// Marks a LoRA adapter as used in this step. Returns true if it must be loaded first.
+    /// Marks a LoRA adapter as used in this step. Returns true if the adapter must be loaded first.
     pub(super) fn use_lora(&mut self, lora: LoraId, kept: usize) -> bool {
         if self.used.contains(&lora) {
             return false;

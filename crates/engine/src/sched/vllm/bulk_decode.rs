@@ -20,15 +20,17 @@ use super::seqs::{SequenceRunState, SequenceSlot};
 use super::step::{ScheduledStep, SequenceStepOutput};
 use super::{BatchScheduler, SchedulingRules};
 
-/// Number of future steps for each of which the bulk sequences to check are listed, a power of two.
-/// A sequence that needs no check within these steps is still checked once at their end.
+/// Number of future steps for which the sequences to check are listed by step, a power of two. A
+/// sequence decoded in bulk that needs no check within these steps is still checked once at their
+/// end.
 const LOOKAHEAD_STEPS: u64 = 256;
 
-/// Number of scheduling passes without bulk decoding after one with too few tokens or blocks, so
-/// that the failed attempt is not repeated in each.
+/// Number of scheduling passes without bulk decoding after an attempt that lacked tokens or KV
+/// blocks, so that the attempt is not repeated in each pass.
 const COOLDOWN_PASSES: u8 = 16;
 
-/// Tracks the sequences decoded in bulk and their batch in the next step.
+/// Tracks the sequences decoded in bulk, without an event per token, and their batch in the next
+/// step.
 #[derive(Debug)]
 pub(super) struct BulkDecode {
     allowed: bool,
@@ -42,8 +44,8 @@ pub(super) struct BulkDecode {
     window: u32,
     planned: u64,
     ended: u64,
-    /// Sequences decoded in bulk that may need more than a token, by step number modulo [`LOOKAHEAD_STEPS`].
-    /// May contain outdated entries.
+    /// Sequences decoded in bulk that may need a KV block, a prefix-cache entry or their end in a
+    /// future step, by step number modulo [`LOOKAHEAD_STEPS`]. May contain outdated entries.
     due: Vec<Vec<SequenceSlot>>,
     /// Running sequences not decoded in bulk. May include sequences whose last token is scheduled.
     active: Vec<SequenceSlot>,
@@ -79,7 +81,8 @@ impl BulkDecode {
         }
     }
 
-    /// Removes a sequence that leaves the running batch before its last token is scheduled.
+    /// Removes from the tracking of bulk decoding a sequence that leaves the running batch before
+    /// its last token is scheduled.
     pub(super) fn remove_sequence(&mut self, slot: SequenceSlot) {
         if self.allowed
             && let Some(at) = self.active.iter().position(|&other| other == slot)
@@ -115,8 +118,8 @@ impl BulkDecode {
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Schedules all running sequences in bulk if tokens and KV blocks suffice for them. Otherwise
-    /// ends the bulk decoding of all sequences and returns false.
+    /// Schedules all running sequences in bulk if the token budget and the KV blocks suffice.
+    /// Otherwise ends the bulk decoding of all sequences and returns false.
     pub(super) fn schedule_bulk_decodes(&mut self, pass: &mut SchedulingPass) -> bool {
         if self.bulk.count == 0 {
             return false;
@@ -264,7 +267,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Begins to decode in bulk the sequences that only decode from now on, after a step that gave
-    /// every sequence a token. The token before a run of bulk steps was therefore sampled in the
+    /// every sequence a token. The token before a series of bulk steps was therefore sampled in the
     /// previous step.
     pub(super) fn begin_bulk_decodes(&mut self) {
         if !self.bulk.allowed || self.bulk.active.is_empty() {
@@ -316,8 +319,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.cooldown = COOLDOWN_PASSES;
     }
 
-    /// Ends the bulk decoding of a running sequence, updates its counts and reports its tokens.
-    /// Does nothing if the sequence is not decoded in bulk.
+    /// Ends the bulk decoding of a running sequence, updates the sequence's counts and reports its
+    /// tokens. Does nothing if the sequence is not decoded in bulk.
     pub(super) fn flush_bulk_decode(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) {
         let bulk = &mut self.bulk;
         let seq = &mut self.seqs[slot];

@@ -1,15 +1,15 @@
-/// Tracks past steps to decide whether the next one may prefill.
+/// Tracks past steps to decide whether the next step may compute prompt tokens.
 ///
 /// **Source:** `prefill_schedule_interval`, vLLM 0.33 `vllm/v1/core/sched/scheduler.py`; for
 /// data-parallel ranks `_should_throttle_prefills`, `vllm/v1/engine/core.py`.
 #[derive(Debug)]
 pub(super) struct PrefillIntervalState {
-    /// Number of steps since the last one with prompt tokens.
+    /// Number of steps since the last step with prompt tokens.
     pub since: u32,
     /// Number of steps of a data-parallel rank since all ranks were idle.
     pub wave_steps: u64,
     /// Whether sequences were still waiting after the last scheduling pass that was allowed to
-    /// prefill.
+    /// compute prompt tokens.
     pub was_short: bool,
 }
 

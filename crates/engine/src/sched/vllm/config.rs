@@ -119,11 +119,11 @@ pub struct PrefillTransferConfig {
     /// Time to keep the KV blocks of a prefilled prompt for a remote decode engine; `None`: not
     /// kept. Default: `None`.
     pub lease: Option<Duration>,
-    /// Whether the engine computes prompts for others (`kv_role`). The output of steps in flight of
-    /// a preempted sequence is then computed again.
+    /// Whether the engine computes prompts for other engines (`kv_role`). The output of steps in
+    /// flight of a preempted sequence is then computed again.
     pub is_producer: bool,
-    /// Whether the engine fetches prompts from others (`kv_role`). With asynchronous scheduling,
-    /// blocks that a step in flight may write are then freed when it ends.
+    /// Whether the engine fetches prompts from other engines (`kv_role`). With asynchronous
+    /// scheduling, KV blocks that a step in flight may write are then freed when that step ends.
     pub is_consumer: bool,
 }
 
@@ -147,11 +147,11 @@ pub struct SchedulerReportingConfig {
 /// Selects the order in which waiting sequences are admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulingPolicy {
-    /// Waiting sequences are admitted in order of arrival, after preempted ones.
+    /// Waiting sequences are admitted in order of arrival; preempted sequences come first.
     #[default]
     Fcfs,
-    /// The waiting sequence with the lowest priority value is admitted first, then the one that
-    /// arrived first.
+    /// The waiting sequence with the lowest priority value is admitted first; of several, the one
+    /// that arrived first.
     Priority,
 }
 
@@ -171,14 +171,14 @@ pub enum PreemptionVictim {
 /// Configures speculative decoding by its acceptance rates.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SpeculativeDecodingConfig {
-    /// Acceptance probability of draft token i, given that all before it were accepted. One entry
-    /// per draft token.
+    /// Acceptance probability of draft token i if all draft tokens before it were accepted. One
+    /// entry per draft token.
     pub accept: Vec<f64>,
     /// Whether a prefix-cache hit drops its last block, because the draft model's KV cache of that
     /// block may be invalid (eagle and mtp with plain block hashes).
     pub drops_last_block: bool,
-    /// Number of tokens after those of a step for which KV blocks are allocated: the drafter writes
-    /// there (`num_lookahead_tokens`).
+    /// Number of tokens, after those that a step computes, for which KV blocks are allocated: the
+    /// drafter writes there (`num_lookahead_tokens`).
     pub lookahead_slots: u32,
     /// Number of tokens that each sequence takes of the token budget for drafting, in addition to
     /// its own (`max_num_new_slots_for_drafting`).
@@ -373,8 +373,8 @@ impl VllmSchedulerConfig {
         self.enable_prefix_caching && matches!(kind, Some(SparseLayerKind::State(_)))
     }
 
-    /// Returns the duration of a step with this batch, including the time to draft for the next
-    /// step.
+    /// Returns the duration of a step that computes `batch`, including the time to draft for the
+    /// next step.
     pub fn step_time(&self, batch: &BatchWork) -> Duration {
         let drafting = self.drafting.as_ref();
         let drafting = drafting.map(|drafting| drafting.draft_time(batch, self.speed));
@@ -382,7 +382,7 @@ impl VllmSchedulerConfig {
         computing + self.weights_from_host
     }
 
-    /// Returns the time to encode these media items together.
+    /// Returns the time to encode the media items `inputs` together.
     pub fn media_encoding_time(
         &self,
         inputs: impl Iterator<Item = PromptMediaItem> + Clone,
@@ -410,7 +410,7 @@ impl VllmSchedulerConfig {
         limit.min(self.max_num_batched_tokens)
     }
 
-    /// Returns the maximum number of tokens of one sequence in a step.
+    /// Returns the maximum number of tokens that a step computes of one sequence.
     pub(super) fn max_sequence_tokens_per_step(&self) -> u32 {
         let slots = self.speculation.as_ref().map_or(0, |s| s.input_slots);
         self.max_scheduled_tokens().min(self.max_num_batched_tokens.saturating_sub(slots))

@@ -6,8 +6,8 @@ use super::config::EncoderSchedulingConfig;
 use super::seqs::SequenceSlot;
 use crate::PromptMediaItem;
 
-/// Holds the media items of a sequence, and the indices of those that it references in the encoder
-/// cache.
+/// Holds the media items of a sequence, and the indices of the items that the sequence references
+/// in the encoder cache.
 #[derive(Debug)]
 pub(in crate::sched) struct MediaReferences {
     inputs: Arc<[PromptMediaItem]>,
@@ -38,8 +38,8 @@ impl MediaReferences {
         first..last.max(first)
     }
 
-    /// Adds a media item to those that the sequence references; returns false if it is already one
-    /// of them.
+    /// Adds a media item to those that the sequence references in the encoder cache; returns false
+    /// if the sequence already references it.
     fn hold(&mut self, at: usize) -> bool {
         let place = self.held.partition_point(|&held| held < at);
         let is_new = self.held.get(place) != Some(&at);
@@ -58,7 +58,7 @@ pub(super) struct PromptChunkWithMedia {
     pub past: u32,
     /// Number of tokens of the prompt chunk.
     pub new: u32,
-    /// Maximum number of tokens of a prompt chunk. An item that is longer may be split.
+    /// Maximum number of tokens of a prompt chunk. A media item that is longer may be split.
     pub most: u32,
     /// Number of tokens after the prompt chunk that the drafter reads.
     pub lookahead: u32,
@@ -81,7 +81,8 @@ pub(super) struct EncoderCache {
     /// Keys of unreferenced media items, in order of their release.
     unused: BTreeMap<u64, u64>,
     given_up: u64,
-    /// Number of embeddings in the cache; `referenced` counts those of items with references.
+    /// Number of embeddings in the encoder cache; `referenced` counts the embeddings of items that
+    /// sequences reference.
     used: u32,
     referenced: u32,
     planned: PlannedEncoding,
@@ -92,7 +93,7 @@ pub(super) struct EncoderCache {
 struct EncodedItem {
     len: u32,
     refs: u32,
-    /// Key of the item in [`EncoderCache::unused`] while `refs` is 0.
+    /// Key of the cached media item in [`EncoderCache::unused`] while `refs` is 0.
     given_up: u64,
 }
 
@@ -129,20 +130,21 @@ impl EncoderCache {
         self.planned.slot = None;
     }
 
-    /// Returns the number of embeddings in the encoder cache, and the number of those with
-    /// references.
+    /// Returns the number of embeddings in the encoder cache, and the number of those that
+    /// sequences reference.
     pub(super) fn encoder_cache_embedding_counts(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }
 
-    /// Returns the size of a media item in embeddings, capped by budget and cache size. Real
-    /// servers reject larger items; the cap keeps such a sequence from waiting forever.
+    /// Returns the size of a media item in embeddings, capped by encoder budget and cache size.
+    /// Real servers reject larger items; the cap keeps their sequences from waiting forever.
     fn embedding_count(&self, input: &PromptMediaItem) -> u32 {
         input.len.min(self.config.budget).min(self.config.cache_size)
     }
 
     /// Returns how many tokens of a prompt chunk precede the first media item that cannot be
-    /// encoded in this pass. References the cached items before it, and plans to encode the others.
+    /// encoded in this pass. References the cached media items before that one, and plans to encode
+    /// the others.
     pub(super) fn plan_chunk_encoding(
         &mut self,
         media: &mut MediaReferences,
@@ -218,7 +220,7 @@ impl EncoderCache {
         debug_assert!(self.used <= self.config.cache_size, "no more than fits");
     }
 
-    /// References a media item in the encoder cache; returns false if it is not cached.
+    /// References a media item in the encoder cache; returns false if the item is not cached.
     fn reference_cached(&mut self, media: &mut MediaReferences, at: usize) -> bool {
         let Some(entry) = self.entries.get_mut(&media.inputs[at].key) else {
             return false;
@@ -249,7 +251,8 @@ impl EncoderCache {
         true
     }
 
-    /// Releases the media items whose tokens are all among the first `upto` computed ones.
+    /// Releases the media items of a prompt whose tokens are all among the first `upto` computed
+    /// tokens.
     pub(super) fn release_computed_media_items(&mut self, media: &mut MediaReferences, upto: u32) {
         let MediaReferences { inputs, held } = media;
         held.retain(|&at| {
@@ -274,7 +277,8 @@ impl EncoderCache {
         self.release_computed_media_items(media, u32::MAX);
     }
 
-    /// Gives back the budget of encodings whose sequence leaves the step.
+    /// Adds the size of a media item back to the encoder budget, because the item's sequence leaves
+    /// the step.
     pub(super) fn restore_encoder_budget(&mut self, input: &PromptMediaItem) {
         self.budget += self.embedding_count(input);
     }

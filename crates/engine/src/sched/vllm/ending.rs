@@ -127,7 +127,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Frees the KV blocks of leases that end until `now`. Returns whether there were any.
+    /// Frees the KV blocks whose leases end by `now`. Returns whether any blocks were freed.
     pub(super) fn expire_block_leases(&mut self, now: SimTime) -> bool {
         let mut freed_any = false;
         while let Some((_, freed)) = self.leases.expire_next_lease(now, &mut self.pool) {
@@ -139,7 +139,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         freed_any
     }
 
-    /// Frees the KV blocks of an ended sequence, or leaves that to the end of the steps in flight.
+    /// Frees the KV blocks of an ended sequence, or defers this until the steps in flight have
+    /// ended.
     fn free_ended(&mut self, slot: SequenceSlot) {
         let seq = &mut self.seqs[slot];
         if seq.in_flight > 0 && self.config.defers_block_frees() {
@@ -149,8 +150,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.free_sequence_blocks(slot);
     }
 
-    /// Frees the KV blocks whose release was deferred until step `ended` or an earlier one had
-    /// ended.
+    /// Frees the KV blocks whose release was deferred until the end of step `ended` or of an
+    /// earlier step.
     pub(in crate::sched) fn free_deferred_blocks(&mut self, ended: u64) {
         while self.reports.deferred_frees.front().is_some_and(|(at, _)| *at <= ended)
             && let Some((_, mut table)) = self.reports.deferred_frees.pop_front()
@@ -202,16 +203,17 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.end_sequence(slot, end, now, out);
     }
 
-    /// Requests a scheduling pass if the engine would not wake up otherwise. A pass rejects
-    /// sequences that can never run, but not while an event is due, even one that turns out to be
-    /// outdated.
+    /// Requests a scheduling pass if the engine would not wake up otherwise, because such a pass
+    /// rejects sequences that can never run. A pending event prevents the request, even one that
+    /// turns out to be outdated.
     pub(super) fn reschedule_stuck_sequences(&mut self, now: SimTime) {
         if self.next_wakeup().is_none() {
             self.request_scheduling_pass(now);
         }
     }
 
-    /// Handles a timer, or keeps the end of a KV transfer during a pause for the next step.
+    /// Handles an expired timer of a sequence, or keeps the end of a KV transfer during a pause for
+    /// the next step.
     pub(super) fn handle_due_timer(
         &mut self,
         now: SimTime,

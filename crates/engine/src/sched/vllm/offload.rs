@@ -17,8 +17,8 @@ use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Starts a load from host memory if it extends the `cached` tokens on the GPU. Returns `None`
-    /// if the admission continues without a load.
+    /// Starts a load from host memory if the load extends the `cached` prefix tokens of a sequence
+    /// on the GPU. Returns `None` if the admission continues without a load.
     pub(super) fn start_load_from_host(
         &mut self,
         slot: SequenceSlot,
@@ -138,8 +138,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Delays a step until no copy of an ended sequence reads the KV blocks that this sequence gets:
-    /// all at its admission, cached ones too, later those after the first `held`.
+    /// Delays a step until no copy to host memory for an ended sequence reads the KV blocks that
+    /// this sequence gets. At its admission these are all its blocks, also cached ones; later,
+    /// those after the first `held`.
     pub(super) fn delay_step_for_host_reads(
         &mut self,
         slot: SequenceSlot,
@@ -159,8 +160,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns whether some prompt blocks of a sequence are not in host memory yet for lack of
-    /// room; every step tries again.
+    /// Returns whether some prompt blocks of a sequence are missing in host memory for lack of room
+    /// there; every step offers them again.
     pub(super) fn has_unstored_host_blocks(&self, slot: SequenceSlot) -> bool {
         let seq = &self.seqs[slot];
         let both = self.host.as_ref().zip(seq.plan.as_ref());
@@ -169,8 +170,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// Completes the copies to and from host memory that ended before this step, and starts those
-    /// of the step.
+    /// Completes the copies to and from host memory that ended before this step, and starts the
+    /// copies of this step.
     pub(super) fn advance_host_copies(
         &mut self,
         step: &mut ScheduledStep,
@@ -192,8 +193,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Completes a copy to or from host memory that ends while no step runs. Returns false if none
-    /// has ended.
+    /// Completes a copy to or from host memory that ends while no step runs. Returns false if no
+    /// copy has ended.
     pub(super) fn complete_host_copies_while_idle(
         &mut self,
         due: SimTime,
@@ -277,8 +278,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         true
     }
 
-    /// Returns the number of sequences that wait for a lookup in host memory, and the counts of the
-    /// chunks there by state.
+    /// Returns the number of sequences that wait for a lookup in host memory, and the numbers of
+    /// chunks of KV blocks there, by state.
     pub(super) fn host_cache_counts(&self) -> (usize, HostCacheChunkCounts) {
         let host = self.host.as_ref();
         host.map_or_else(Default::default, |host| (host.deferred, host.chunk_counts()))

@@ -13,18 +13,18 @@ pub(in crate::sched) struct SchedulingPass<'a> {
     pub at: usize,
     pub preempted: bool,
     pub holds_prefill: bool,
-    /// Whether a running sequence of this pass computes a part of its prompt.
+    /// Whether the step of this pass computes a part of a running sequence's prompt.
     pub has_prefill: bool,
-    /// Whether a running sequence is in the step.
+    /// Whether the step of this pass has a sequence that was already running.
     pub has_running: bool,
-    /// Whether a sequence admitted in this pass computes a part of its prompt.
+    /// Whether the step of this pass computes a part of the prompt of a newly admitted sequence.
     pub admits_prefill: bool,
     pub step: &'a mut ScheduledStep,
     pub out: &'a mut Outbox,
 }
 
 impl SchedulingPass<'_> {
-    /// Returns the maximum number of tokens of the next sequence.
+    /// Returns the maximum number of tokens that the step can still compute of the next sequence.
     #[inline]
     pub(in crate::sched) fn max_next_sequence_tokens(&self) -> u32 {
         match self.input_slots {
@@ -47,9 +47,9 @@ impl SchedulingPass<'_> {
 
 /// Outcome of an attempt to admit a waiting sequence.
 pub(in crate::sched) enum AdmissionOutcome {
-    /// The sequence was admitted or removed; the next one is tried.
+    /// The waiting sequence was admitted or removed; the next waiting sequence is tried.
     Next,
-    /// The sequence keeps its place in the waiting queue; later ones may be tried.
+    /// The waiting sequence keeps its place in the queue; later sequences may be tried.
     Skip,
     Stop,
 }

@@ -22,7 +22,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.pause == PauseState::Paused && self.flight.is_empty() && self.leases.is_empty()
     }
 
-    /// Returns whether waiting sequences of this class may be admitted.
+    /// Returns whether the pause state lets waiting sequences of the given class be admitted.
     pub(super) fn admits_waiting_class(&self, class: WaitingClass) -> bool {
         self.pause == PauseState::Running || class == WaitingClass::HoldsBlocks
     }

@@ -94,8 +94,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns the number of tokens of a sequence whose steps have ended. `past` also counts those
-    /// in flight.
+    /// Returns the number of a sequence's tokens whose steps have ended. `past` also counts the
+    /// tokens of steps in flight.
     pub(in crate::sched) fn processed_tokens(&self, slot: SequenceSlot, past: u32) -> u32 {
         let seq = &self.seqs[slot];
         let flying = self.flight.back().filter(|step| {

@@ -8,8 +8,8 @@ use super::seqs::SequenceSlot;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Empties the prefix cache, or does so when the running step has ended; returns false if it
-    /// cannot.
+    /// Empties the prefix cache immediately or when the running step has ended; returns false if
+    /// sequences prevent that.
     pub(super) fn reset_prefix_cache(
         &mut self,
         reset: PrefixCacheResetScope,

@@ -17,14 +17,15 @@ use crate::{Outbox, PlannedKvBlocks, SeqId, Sequence, SimTime, SubmitError};
 
 /// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
 pub trait SchedulingRules: Debug + Sized {
-    /// Number of preemptions since its last token after which a sequence is not preempted again if
-    /// another one can be, with `PreemptionVictim::First`.
+    /// Number of preemptions without a new token after which a sequence is preempted only if no
+    /// other sequence can be, with `PreemptionVictim::First`.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
     /// Decides whether the preemption of a sequence that is already in the step keeps the next
-    /// running sequence out of the step. If so, the step continues after a sequence that finds no
-    /// KV blocks.
+    /// running sequence out of the step. If true, a running sequence without KV blocks does not end
+    /// the scheduling of the others.
     const PREEMPTION_SKIPS_A_TURN: bool = false;
-    /// Decides whether the step after one of zero duration is scheduled before new inputs are read.
+    /// Decides whether the step after a step of zero duration is scheduled before new inputs are
+    /// read.
     const INSTANT_STEPS_COME_FIRST: bool = false;
     /// Decides whether a prompt that exceeds the token budget and cannot be split runs alone in a
     /// step.
@@ -96,13 +97,14 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns the sequences for whose delivered prompts KV blocks were allocated since the last
-    /// call, each with the number of prompt tokens to deliver.
+    /// Returns the sequences for whose delivered prompts KV blocks were allocated since this
+    /// function was last called, each with the number of prompt tokens to deliver.
     fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
 
-    /// Resumes a sequence whose prompt was delivered; returns false if it does not wait for one.
+    /// Resumes a sequence whose prompt was delivered; returns false if the sequence does not wait
+    /// for a prompt.
     fn resume_transferred(
         _engine: &mut BatchScheduler<Self>,
         _now: SimTime,
@@ -124,7 +126,8 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns whether admission stops at a sequence without room, even if no sequence runs.
+    /// Returns whether the admission of waiting sequences stops at a sequence that finds no room,
+    /// even if no sequence runs.
     fn admission_stops_when_idle(&self) -> bool {
         false
     }
@@ -167,12 +170,14 @@ pub trait SchedulingRules: Debug + Sized {
         None
     }
 
-    /// Returns how many of `new` prompt tokens one step must compute if prompts cannot be split.
+    /// Returns how many of a sequence's `new` prompt tokens one step must compute if prompts cannot
+    /// be split.
     fn min_first_chunk(&self, _seq: &ScheduledSequence, _past: u32, new: u32) -> u32 {
         new
     }
 
-    /// Returns whether a waiting sequence with `cached` tokens may join the running ones.
+    /// Returns whether a waiting sequence with `cached` cached tokens may join the running
+    /// sequences.
     fn may_join_batch(_engine: &BatchScheduler<Self>, _slot: SequenceSlot, _cached: u32) -> bool {
         true
     }
@@ -186,20 +191,20 @@ pub trait SchedulingRules: Debug + Sized {
         None
     }
 
-    /// Returns whether the number of output tokens is drawn after the step is scheduled
-    /// ([`Self::draw_output_token_counts`]).
+    /// Returns whether a step's numbers of output tokens are chosen at random after the step is
+    /// scheduled ([`Self::draw_output_token_counts`]).
     fn draws_after_scheduling(&self) -> bool {
         false
     }
 
-    /// Draws the numbers of output tokens of a step.
+    /// Chooses at random how many output tokens each sequence of a step gets.
     fn draw_output_token_counts(_engine: &mut BatchScheduler<Self>, _pass: &mut SchedulingPass) {}
 
     /// Offers the blocks of a step to the prefix cache in host memory that these rules implement,
     /// to be copied after the step.
     fn offer_step_blocks(_engine: &mut BatchScheduler<Self>, _step: &mut ScheduledStep) {}
 
-    /// Handles the allocation of KV blocks to a sequence; `before` is the number of blocks it had.
+    /// Handles the allocation of KV blocks to a sequence, which had `before` blocks until then.
     fn on_blocks_allocated(_engine: &mut BatchScheduler<Self>, _slot: SequenceSlot, _before: u32) {}
 
     /// Handles a sequence that is about to be preempted.
@@ -214,7 +219,7 @@ pub trait SchedulingRules: Debug + Sized {
     /// Handles the end of a step, before the scheduler reports it.
     fn on_step_ended(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
-    /// Handles a step whose events were reported, after the start of the next one.
+    /// Handles a step whose events were reported, after the start of the next step.
     fn on_step_reported(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
     /// Returns the end of the next copy to or from the prefix cache in host memory that these rules
@@ -231,7 +236,8 @@ pub trait SchedulingRules: Debug + Sized {
     fn on_sequence_left(_engine: &mut BatchScheduler<Self>, _slot: SequenceSlot) {}
 }
 
-/// Returns how many of `known` tokens belong to KV blocks with keys in `plan`.
+/// Returns how many of a sequence's first `known` tokens belong to KV blocks whose keys are in
+/// `plan`.
 pub(in crate::sched) fn tokens_with_block_keys(plan: &PlannedKvBlocks, known: u32) -> u32 {
     known.saturating_sub(plan.lookahead.saturating_sub(1))
 }

@@ -11,7 +11,8 @@ use crate::{
     SequenceProgress, SimTime, StepDraftCounts,
 };
 
-/// Identifies a state of the scheduler by its time and the number of changes until then.
+/// Identifies a moment of a scheduler's run by the simulated time and the count of progress until
+/// then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sched) struct ProgressMark {
     pub(super) at: SimTime,
@@ -48,12 +49,13 @@ pub(in crate::sched) enum FetchStage {
 #[repr(C, align(64))]
 pub(in crate::sched) struct ScheduledSequence {
     pub id: SeqId,
-    /// Number of prompt and output tokens that exist, including those in flight.
+    /// Number of the sequence's prompt and output tokens that exist, including those of steps in
+    /// flight.
     pub known: u32,
     /// Number of the sequence's tokens in the KV cache, computed or scheduled.
     pub computed: u32,
     pub total: u32,
-    /// Number of prompt tokens plus released output tokens.
+    /// Number of the sequence's prompt tokens plus released output tokens.
     pub released: u32,
     pub prompt: u32,
     /// Number of tokens up to which the sequence needs no new KV block ([`BlockTable::settled`]).
@@ -65,7 +67,7 @@ pub(in crate::sched) struct ScheduledSequence {
     pub step: SequenceStepState,
     pub admitted: bool,
     pub bulk: BulkDecodeState,
-    /// Admission number of the sequence; orders the running batch.
+    /// Admission number of the sequence; the running batch is ordered by this number.
     pub place: u64,
     /// Reuse counter of the slot; distinguishes the sequences that use it one after another.
     pub generation: u32,
@@ -89,8 +91,8 @@ pub(in crate::sched) struct ScheduledSequence {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct PreemptionCounts {
     pub recent: u8,
-    /// Number of recent preemptions before the newest token, to restore `recent` if the token is
-    /// undone.
+    /// Number of recent preemptions before the newest token, with which `recent` is restored if
+    /// that token is undone.
     earlier: u8,
 }
 
@@ -98,8 +100,8 @@ pub(in crate::sched) struct PreemptionCounts {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct SequenceStepState {
     pub stale: StaleSteps,
-    /// Number of rejected draft tokens in steps in flight: the scheduler does not know yet that
-    /// they are rejected.
+    /// Number of draft tokens in steps in flight that are rejected, which the scheduler does not
+    /// know yet.
     pub ahead: u32,
     /// Whether the newest step of the sequence left known tokens to compute, so that it sampled
     /// none.
@@ -136,7 +138,7 @@ impl StaleSteps {
         Self { left, output }
     }
 
-    /// Returns whether the output tokens of the steps in flight are dropped.
+    /// Returns whether the output tokens of a preempted sequence's steps in flight are dropped.
     pub(in crate::sched) fn drops_step_output(self) -> bool {
         self.has_stale_steps() && self.output == StepOutputUse::Dropped
     }
@@ -145,7 +147,7 @@ impl StaleSteps {
         self.left > 0
     }
 
-    /// Counts a step that has ended, and returns the treatment of its output.
+    /// Counts a step that has ended, and returns the treatment of that step's output.
     #[inline]
     pub(in crate::sched) fn record_ended_step(&mut self) -> StepOutputUse {
         if self.left == 0 {
@@ -156,10 +158,10 @@ impl StaleSteps {
     }
 }
 
-/// Sort key of a waiting sequence: class, then priority, then order.
+/// Sort key of a waiting sequence: class, then priority, then order of queueing.
 pub(in crate::sched) type WaitingSortKey = (WaitingClass, i64, i64);
 
-/// Groups waiting sequences by the time at which they are tried.
+/// Class of a waiting sequence; sequences of a lower class are tried for admission first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::sched) enum WaitingClass {
     /// The sequence holds KV blocks of a loaded prompt, and is tried before all others.
@@ -170,8 +172,8 @@ pub(in crate::sched) enum WaitingClass {
 /// State of a sequence that is decoded in bulk ([`BulkDecode`](super::bulk_decode::BulkDecode)).
 #[derive(Debug, Default)]
 pub(in crate::sched) struct BulkDecodeState {
-    /// Whether the sequence is decoded in bulk, in every step. Then `known` and `computed` are the
-    /// values at step `joined`.
+    /// Whether the sequence is decoded in bulk, with a token in every step. If so, `known` and
+    /// `computed` are the values at step `joined`.
     pub is_in: bool,
     /// Number of the last step before the sequence was decoded in bulk.
     pub joined: u64,
@@ -202,7 +204,7 @@ pub(in crate::sched) struct PromptLoadState {
 /// State of the grammar of a structured output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sched) enum GrammarState {
-    /// The grammar is compiled, or the output has none.
+    /// The grammar of the output is compiled, or the output has no grammar.
     #[default]
     Ready,
     Compiling,
@@ -237,7 +239,8 @@ impl ScheduledSequence {
         self.preemptions.recent = self.preemptions.earlier;
     }
 
-    /// Returns the number of preemptions since the last token that cannot be undone.
+    /// Returns the number of preemptions since the sequence's last final token, one that no step in
+    /// flight can undo.
     pub(in crate::sched) fn final_preemption_count(&self) -> u8 {
         let PreemptionCounts { recent, earlier } = self.preemptions;
         match self.in_flight {
@@ -256,8 +259,8 @@ impl ScheduledSequence {
         Some(at.copied().unwrap_or_default())
     }
 
-    /// Returns how many of `known` tokens belong to KV blocks with keys. A key with lookahead needs
-    /// the tokens after its block.
+    /// Returns how many of the sequence's first `known` tokens belong to KV blocks with keys. If a
+    /// key covers tokens after its block too (lookahead), these must be known.
     pub(in crate::sched) fn tokens_with_keys(&self, known: u32) -> u32 {
         let ahead = self.plan.as_ref().map_or(0, |plan| plan.lookahead);
         known.saturating_sub(ahead)
@@ -416,7 +419,8 @@ impl SequenceSlab {
         })
     }
 
-    /// Removes a sequence from the slab. Its slot is free once no step in flight refers to it.
+    /// Removes a sequence from the slab. The sequence's slot is free once no step in flight refers
+    /// to it.
     pub(in crate::sched) fn end_sequence(&mut self, slot: SequenceSlot) {
         self.set_fetch_stage(slot, None);
         let seq = &mut self.slots[slot as usize];

@@ -30,8 +30,8 @@ pub(in crate::sched) struct SequenceStepWork {
     pub new: u32,
     pub prompt: u32,
     pub known: u32,
-    /// Whether the number of the sequence's output tokens is drawn after the step is scheduled.
-    /// Drawing then adds a decode to the step.
+    /// Whether the number of the sequence's output tokens is chosen at random after the step is
+    /// scheduled. The choice then adds a decode to the step.
     pub later: bool,
     /// Whether the prompt's KV cache was fetched, and its last token is computed only for the
     /// logits.
@@ -59,11 +59,11 @@ pub(in crate::sched) struct ScheduledStep {
     pub encoded: Vec<(SequenceSlot, u32, PromptMediaItem)>,
     /// KV blocks to copy to host memory after the step.
     pub stores: Vec<HostStoreCopy>,
-    /// Earliest start of the step's computation: until then, blocks of preempted sequences are
-    /// being copied.
+    /// Earliest start of the step's computation: until then, copies to host memory still read KV
+    /// blocks that the step may overwrite.
     pub copied: SimTime,
     pub begun: SimTime,
-    /// End time of the step; set when it starts.
+    /// End time of the step; set when the step starts.
     pub end: SimTime,
     /// End time of the step if it did not wait for other data-parallel ranks.
     pub own_end: SimTime,
@@ -123,7 +123,7 @@ impl ScheduledStep {
     }
 
     /// Removes a sequence from the step, but not from its batch. Returns the sequence's output
-    /// tokens and its work in the step; `plain` is the work if none is recorded.
+    /// tokens and its recorded work in the step, or `plain` if no work is recorded.
     pub(in crate::sched) fn remove_sequence(
         &mut self,
         slot: SequenceSlot,
@@ -138,8 +138,8 @@ impl ScheduledStep {
 }
 
 impl SequenceStepWork {
-    /// Returns whether the work of a sequence in a step is a decode: all tokens but the newest were
-    /// computed.
+    /// Returns whether a sequence only decodes in a step: all its tokens but the newest were
+    /// already computed.
     pub(in crate::sched) fn is_decode(&self) -> bool {
         self.past >= self.loaded_prompt_tokens() && self.past + 1 == self.known
     }
@@ -158,12 +158,12 @@ pub(in crate::sched) struct StepReports {
     ///
     /// **Source:** `take_events` in `update_from_output`, `vllm/v1/core/sched/scheduler.py`.
     pub events: Vec<SchedulerEvent>,
-    /// Whether an empty step, without sequences, is queued behind the steps in flight. It ends as
-    /// soon as another step is planned, and then publishes KV events.
+    /// Whether an empty step, without sequences, is queued behind the steps in flight. The empty
+    /// step ends as soon as another step is planned, and then KV events are published.
     ///
     /// **Source:** `step_with_batch_queue`, `vllm/v1/engine/core.py`.
     pub has_empty_step: bool,
-    /// KV blocks to free when the step with this number has ended.
+    /// KV blocks to free later, each table with the number of the step that must have ended before.
     pub deferred_frees: VecDeque<(u64, BlockTable)>,
     /// Resets of the prefix cache to do when the running step has ended.
     pub resets: Vec<PrefixCacheResetScope>,
@@ -174,7 +174,8 @@ pub(in crate::sched) struct StepReports {
     pub failed_loads: Vec<(SequenceSlot, u32, InjectedKvLoadFailure)>,
     /// The sequences whose KV load ended during a pause.
     pub loads_in_pause: Vec<(SequenceSlot, u32)>,
-    /// Sequences preempted by a reset of the prefix cache, for the record of the next plan.
+    /// Sequences preempted by a reset of the prefix cache, for the step log's record of the next
+    /// planned step.
     pub reset_preempted: Vec<SeqId>,
     pub log: Option<Vec<StepLogRecord>>,
     pub admissions: Vec<AdmittedSequence>,

@@ -47,7 +47,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Returns the end that the running step would have if all data-parallel ranks computed
-    /// `tokens` tokens on average and none was slower.
+    /// `tokens` tokens on average and no rank were slower.
     pub(super) fn step_end_with_average_tokens(&self, tokens: f64) -> SimTime {
         let Some(step) = self.flight.front() else {
             return SimTime::ZERO;
@@ -72,7 +72,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.flight.push_back(step);
     }
 
-    /// Publishes the KV events that were made until now.
+    /// Publishes the KV events gathered since they were last published.
     pub(super) fn publish_kv_events(&mut self, now: SimTime, out: &mut Outbox) {
         let events = &mut self.reports.events;
         if self.host.is_some() {
@@ -147,7 +147,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Records in the step log that the output of a step was processed. `from` is the length of the
-    /// outbox before that.
+    /// outbox before the output was processed.
     pub(super) fn record_updated_step(&mut self, now: SimTime, out: &Outbox, from: usize) {
         let Some(log) = &mut self.reports.log else {
             return;
@@ -179,7 +179,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         });
     }
 
-    /// Ends sequences whose grammar does not compile, and handles failed loads, if there are any.
+    /// Ends sequences whose grammar does not compile, and handles failed KV loads, if there are
+    /// any.
     #[inline]
     pub(super) fn end_failed_sequences(&mut self, now: SimTime, out: &mut Outbox) {
         if self.seqs.fetches != [0; 3] || self.reports.has_pending_failures_or_loads() {

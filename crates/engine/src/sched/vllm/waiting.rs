@@ -24,10 +24,10 @@ pub(in crate::sched) struct WaitingQueue {
     /// The only sequence in the waiting queue. Avoids an allocation in the common case.
     single: Option<QueuePosition>,
     queue: BTreeSet<QueuePosition>,
-    /// Lowest sort key in use, for preempted sequences.
+    /// Lowest sort key assigned so far; each preempted sequence gets the next lower one.
     front: i64,
-    /// Number of sequences that have begun to wait with KV blocks; under FCFS the count is the sort
-    /// key of the newest one.
+    /// Number of sequences that have begun to wait with KV blocks. Under FCFS, this count is the
+    /// sort key of the newest such sequence.
     holders: i64,
 }
 
@@ -50,7 +50,8 @@ impl WaitingQueue {
         self.queue.insert(place);
     }
 
-    /// Returns a sort key before those of all waiting sequences.
+    /// Returns a sort key that precedes those of all waiting sequences without KV blocks, for a
+    /// preempted sequence.
     pub(in crate::sched) fn front_sort_key(&mut self) -> WaitingSortKey {
         self.front -= 1;
         (WaitingClass::Plain, 0, self.front)
@@ -79,13 +80,14 @@ impl WaitingQueue {
         }
     }
 
-    /// Iterates over the waiting sequences from last to first.
+    /// Iterates over the waiting sequences from the last in the queue to the first.
     pub(in crate::sched) fn iter_from_back(&self) -> impl Iterator<Item = SequenceSlot> {
         let all = self.queue.iter().rev().chain(&self.single);
         all.map(|&(_, slot)| slot)
     }
 
-    /// Returns the first waiting sequence after `last`, which may have left the queue.
+    /// Returns the first waiting sequence behind the queue position `last`, whose own sequence may
+    /// have left the queue.
     pub(in crate::sched) fn first_sequence_after(
         &self,
         last: Option<QueuePosition>,

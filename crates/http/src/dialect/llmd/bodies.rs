@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Checks the prompt of a completion request.
+/// Checks the prompt of a completion request as llm-d-inference-sim does.
 ///
 /// # Errors
 /// llm-d's 400 for a missing or empty prompt.
@@ -26,7 +26,7 @@ pub(super) fn check_completion_prompt(prompt: &Value) -> Result<(), Fault> {
     Err(Fault::bad_request(words))
 }
 
-/// Checks the required members of a `/v1/messages` body.
+/// Checks the required members of a `/v1/messages` body as llm-d-inference-sim does.
 ///
 /// # Errors
 /// llm-d's 400.
@@ -77,7 +77,7 @@ pub(super) fn check_forced_tool(body: &Value) -> Result<(), Fault> {
     Err(Fault::new(500, ErrorType::InternalServer, message))
 }
 
-/// Checks the required members of a `/inference/v1/generate` body.
+/// Checks the required members of a generate body (`/inference/v1/generate`) as llm-d does.
 ///
 /// # Errors
 /// llm-d's 400.
@@ -119,7 +119,7 @@ pub(super) fn move_root_sampling_params(body: &mut Value) {
     }
 }
 
-/// Checks the `input` of an embeddings request.
+/// Checks the `input` of an embeddings request as llm-d-inference-sim does.
 ///
 /// # Errors
 /// llm-d's 400 for missing, empty or mixed input.

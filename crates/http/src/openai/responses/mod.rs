@@ -266,7 +266,8 @@ fn prepare_response(
     Ok((generation, asked))
 }
 
-/// Returns the chat messages of a Responses request, and the slot in which to store its response.
+/// Returns the chat messages of a Responses request, and the reserved slot of the response store
+/// for its response.
 fn messages_and_slot(
     app: &App,
     request: &mut ResponsesRequest,

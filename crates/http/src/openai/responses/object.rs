@@ -60,7 +60,7 @@ pub(super) fn nonempty_logprobs(logprobs: &[Value]) -> Option<Value> {
     (!logprobs.is_empty()).then(|| logprobs.into())
 }
 
-/// Parses the JSON text that `write` writes.
+/// Returns the JSON value that the function `write` writes as text.
 fn parse_written_json(write: impl FnOnce(&mut String)) -> Value {
     let mut text = String::new();
     write(&mut text);

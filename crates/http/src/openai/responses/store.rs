@@ -25,14 +25,15 @@ pub(crate) struct ResponseStore(Mutex<StoredEntries>);
 struct StoredEntries {
     by_id: IndexMap<String, StoredResponse>,
     bytes: usize,
-    /// Number of slots reserved so far in the store of responses.
+    /// Number of response slots reserved so far in the store of Responses API responses.
     slots: u64,
     /// Number of simulated restarts of the server when the stored responses were created.
     lives: u32,
 }
 
 impl StoredEntries {
-    /// Updates the size of a stored response and drops the oldest responses beyond the limits.
+    /// Updates the size of a stored response, and drops the oldest responses beyond the store's
+    /// limits.
     ///
     /// The newest response always stays.
     fn update_size_and_evict(&mut self, id: &str) {

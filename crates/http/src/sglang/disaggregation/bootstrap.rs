@@ -17,7 +17,8 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::error;
 
-/// Maximum number of bootstrap rooms whose rank is remembered; beyond it, all are forgotten.
+/// Maximum number of bootstrap rooms whose data-parallel rank is stored; beyond it, all are
+/// dropped.
 const MAX_ROOMS: usize = 65_536;
 
 /// Registry of the ranks of a prefill server.
@@ -29,10 +30,11 @@ struct Registry {
     /// Description of the deployment from the first registered rank; empty before the first
     /// registration.
     common: Map<String, Value>,
-    /// Address of each rank, by its data-parallel, context, tensor and pipeline index.
+    /// Address of each rank of the prefill server, by its data-parallel, context, tensor and
+    /// pipeline index.
     ranks: BTreeMap<[i64; 4], (Value, Value)>,
     registered: u64,
-    /// The data-parallel rank of each bootstrap room.
+    /// Data-parallel rank of the prefill server that serves each bootstrap room.
     rooms: HashMap<u64, i64>,
 }
 
@@ -85,7 +87,7 @@ impl BootstrapServer {
 }
 
 impl Registry {
-    /// Registers a rank of the prefill server; `None` if the request lacks a member.
+    /// Registers a rank of the prefill server from JSON; returns `None` if a member is missing.
     fn register(&mut self, row: &Value) -> Option<Result<(), &'static str>> {
         let number = |name: &str| row.get(name).and_then(Value::as_i64);
         let (system, attention) = (number("system_dp_size")?, number("attn_dp_size")?);
@@ -158,7 +160,7 @@ fn text(status: StatusCode, text: &str) -> Response<Body> {
     response
 }
 
-/// Returns aiohttp's response for a handler that raises.
+/// Returns the 500 response that aiohttp sends when a request handler raises an exception.
 fn failed() -> Response<Body> {
     let words = "500 Internal Server Error\n\nServer got itself in trouble";
     text(StatusCode::INTERNAL_SERVER_ERROR, words)
@@ -168,8 +170,8 @@ fn json_ok(value: &Value) -> Response<Body> {
     error::json_response(StatusCode::OK, value.to_string())
 }
 
-/// Handles `/route`: `PUT` registers a rank, `GET` returns the address of one, or with -1 everywhere
-/// the description of the prefill server.
+/// Handles `/route`: `PUT` registers a rank, `GET` returns a rank's address. If all indices of the
+/// rank are -1, `GET` describes the prefill server.
 async fn route(
     State(server): State<BootstrapServer>,
     method: Method,
@@ -221,7 +223,7 @@ async fn health() -> Response<Body> {
     text(StatusCode::OK, "OK")
 }
 
-/// Handles `POST /register_dp_rank`: stores the data-parallel rank of a room.
+/// Handles `POST /register_dp_rank`: stores the data-parallel rank that serves a bootstrap room.
 async fn register_rank(State(server): State<BootstrapServer>, body: Bytes) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let room = request.get("bootstrap_room").and_then(Value::as_u64);
@@ -237,7 +239,7 @@ async fn register_rank(State(server): State<BootstrapServer>, body: Bytes) -> Re
     text(StatusCode::OK, "OK")
 }
 
-/// Handles `POST /query_dp_ranks`: returns the data-parallel ranks of rooms.
+/// Handles `POST /query_dp_ranks`: returns the data-parallel ranks of the given bootstrap rooms.
 async fn query_ranks(State(server): State<BootstrapServer>, body: Bytes) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let Some(rooms) = request.get("bootstrap_rooms").and_then(Value::as_array) else {

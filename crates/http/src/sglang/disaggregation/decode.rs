@@ -36,9 +36,9 @@ pub(super) struct DecodeBootstrapRooms {
 struct DecodeState {
     /// Prefill servers, by the address of their bootstrap server.
     servers: HashMap<String, Arc<PrefillServer>>,
-    /// Waiting requests by bootstrap room: their prompts are not computed yet.
+    /// Waiting requests by bootstrap room, until a prefill server has computed their prompts.
     waiting: HashMap<u64, oneshot::Sender<Result<String, String>>>,
-    /// Tasks of the prefill servers; they end with this server.
+    /// Background tasks, one per prefill server, which end when this decode server is dropped.
     tasks: JoinSet<()>,
 }
 
@@ -52,15 +52,17 @@ struct PrefillServer {
 
 #[derive(Debug, Clone, PartialEq)]
 enum ServerPhase {
-    /// The bootstrap server has not answered yet.
+    /// State before the bootstrap server has described its prefill server.
     Unknown,
-    /// The bootstrap server has described this number of data-parallel ranks.
+    /// State after the bootstrap server has described its prefill server, which has this number of
+    /// data-parallel ranks.
     Known(u64),
-    /// The prefill server is lost, for this reason.
+    /// State after the prefill server was lost, with the reason.
     Gone(String),
 }
 
-/// The failure of a request, before or after its room is announced.
+/// Reason why a decode server's request failed, before (handshake) or after (transfer) the
+/// announcement of its bootstrap room.
 enum RoomFailure {
     Handshake(String),
     Transfer(String),
@@ -102,7 +104,8 @@ impl DecodeBootstrapRooms {
         }
     }
 
-    /// Waits until the prefill server at `address` has computed the prompt of a room.
+    /// Waits until the prefill server at `address` has computed the prompt of the request's
+    /// bootstrap room.
     pub(super) async fn wait_for_prefill_server(
         self: Arc<Self>,
         request: RoomRequest,
@@ -201,7 +204,7 @@ impl DecodeBootstrapRooms {
         server.phase.send_replace(ServerPhase::Gone(reason));
     }
 
-    /// Returns the endpoint of a rank of a prefill server.
+    /// Returns the ZMQ endpoint of a data-parallel rank of a prefill server.
     async fn rank_endpoint(&self, server: &PrefillServer, rank: i64) -> Result<String, String> {
         if let Some(endpoint) = server.ranks.lock().get(&rank) {
             return Ok(endpoint.clone());
@@ -253,7 +256,8 @@ impl DecodeBootstrapRooms {
     }
 }
 
-/// Asks a bootstrap server for a description of its prefill server, then checks that it is alive.
+/// Fetches the description of a prefill server from its bootstrap server, then checks that the
+/// prefill server is alive.
 async fn follow_server(rooms: Weak<DecodeBootstrapRooms>, server: Arc<PrefillServer>) {
     let mut attempts = 0;
     let info = loop {

@@ -7,17 +7,16 @@
 /// both servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BootstrapRoomMessage {
-    /// Message of a decode server: it waits for the prompt of a room, with its listener at
-    /// `endpoint`.
+    /// A decode server, whose listener is at `endpoint`, waits for the prompt of a bootstrap room.
     Announced { room: u64, endpoint: String },
-    /// Message of a decode server: it no longer waits for a room.
+    /// A decode server no longer waits for the prompt of a bootstrap room.
     Aborted { room: u64 },
-    /// Message of a prefill server: it has computed the prompt of a room, and keeps its pages as
-    /// `request`.
+    /// A prefill server has computed the prompt of a bootstrap room; it keeps the prompt's KV pages
+    /// under the id `request`.
     Prefilled { room: u64, request: String },
-    /// Message of a prefill server: it cannot compute the prompt of a room.
+    /// A prefill server cannot compute the prompt of a bootstrap room.
     Failed { room: u64, reason: String },
-    /// Message of a decode server: it has read the pages that a prefill server keeps as `request`.
+    /// A decode server has read the KV pages that a prefill server keeps under the id `request`.
     Read { request: String },
 }
 

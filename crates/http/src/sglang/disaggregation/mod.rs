@@ -25,12 +25,12 @@ use vllm_sim_config::SglangDisaggregationConfig;
 use vllm_sim_service::{InferenceService, KvTransfer, KvTransferNegotiation, ServingRole};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Host name of a prefill server without bootstrap, as in SGLang's warm-up.
+/// Bootstrap host of requests without a negotiated KV transfer, such as SGLang's warm-up.
 ///
 /// Source: SGLang 0.5.23 `srt/disaggregation/utils.py`, `FAKE_BOOTSTRAP_HOST`.
 const FAKE_BOOTSTRAP_HOST: &str = "2.2.2.2";
 
-/// Sends the frames of a message to the listener at an endpoint.
+/// Function for sending a message's frames to another server, at the endpoint of its listener.
 pub type SendToPeer = Box<dyn Fn(&str, Vec<Vec<u8>>) + Send + Sync>;
 
 /// Values for the creation of a [`Disaggregation`].
@@ -63,7 +63,7 @@ enum Side {
 }
 
 impl Disaggregation {
-    /// Creates one server of a pair.
+    /// Creates this server's side of a prefill/decode pair.
     pub fn new(parts: DisaggregationParts) -> Self {
         let config = parts.config.clone();
         let side = match parts.role {
@@ -75,7 +75,7 @@ impl Disaggregation {
         Self { config, side }
     }
 
-    /// Handles a message from the other server of the pair.
+    /// Handles the frames of a message from the other server of the prefill/decode pair.
     pub fn on_message(&self, frames: &[Vec<u8>]) {
         let Some(message) = BootstrapRoomMessage::from_frames(frames) else {
             return;
@@ -91,7 +91,7 @@ impl Disaggregation {
         matches!(self.side, Side::Prefill(_))
     }
 
-    /// Returns the disaggregation mode, as information about the server shows it.
+    /// Returns the disaggregation mode of this server: `prefill` or `decode`.
     pub(crate) fn mode_name(&self) -> &'static str {
         if self.is_prefill() { "prefill" } else { "decode" }
     }
@@ -101,8 +101,8 @@ impl Disaggregation {
         self.config.bootstrap_port
     }
 
-    /// Returns the KV transfer of a request's prompt: negotiated with the other server of the pair,
-    /// or none.
+    /// Returns how the prompt's KV cache is transferred, as the servers of the prefill/decode pair
+    /// negotiate; none for a fake transfer.
     ///
     /// # Errors
     /// SGLang's 400 for a request without room.
@@ -147,7 +147,8 @@ impl Disaggregation {
         }))
     }
 
-    /// Returns the rank that computes the prompt of a room, unless the request names one.
+    /// Returns the data-parallel rank of a prefill server that computes the prompt of a bootstrap
+    /// room, if the request names no rank.
     ///
     /// Source: SGLang 0.5.23 `srt/managers/data_parallel_controller.py`,
     /// `follow_bootstrap_room_scheduler`.
@@ -161,12 +162,12 @@ impl Disaggregation {
 #[derive(Clone)]
 struct RoomRequest {
     room: u64,
-    /// Id of the request, in Python's notation.
+    /// Id of the waiting request, in Python's notation.
     rid: String,
 }
 
 impl RoomRequest {
-    /// Returns the error of a request whose prompt is not transferred.
+    /// Returns the error of a request whose prompt the prefill/decode pair failed to transfer.
     ///
     /// Source: SGLang 0.5.23 `srt/disaggregation/{prefill,decode}.py` (`error_message`), and
     /// `KVTransferError` of `common/conn.py`.
@@ -222,7 +223,8 @@ impl PrefillBootstrapTarget {
     }
 }
 
-/// Returns the element of a list for one prompt; a value that is no list is for all prompts.
+/// Returns the value of a request member for one prompt: an element of a list, or a single value
+/// for all prompts.
 fn item(value: Option<&Value>, index: usize) -> Option<&Value> {
     let value = match value? {
         Value::Array(items) => items.get(index)?,
@@ -242,7 +244,8 @@ fn number<N: TryFrom<u64>>(value: Option<&Value>, field: &str) -> Result<Option<
     fits.map(Some).ok_or_else(refused)
 }
 
-/// Returns the value of a header that overrides a member of the body, else the member.
+/// Returns the value of the header `x-override-bootstrap-NAME`, else that of the body member that
+/// this header overrides.
 ///
 /// Source: SGLang 0.5.23 `srt/entrypoints/request_headers.py`.
 fn overridden(

@@ -13,7 +13,7 @@ use super::{DisaggregationParts, Met, RoomRequest, SendToPeer};
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::{InferenceService, KvTransfer, PrefillHandoff};
 
-/// Maximum number of rooms without a request that are remembered; beyond it, all are forgotten.
+/// Maximum number of announced bootstrap rooms without a request; beyond it, all are dropped.
 const MAX_UNMATCHED_ROOMS: usize = 65_536;
 
 /// Requests of a prefill server that wait for their decode servers, by bootstrap room.
@@ -21,20 +21,21 @@ pub(super) struct PrefillBootstrapRooms {
     state: Mutex<RoomTable>,
     send: SendToPeer,
     service: Weak<InferenceService>,
-    /// Maximum time in which a decode server announces a room.
+    /// Maximum waiting time of a request until a decode server announces its bootstrap room.
     bootstrap_timeout: Duration,
-    /// Maximum time in which a decode server reads the pages (KV blocks) of a room.
+    /// Maximum time until a decode server has read the KV pages of a computed prompt.
     waiting_timeout: Duration,
 }
 
 #[derive(Default)]
 struct RoomTable {
-    /// Endpoint of the decode server of each announced room without a request.
+    /// Endpoint of the decode server that announced a bootstrap room, by room, until the room's
+    /// request arrives.
     announced: HashMap<u64, String>,
-    /// Waiting requests by bootstrap room: no decode server has announced their room yet.
+    /// Waiting requests by bootstrap room, until a decode server announces the room.
     waiting: HashMap<u64, oneshot::Sender<Result<String, String>>>,
-    /// Pages (KV blocks) kept for a decode server by request, with the room and the end of the
-    /// prefill.
+    /// Bootstrap room and end of each prefill, by request, until a decode server has read its KV
+    /// pages.
     kept: HashMap<String, (u64, SimTime)>,
 }
 
@@ -111,7 +112,7 @@ impl PrefillBootstrapRooms {
         }
     }
 
-    /// Waits until the decode server of a room has announced itself.
+    /// Waits until the decode server of a request's bootstrap room has announced the room.
     pub(super) async fn wait_for_decode_server(self: Arc<Self>, request: RoomRequest) -> Met {
         self.release_unread_prompts();
         let room = request.room;
@@ -160,7 +161,7 @@ impl PrefillBootstrapRooms {
         Ok(KvTransfer::ForRemote(Arc::new(handoff)))
     }
 
-    /// Keeps the pages of a finished prefill, and returns the message to the decode server.
+    /// Keeps the KV pages of a finished prefill, and returns the message for its decode server.
     fn keep_pages(&self, room: u64, request: &str) -> BootstrapRoomMessage {
         if let Some(service) = self.service.upgrade() {
             let now = service.now();

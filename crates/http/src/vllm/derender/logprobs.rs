@@ -13,7 +13,7 @@ struct TextLogprob {
     text: String,
     logprob: f64,
     top: Vec<(String, f64)>,
-    /// Whether the log probability had alternative tokens before the request's limit was applied.
+    /// Whether the token had alternative tokens before the request's limit on them was applied.
     had_top: bool,
 }
 

@@ -22,9 +22,9 @@ use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, DerenderStreamState};
 
-/// Number of earlier tokens that detokenizing a chunk may need.
+/// Number of earlier tokens of the stream that are needed to detokenize a chunk.
 const DETOKENIZE_WINDOW_TOKENS: usize = 8;
-/// Number of earlier tokens on which the text of a token in log probabilities may depend.
+/// Number of earlier tokens of the stream on which a token's text in log probabilities may depend.
 const LOGPROB_CONTEXT_TOKENS: usize = 4;
 
 const STOPS_UNSUPPORTED: &str = "stop strings are not supported by streaming derender because text already sent cannot be cut. Use non-streaming derender or output_mode=text on /inference/v1/generate which holds stop strings back.";
@@ -263,7 +263,7 @@ fn parsed_delta(
     Ok((delta, finish_reason, stop_reason))
 }
 
-/// Returns the part of the text `now` after its prefix `before`; `None` if there is no more.
+/// Returns the part of the text `now` after its prefix `before`; `None` if that part is empty.
 fn text_after(before: &Option<String>, now: &Option<String>) -> Option<String> {
     let before = before.as_deref().unwrap_or_default();
     let rest = now.as_deref()?.strip_prefix(before)?;

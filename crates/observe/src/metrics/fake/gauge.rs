@@ -75,7 +75,7 @@ impl FakeGauge {
         }
     }
 
-    /// Returns the value of the gauge at time `t` after it was set, updated at multiples of
+    /// Returns the value of the fake gauge at time `t` after it was set, updated at multiples of
     /// `refresh`.
     ///
     /// With `whole`, the value of a function of time is truncated to an integer.

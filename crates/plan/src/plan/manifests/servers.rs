@@ -8,28 +8,29 @@ use crate::plan::deploy::DeploymentCommands;
 pub(super) struct DeployedServers<'a> {
     /// Name of the model, as vLLM takes it.
     pub(super) model: &'a str,
-    /// Name of the servers as a DNS label.
+    /// Name of the deployed servers as a DNS label.
     pub(super) name: String,
     /// Arguments of `vllm serve`, without the model and the sizes that files have fields for.
     pub(super) arguments: Vec<String>,
     pub(super) tensor: u32,
     pub(super) data: u32,
-    /// Number of GPUs of one server.
+    /// Number of GPUs of one deployed server.
     pub(super) gpus: u32,
-    /// Number of prefill servers; 0 if each server does both.
+    /// Number of prefill servers; 0 if every server does both prefill and decode.
     pub(super) prefill: u32,
-    /// Number of servers that decode, or that do both.
+    /// Number of servers that decode, or that do both prefill and decode.
     pub(super) serving: u32,
-    /// Version of vLLM that was simulated.
+    /// Version of vLLM that the plan simulated.
     pub(super) version: &'a str,
     pub(super) policy: &'a str,
 }
 
-/// Text in the first line of every file, by which a later plan knows the files that it may replace.
+/// Text in the first line of every deployment file, by which a later plan knows the files that it
+/// may replace.
 pub(super) const WRITTEN_BY_PLAN_COMMENT: &str = "Written by `vllm-sim plan`.";
-/// Name of the flag of tensor parallelism.
+/// Name of the flag that sets the tensor-parallel size.
 pub(super) const TENSOR_PARALLEL_FLAG: &str = "tensor-parallel-size";
-/// Name of the flag of data parallelism.
+/// Name of the flag that sets the data-parallel size.
 pub(super) const DATA_PARALLEL_FLAG: &str = "data-parallel-size";
 /// Flags of `vllm serve` that the deployment files set in fields of their own.
 const FIELDS: [&str; 3] = [TENSOR_PARALLEL_FLAG, DATA_PARALLEL_FLAG, "port"];
@@ -79,7 +80,7 @@ impl<'a> DeployedServers<'a> {
     }
 
     /// Returns the environment of vLLM's container: the token of gated models, and the address of
-    /// the side channel over which split servers fetch KV blocks.
+    /// the side channel over which separate decode servers fetch KV blocks.
     pub(super) fn container_environment(&self) -> Vec<Value> {
         let mut all = vec![json!({
             "name": "HF_TOKEN",

@@ -63,8 +63,8 @@ impl TrialRunner<'_> {
         )
     }
 
-    /// Simulates the largest deployment with equally many prefill and decode workers to its end, so
-    /// that the report can name the missed bounds.
+    /// Simulates the largest deployment with equally many prefill and decode workers until the
+    /// workload ends, so that the report can name the missed bounds.
     fn largest_split(&mut self, traffic: f64) -> Result<Option<SimulatedDeploymentTrial>> {
         let groups = self.most_groups();
         let count = WorkerCount::Split { prefill: groups, decode: groups };

@@ -20,7 +20,7 @@ struct AdmissionCandidate {
     past: u32,
     /// Number of the sequence's tokens found in the GPU prefix cache.
     cached: u32,
-    /// Number of the sequence's tokens to compute in this step, or to load.
+    /// Number of the sequence's tokens that this step computes, or that are loaded.
     new: u32,
     /// Whether the sequence's tokens are loaded from another engine or from host memory instead of
     /// computed.
@@ -181,8 +181,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Adds the loaded blocks of a prompt to the prefix cache. If no block was loaded, frees the
-    /// blocks of the sequence: other sequences may have cached its first blocks in the meantime.
+    /// Adds the loaded KV blocks of a prompt to the prefix cache. If no block was loaded, frees the
+    /// sequence's blocks, since other sequences may have cached its first blocks in the meantime.
     ///
     /// **Source:** `_update_waiting_for_remote_kv`, `vllm/v1/core/sched/scheduler.py`.
     fn cache_fetched(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
@@ -216,15 +216,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         !seq.admitted && seq.request.hit_threshold.is_some_and(misses)
     }
 
-    /// Returns whether a sequence needs a LoRA adapter for which the batch has no slot.
+    /// Returns whether a sequence needs a LoRA adapter for which the batch has no adapter slot
+    /// left.
     fn lacks_adapter(&self, slot: SequenceSlot) -> bool {
         let limit = self.config.loras.max_loras as usize;
         let lora = self.seqs[slot].request.lora.filter(|_| limit > 0);
         lora.is_some_and(|lora| !self.loras.admits_lora(lora, limit))
     }
 
-    /// Returns the number of tokens with which a sequence joins the batch, and whether they are
-    /// padded with draft tokens; `None` if it must wait.
+    /// Returns the number of tokens with which a waiting sequence joins the batch, and whether they
+    /// are padded with draft tokens; `None` if the sequence must wait.
     fn first_tokens(
         &self,
         slot: SequenceSlot,
@@ -238,7 +239,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Returns the number of tokens with which a sequence that lacks one token joins the batch, so
-    /// that all sequences compute equally many: 0 if it is not padded, `None` if it must wait.
+    /// that all sequences compute equally many. 0: the sequence is not padded; `None`: the sequence
+    /// must wait.
     ///
     /// **Source:** `pad_spec_decode`, `vllm/v1/core/sched/scheduler.py`.
     fn padded(&self, slot: SequenceSlot, past: u32, pass: &SchedulingPass) -> Option<u32> {
@@ -253,8 +255,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         Some(1 + drafts).filter(|&padded| padded <= pass.max_next_sequence_tokens())
     }
 
-    /// Returns the number of tokens in the first prompt chunk of a sequence; `None` if it needs a
-    /// larger token budget.
+    /// Returns the number of tokens in the first prompt chunk of a sequence; `None` if the chunk
+    /// needs a larger token budget.
     fn first_chunk_tokens(
         &self,
         slot: SequenceSlot,
@@ -281,8 +283,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         (room > 0 || new == 0).then(|| new.min(room))
     }
 
-    /// Handles a lack of KV blocks for a waiting sequence: waits for others to free some, or
-    /// rejects the sequence if none are in use.
+    /// Handles a lack of KV blocks for a waiting sequence: the sequence waits until others free
+    /// some, or is rejected if no blocks are in use.
     fn handle_block_shortage(
         &mut self,
         slot: SequenceSlot,
@@ -298,8 +300,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         AdmissionOutcome::Next
     }
 
-    /// Allocates the KV blocks for the first chunk of a sequence. If prompts are reserved, the
-    /// whole prompt must fit.
+    /// Allocates the KV blocks for the first chunk of a sequence. If full prompts are reserved
+    /// (`scheduler_reserve_full_isl`), there must be room for the whole prompt.
     fn allocate_first_chunk(
         &mut self,
         candidate: AdmissionCandidate,
@@ -349,7 +351,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.allocate_sequence_blocks(slot, &need, pass.step)
     }
 
-    /// Allocates the KV blocks for `new` tokens that are loaded after the `cached` ones.
+    /// Allocates the KV blocks for `new` prompt tokens that are loaded after the first `cached`
+    /// tokens.
     pub(in crate::sched::vllm) fn allocate_blocks_for_load(
         &mut self,
         slot: SequenceSlot,

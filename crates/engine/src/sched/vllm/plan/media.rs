@@ -47,8 +47,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Releases the encoder embeddings of prompt tokens that a step has computed. Call it before the
-    /// output of the step is released.
+    /// Releases the encoder embeddings of prompt tokens that a step has computed. Must be called
+    /// before the output of the step is released.
     ///
     /// **Source:** `_free_encoder_inputs`, `vllm/v1/core/sched/scheduler.py`.
     pub(in crate::sched::vllm) fn release_computed_media(&mut self, slot: SequenceSlot) {

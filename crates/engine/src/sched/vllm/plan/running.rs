@@ -124,8 +124,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             && self.config.prefill.prefill_schedule_interval <= 1
     }
 
-    /// Schedules consecutive running sequences that decode into a KV block they already have. This
-    /// is the hot path.
+    /// Schedules consecutive running sequences that decode into a KV block that they already have.
+    /// This is the hot path.
     fn schedule_decodes(&mut self, pass: &mut SchedulingPass) {
         let batch = &mut pass.step.batch;
         let window = self.window.unwrap_or(u32::MAX);
@@ -170,8 +170,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.budget -= count;
     }
 
-    /// Allocates KV blocks for a running sequence, preempting others as needed. Returns false if
-    /// the sequence itself was preempted.
+    /// Allocates KV blocks for a running sequence, preempting other sequences as needed. Returns
+    /// false if the sequence itself was preempted.
     fn allocate_or_preempt(
         &mut self,
         slot: SequenceSlot,
@@ -221,13 +221,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns whether a step before `step` computes a sequence and has not ended.
+    /// Returns whether a sequence is computed by a step that is older than `step` and has not
+    /// ended.
     fn is_in_earlier_step(&self, slot: SequenceSlot, step: &ScheduledStep) -> bool {
         let is_in = step.entries.iter().any(|entry| entry.slot == slot);
         self.seqs[slot].in_flight > u8::from(is_in)
     }
 
-    /// Removes a preempted sequence from the current step.
+    /// Removes a preempted sequence from the step that is being scheduled.
     fn remove_from_step(&mut self, slot: SequenceSlot, pass: &mut SchedulingPass) {
         if self.seqs[slot].media.is_some() {
             self.remove_media_encoding(slot, pass.step);
