@@ -7,10 +7,10 @@
 //! while `/v1/unload_lora_adapter` is counted.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::families::Id;
-use super::series::{MetricCellVec, MetricCells};
+use super::series::{MetricCellVec, MetricCells, MetricSeries};
 use super::settings::{MetricsSettings, UnixClock};
 
 const EXCLUDED: [&str; 6] = ["/metrics", "/health", "/load", "/ping", "/version", "/server_info"];
@@ -22,10 +22,31 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpHandlerId(u16);
 
+/// Series of one route template, looked up once: every request counts in four of them.
+struct HandlerSeries {
+    name: String,
+    requests: [[OnceLock<Arc<MetricSeries>>; CLASSES.len()]; METHODS.len()],
+    durations: [OnceLock<Arc<MetricSeries>>; METHODS.len()],
+    request_size: OnceLock<Arc<MetricSeries>>,
+    response_size: OnceLock<Arc<MetricSeries>>,
+}
+
+impl HandlerSeries {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            requests: Default::default(),
+            durations: Default::default(),
+            request_size: OnceLock::new(),
+            response_size: OnceLock::new(),
+        }
+    }
+}
+
 /// Metrics of HTTP requests, by route template, method and status.
 pub struct HttpMetrics {
     /// Route templates; the first one is `none`, for requests without a route.
-    handlers: Vec<String>,
+    handlers: Vec<HandlerSeries>,
     /// Index in `handlers` of each route; `None`: the route is excluded from metrics.
     routes: HashMap<String, Option<HttpHandlerId>>,
     requests: Arc<MetricCellVec>,
@@ -51,7 +72,7 @@ impl HttpMetrics {
         });
         let vec = |id: Id| vecs[id as usize].clone();
         Self {
-            handlers: names.take(usize::from(u16::MAX)).map(str::to_owned).collect(),
+            handlers: names.take(usize::from(u16::MAX)).map(HandlerSeries::new).collect(),
             routes: routes.collect(),
             requests: vec(Id::HttpRequests),
             request_sizes: vec(Id::HttpRequestSize),
@@ -100,13 +121,24 @@ impl HttpMetrics {
         let method = known.unwrap_or(METHODS.len() - 1);
         let class = usize::from(status / 100).clamp(1, CLASSES.len()) - 1;
 
-        let (handler, now) = (handler.as_str(), (self.clock)());
-        let method = METHODS[method];
-        self.requests.with_label_values(&[handler, method, CLASSES[class]], now).add(1.0);
-        self.request_sizes.with_label_values(&[handler], now).observe(request_bytes as f64);
-        self.response_sizes.with_label_values(&[handler], now).observe(response_bytes as f64);
+        let (name, verb) = (handler.name.as_str(), METHODS[method]);
+        let series =
+            |vec: &MetricCellVec, labels: &[&str]| vec.with_label_values(labels, (self.clock)());
+        handler.requests[method][class]
+            .get_or_init(|| series(&self.requests, &[name, verb, CLASSES[class]]))
+            .add(1.0);
+        handler
+            .request_size
+            .get_or_init(|| series(&self.request_sizes, &[name]))
+            .observe(request_bytes as f64);
+        handler
+            .response_size
+            .get_or_init(|| series(&self.response_sizes, &[name]))
+            .observe(response_bytes as f64);
         self.server[Id::HttpDurationHighr].observe(seconds);
-        self.durations.with_label_values(&[handler, method], now).observe(seconds);
+        handler.durations[method]
+            .get_or_init(|| series(&self.durations, &[name, verb]))
+            .observe(seconds);
     }
 }
 
