@@ -23,7 +23,7 @@ use vllm_sim_explain as explain;
 use vllm_sim_gateway_score::{StartPodsFuture, StopPodsFuture};
 use vllm_sim_plan::{plan, sweep};
 use vllm_sim_replay_cli::{
-    self as replay, EngineDeployment, ResultProvenance, StepTimeOrigin, WeightsDoNotFitError,
+    self as replay, EngineDeployment, ResultProvenance, StepTimeSettingSource, WeightsDoNotFitError,
 };
 
 /// Runs the tool `name` of vllm-sim with its arguments; returns the text for standard output.
@@ -246,8 +246,8 @@ fn build_deployment(
     });
     let about: Vec<(String, String)> = typed.collect();
     let step_times = match timeless {
-        true => StepTimeOrigin::Default,
-        false => StepTimeOrigin::Configured,
+        true => StepTimeSettingSource::Default,
+        false => StepTimeSettingSource::Configured,
     };
     let provenance = provenance(config, step_times);
     let engine = server::engine_spec(config).map_err(|error| match error {
@@ -274,7 +274,7 @@ fn build_deployment(
 }
 
 /// Returns model, GPU and source of the step times of a configuration.
-fn provenance(config: &vllm_sim_config::Config, origin: StepTimeOrigin) -> ResultProvenance {
+fn provenance(config: &vllm_sim_config::Config, origin: StepTimeSettingSource) -> ResultProvenance {
     let engine = &config.engine;
     let gpu = engine.gpu.clone();
     let shown = gpu.as_deref().unwrap_or("the default GPU");
@@ -285,7 +285,7 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeOrigin) -> Resul
     let polynomial = "the polynomial of Dynamo's mocker";
     let step_times = match &engine.timing.latency_source {
         LatencySource::Delays => "delays of the flags".to_owned(),
-        LatencySource::Polynomial if origin == StepTimeOrigin::Default => {
+        LatencySource::Polynomial if origin == StepTimeSettingSource::Default => {
             format!("{polynomial}, because no flag sets step times")
         }
         LatencySource::Polynomial => polynomial.to_owned(),
@@ -400,7 +400,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
 
 /// Returns the last section of `explain`: GPU, source of the step times, versions and command line.
 fn explained_run(config: &vllm_sim_config::Config, typed: &str) -> String {
-    let mut rows = provenance(config, StepTimeOrigin::Configured).name_value_rows();
+    let mut rows = provenance(config, StepTimeSettingSource::Configured).name_value_rows();
     rows.push(("Command".to_owned(), typed.to_owned()));
     let shown = |(name, _): &(String, String)| name != "Model";
     let lines = rows.iter().filter(|row| shown(row));

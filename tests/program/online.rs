@@ -12,7 +12,7 @@ use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::load;
 use vllm_sim_replay::online::{
-    GenerationApi, OnlineError, OnlineOptions, OnlineSummary, replay_over_http,
+    GenerationApi, OnlineOptions, OnlineReplayError, OnlineSummary, replay_over_http,
 };
 use vllm_sim_replay::outcome::{ReplaySink, RequestOutcome, RequestStatus};
 use vllm_sim_replay::report::{self, ReplayReport, ReplayRunTotals, ReportCollector};
@@ -315,7 +315,7 @@ fn requests_that_ended_before_the_time_limit_are_complete() {
 
 #[test]
 fn invalid_options_are_rejected_before_sending() {
-    let refused = |options: &OnlineOptions| -> OnlineError {
+    let refused = |options: &OnlineOptions| -> OnlineReplayError {
         let mut source = workload().into_source().expect("makes sense");
         replay_over_http(&mut source, options, &mut Ends::default(), &mut |_| {})
             .expect_err("is refused")

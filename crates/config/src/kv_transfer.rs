@@ -23,7 +23,7 @@ pub struct KvTransferConfig {
     pub engine_id: Option<String>,
     /// Host and port of data-parallel rank 0, for reports of decode servers that they have read its
     /// KV blocks; rank r adds r to the port.
-    pub side_channel: ReadNotificationAddress,
+    pub side_channel: KvReadNotificationAddress,
     /// Time until a prefill server frees a prompt's KV blocks if no decode server has read them
     /// (default 30 s; MoRI-IO 60 s).
     pub lease: Duration,
@@ -65,7 +65,7 @@ pub enum KvConnector {
 /// Host and port at which a prefill server receives the reports of decode servers that they have
 /// read its KV blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReadNotificationAddress {
+pub struct KvReadNotificationAddress {
     /// Host name under which decode servers reach the prefill server to report read KV blocks.
     pub host: String,
     /// Port of data-parallel rank 0 of a prefill server, for reports of read KV blocks.
@@ -141,7 +141,7 @@ impl KvTransferConfig {
         let does_handshakes = does_handshakes(v, &extra)?
             && consumer
             && connector.is_some_and(KvConnector::has_handshake);
-        let mut side_channel = ReadNotificationAddress {
+        let mut side_channel = KvReadNotificationAddress {
             host: v.get(&kv::KV_SIDE_CHANNEL_HOST)?.unwrap_or_default(),
             port: side_channel_port,
         };

@@ -80,7 +80,7 @@ pub use ignored::{IgnoredFlagArity, all_ignored_flags, is_vllm_serve_flag};
 pub use kv_cache::KvCacheCapacity;
 pub use kv_events::KvEventsConfig;
 pub use kv_offload::KvOffloadConfig;
-pub use kv_transfer::{KvConnector, KvTransferConfig, ReadNotificationAddress};
+pub use kv_transfer::{KvConnector, KvReadNotificationAddress, KvTransferConfig};
 pub use latency_source::{KernelTableSource, LatencySource};
 pub use layers::FlagValueSource;
 pub use loaded::{LoadedConfig, ParsedCommand, ResolvedFlag, load_config, load_with_known_flags};

@@ -49,7 +49,7 @@ pub struct PlannedKvBlocks {
 /// Input of a block hash other than tokens (vLLM's `extra_keys`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ExtraKey {
-    /// LoRA adapter name or cache salt.
+    /// Name of the LoRA adapter, or the cache salt, which is hashed into the KV block.
     Text(Arc<str>),
     /// Media item (image, audio clip or video) that overlaps the block.
     Media {

@@ -32,8 +32,9 @@ use search::{CandidateSearchResult, DeploymentCandidate, PlanRequirements};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::{MissedRequirementsError, format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, StepTimeOrigin, WeightsDoNotFitError,
-    WorkerPools, WorkloadArgs, build_worker_pools, open_workload, split_known_args,
+    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, StepTimeSettingSource,
+    WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
+    split_known_args,
 };
 
 /// Find the cheapest deployment that serves a workload within its latency bounds.
@@ -266,7 +267,10 @@ fn check_worker_kinds(args: &Args, axes: &[FlagGridAxis]) -> Result<()> {
 /// speed.
 fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
     let pools = candidates.iter().filter_map(|candidate| candidate.pools.as_ref().ok());
-    match pools.map(|pools| pools.step_times).find(|origin| *origin == StepTimeOrigin::Default) {
+    match pools
+        .map(|pools| pools.step_times)
+        .find(|origin| *origin == StepTimeSettingSource::Default)
+    {
         Some(_) => refuse!(
             "a plan needs step times: name the GPU with --gpu, such as --gpu H100, or set a latency \
              model or delays"

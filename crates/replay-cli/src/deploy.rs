@@ -22,7 +22,7 @@ pub struct EngineDeployment {
     /// Measured errors of the latencies that the engine's latency model predicts, where known.
     pub evidence: Option<DeploymentPredictionEvidence>,
     /// Origin of the engine's step times: flags or defaults.
-    pub step_times: StepTimeOrigin,
+    pub step_times: StepTimeSettingSource,
     /// Seed of all random draws of the engine.
     pub seed: u64,
     /// Names and values that describe the engine in a report.
@@ -99,16 +99,16 @@ impl ResultProvenance {
     }
 }
 
-/// Origin of an engine's step times: flags or defaults.
+/// Where the step times of an engine come from: flags or defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepTimeOrigin {
+pub enum StepTimeSettingSource {
     /// Step times follow from flags, which name a GPU, a latency model or delays.
     Configured,
     /// No flag sets step times, so the step times of Dynamo's mocker apply.
     Default,
 }
 
-impl StepTimeOrigin {
+impl StepTimeSettingSource {
     /// Logs, once per process, that default step times belong to no GPU.
     pub(super) fn warn_if_default_step_times(self) {
         static WARNED: Once = Once::new();

@@ -27,7 +27,7 @@ use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings};
 
 pub use deploy::{
-    DeploymentFactory, EngineDeployment, FlagSplitter, ResultProvenance, StepTimeOrigin,
+    DeploymentFactory, EngineDeployment, FlagSplitter, ResultProvenance, StepTimeSettingSource,
     WeightsDoNotFitError,
 };
 pub use options::{

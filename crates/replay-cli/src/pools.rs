@@ -14,7 +14,7 @@ use vllm_sim_replay::{
     RouterConfig, RouterQueuePolicy, WorkerScaling,
 };
 
-use super::deploy::{DeploymentFactory, ResultProvenance, StepTimeOrigin};
+use super::deploy::{DeploymentFactory, ResultProvenance, StepTimeSettingSource};
 use super::options::{PoolArgs, QueuePolicyName, RouterName, read_json_or_file};
 use super::scaling::{build_scaling, parse_seconds};
 
@@ -62,7 +62,7 @@ pub struct WorkerPools {
     /// Seed of all random draws of the simulation.
     pub seed: u64,
     /// Origin of the step times that the shared flags set.
-    pub step_times: StepTimeOrigin,
+    pub step_times: StepTimeSettingSource,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
     /// Whether the names and values in `about` describe every worker.

@@ -170,7 +170,7 @@ pub struct ValidatedRequestFacts {
 pub struct DeferredCheck<T>(Result<T, Fault>);
 
 impl<T> DeferredCheck<T> {
-    /// Returns the value that the request check computed, or its error.
+    /// Returns the value that an early check of a request computed, or the error that it found.
     ///
     /// # Errors
     /// The fault found when the check was computed.

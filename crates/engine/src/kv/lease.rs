@@ -12,12 +12,12 @@ use crate::{SimTime, TimerQueue};
 /// **Source:** `request_finished` of
 /// `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, 0.33.
 #[derive(Debug, Default)]
-pub(crate) struct BlockLeases {
+pub(crate) struct PrefillBlockLeases {
     tables: BTreeMap<SeqId, BlockTable>,
     ends: TimerQueue<SeqId>,
 }
 
-impl BlockLeases {
+impl PrefillBlockLeases {
     /// Keeps the KV blocks of a finished prefill for the duration `term` from `now`. Returns their
     /// ids in token order.
     pub(crate) fn lease_blocks(

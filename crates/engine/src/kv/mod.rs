@@ -30,7 +30,7 @@ pub(crate) use host::{
     EndedHostLoad, HostCache, HostCacheLookupRequest, HostCacheLookupResult, HostStoreCopy,
 };
 pub use host::{HostCacheChunkCounts, HostCacheConfig, HostCacheEvictionPolicy, OffloadConnector};
-pub(crate) use lease::BlockLeases;
+pub(crate) use lease::PrefillBlockLeases;
 pub use mocker_tier::DynamoMockerHostCacheConfig;
 pub(crate) use mocker_tier::{
     DynamoMockerHostBlockState, DynamoMockerHostCache, DynamoMockerHostCopyId,

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::kv::{BlockAllocationRequest, BlockLeases, BlockPool, BlockTable};
+use crate::kv::{BlockAllocationRequest, BlockPool, BlockTable, PrefillBlockLeases};
 use crate::seq_map::SeqMap;
 use crate::{
     CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PromptKvTransfer, Scheduler,
@@ -50,7 +50,7 @@ pub struct SlotScheduler {
     /// Whether [`Self::admit_to_free_slots`] is running, to prevent recursion.
     admitting: bool,
     blocks: Option<BlockPool>,
-    leases: BlockLeases,
+    leases: PrefillBlockLeases,
     queries: u64,
     hits: u64,
 }
@@ -88,7 +88,7 @@ impl SlotScheduler {
         Self {
             blocks: config.kv.map(BlockPool::new),
             adapters: LoraAdapterSlots::new(config.max_loras, config.lora_load),
-            leases: BlockLeases::default(),
+            leases: PrefillBlockLeases::default(),
             delays: Arc::new(config.delays.clone()),
             queries: 0,
             hits: 0,

@@ -35,7 +35,7 @@ mod waiting;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::kv::{BlockLeases, BlockPool, BlockPoolConfig, HostCache};
+use crate::kv::{BlockPool, BlockPoolConfig, HostCache, PrefillBlockLeases};
 use crate::step_log::StepLogRecord;
 use crate::{
     CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler, SchedulerEvent,
@@ -85,7 +85,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     /// End times of KV transfers and of the delays after last tokens, by slot and generation of the
     /// sequence.
     timers: TimerQueue<(SequenceSlot, u32)>,
-    leases: BlockLeases,
+    leases: PrefillBlockLeases,
     pub(in crate::sched) fetching: usize,
     cadence: PrefillIntervalState,
     loras: LoraSlots,
@@ -157,7 +157,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             plan_at: None,
             pause: PauseState::Running,
             timers: TimerQueue::default(),
-            leases: BlockLeases::default(),
+            leases: PrefillBlockLeases::default(),
             fetching: 0,
             cadence: PrefillIntervalState::default(),
             loras: LoraSlots::default(),

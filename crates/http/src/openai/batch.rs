@@ -81,7 +81,7 @@ fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatR
         let text = "Batch chat completions do not support streaming.";
         return Err(Fault::bad_parameter(text, "stream"));
     }
-    BatchChatRequest::complete_conversation_body(&mut body);
+    BatchChatRequest::fill_conversation_body_defaults(&mut body);
     let parse = |messages: &Value| {
         let mut one = body.clone();
         one.insert("messages".to_owned(), messages.clone());

@@ -132,7 +132,7 @@ impl Metrics {
             Some(_) => real.iter().map(|cells| cells.for_fake_metrics(settings)).collect(),
             None => real.clone(),
         };
-        let vecs = MetricCellVec::of_list(FAMILIES, settings, &shown, &server);
+        let vecs = MetricCellVec::from_family_list(FAMILIES, settings, &shown, &server);
         let vec = |id: Id| vecs[id as usize].clone();
         let shown_lora = Arc::new(LoraRequestsInfo::new(settings, vec(Id::LoraRequests)));
         let real_lora = match settings.fake {

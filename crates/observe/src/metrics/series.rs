@@ -183,7 +183,7 @@ impl MetricCellVec {
     }
 
     /// Creates the metric families of a list, each with the series that exist from the start.
-    pub(crate) fn of_list(
+    pub(crate) fn from_family_list(
         families: &'static [Family],
         settings: &MetricsSettings,
         engines: &[MetricCells],

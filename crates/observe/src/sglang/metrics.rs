@@ -65,7 +65,7 @@ impl SglangMetrics {
             cells[Id::PageSize].set(page_size.into());
             cells[Id::ContextLength].set(settings.max_model_len.into());
         }
-        let vecs = MetricCellVec::of_list(FAMILIES, settings, &engines, &server);
+        let vecs = MetricCellVec::from_family_list(FAMILIES, settings, &engines, &server);
         Self { server, engines, page_size, vecs }
     }
 

@@ -232,7 +232,7 @@ mod tests {
     use crate::plan::Args;
     use vllm_sim_engine::sched::SchedulerSpec;
     use vllm_sim_replay::{PoolSpec, RouterConfig};
-    use vllm_sim_replay_cli::{ResultProvenance, StepTimeOrigin, WorkerPools};
+    use vllm_sim_replay_cli::{ResultProvenance, StepTimeSettingSource, WorkerPools};
 
     fn candidate(layout: ParallelLayout) -> DeploymentCandidate {
         let args = Args::parse_from(["--slo-ttft-ms", "9"]);
@@ -250,7 +250,7 @@ mod tests {
                 evidence: None,
                 router: (String::new(), None),
                 seed: 0,
-                step_times: StepTimeOrigin::Configured,
+                step_times: StepTimeSettingSource::Configured,
                 about: Vec::new(),
                 has_one_worker_kind: true,
                 provenance: ResultProvenance::default(),

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::exchange::GenerationResponse;
-use super::options::{OnlineError, OnlineOptions, OnlineSummary};
+use super::options::{OnlineOptions, OnlineReplayError, OnlineSummary};
 use super::pacer::SendTimer;
 use super::prompt::{ChatHistory, PromptWriter};
 use super::target::{TargetServer, TurnIdentity};
@@ -190,12 +190,12 @@ pub(super) async fn send_workload(
     options: &OnlineOptions,
     sink: &mut dyn ReplaySink,
     progress: &mut dyn FnMut(u64),
-) -> Result<OnlineSummary, OnlineError> {
+) -> Result<OnlineSummary, OnlineReplayError> {
     let mut targets = Vec::new();
     for url in &options.targets {
         targets.push(Arc::new(TargetServer::parse_url("--target", url, options)?));
     }
-    let none = || OnlineError::Option("no --target is given".to_owned());
+    let none = || OnlineReplayError::Option("no --target is given".to_owned());
     let first = targets.first().ok_or_else(none)?;
     let model = match &options.model {
         Some(model) => model.clone(),
@@ -213,7 +213,7 @@ pub(super) async fn send_workload(
         targets,
         writer,
         epoch: real_time_now(),
-        pacer: SendTimer::start_timer_thread().map_err(OnlineError::Runtime)?,
+        pacer: SendTimer::start_timer_thread().map_err(OnlineReplayError::Runtime)?,
         number: AtomicU64::new(0),
         unreported: Mutex::default(),
         reached: Mutex::new(BTreeMap::new()),

@@ -13,7 +13,9 @@ mod target;
 use super::outcome::ReplaySink;
 use super::workload::WorkloadSource;
 
-pub use options::{GenerationApi, OnlineError, OnlineOptions, OnlineSummary, RequestHeaderNames};
+pub use options::{
+    GenerationApi, OnlineOptions, OnlineReplayError, OnlineSummary, RequestHeaderNames,
+};
 pub use target::TargetServer;
 
 /// Sends a workload over HTTP and reports every request to `sink`.
@@ -21,24 +23,24 @@ pub use target::TargetServer;
 /// Calls `progress` with the number of finished requests.
 ///
 /// # Errors
-/// Returns [`OnlineError`] if no request can be sent. A failed request is an outcome, not an error.
+/// Returns [`OnlineReplayError`] if no request can be sent. A failed request is an outcome, not an error.
 pub fn replay_over_http(
     source: &mut dyn WorkloadSource,
     options: &OnlineOptions,
     sink: &mut dyn ReplaySink,
     progress: &mut dyn FnMut(u64),
-) -> Result<OnlineSummary, OnlineError> {
+) -> Result<OnlineSummary, OnlineReplayError> {
     if !(options.speedup.is_finite() && options.speedup > 0.0) {
         let problem = format!("arrival speed-up is {}, must be above 0", options.speedup);
-        return Err(OnlineError::Option(problem));
+        return Err(OnlineReplayError::Option(problem));
     }
     if options.concurrency == Some(0) || options.max_in_flight == 0 {
-        return Err(OnlineError::Option("concurrency is 0, must be at least 1".to_owned()));
+        return Err(OnlineReplayError::Option("concurrency is 0, must be at least 1".to_owned()));
     }
     if let Some((low, high)) = options.token_ids
         && low >= high
     {
-        return Err(OnlineError::Option(format!(
+        return Err(OnlineReplayError::Option(format!(
             "the range of token ids {low} to {high} is empty"
         )));
     }
@@ -46,7 +48,7 @@ pub fn replay_over_http(
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(OnlineError::Runtime)?;
+        .map_err(OnlineReplayError::Runtime)?;
     let sent = runtime.block_on(drive::send_workload(source, options, sink, progress));
     runtime.shutdown_background();
     sent

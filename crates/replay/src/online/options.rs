@@ -106,7 +106,7 @@ impl Default for OnlineOptions {
 
 /// Reason why a replay over HTTP cannot start or continue.
 #[derive(Debug, thiserror::Error)]
-pub enum OnlineError {
+pub enum OnlineReplayError {
     /// A replay option is invalid.
     #[error("{0}")]
     Option(String),

@@ -9,7 +9,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::exchange::GenerationResponse;
-use super::options::{GenerationApi, OnlineError, OnlineOptions};
+use super::options::{GenerationApi, OnlineOptions, OnlineReplayError};
 use super::target::TargetServer;
 use crate::workload::{PromptTokenRun, SessionTurn, TurnPrompt};
 use vllm_sim_random::mix_u64_pair;
@@ -62,7 +62,7 @@ impl PromptWriter {
         target: &Arc<TargetServer>,
         model: String,
         options: &OnlineOptions,
-    ) -> Result<Self, OnlineError> {
+    ) -> Result<Self, OnlineReplayError> {
         let mut writer = Self {
             api: options.api,
             model,

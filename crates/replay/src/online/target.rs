@@ -10,7 +10,7 @@ use hyper::{Method, Request, Response};
 use serde_json::Value;
 
 use super::exchange::{GenerationResponse, SseReader};
-use super::options::{GenerationApi, OnlineError, OnlineOptions, RequestHeaderNames};
+use super::options::{GenerationApi, OnlineOptions, OnlineReplayError, RequestHeaderNames};
 use vllm_sim_http_client::{HttpConnector, HttpServerEndpoint, PooledHttpClient};
 
 /// Maximum size of a response without a stream, in bytes.
@@ -47,10 +47,16 @@ impl TargetServer {
     /// Parses the URL of a server; errors name its command-line `flag`.
     ///
     /// # Errors
-    /// Returns [`OnlineError::Option`] if `url` is not the URL of a server.
-    pub fn parse_url(flag: &str, url: &str, options: &OnlineOptions) -> Result<Self, OnlineError> {
+    /// Returns [`OnlineReplayError::Option`] if `url` is not the URL of a server.
+    pub fn parse_url(
+        flag: &str,
+        url: &str,
+        options: &OnlineOptions,
+    ) -> Result<Self, OnlineReplayError> {
         let wrong = |problem: &str| {
-            OnlineError::Option(format!("{flag} {url:?} {problem}, such as http://127.0.0.1:8000"))
+            OnlineReplayError::Option(format!(
+                "{flag} {url:?} {problem}, such as http://127.0.0.1:8000"
+            ))
         };
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let secure = match scheme {
@@ -69,7 +75,7 @@ impl TargetServer {
         let endpoint =
             HttpServerEndpoint::new(secure, &parsed).ok_or_else(|| wrong("has no host"))?;
         let connector = HttpConnector::new(endpoint, &options.trust)
-            .map_err(|error| OnlineError::Option(error.to_string()))?;
+            .map_err(|error| OnlineReplayError::Option(error.to_string()))?;
         Ok(Self {
             name: url.to_owned(),
             authority: authority.to_owned(),
@@ -90,11 +96,14 @@ impl TargetServer {
         (running, self.waiting.load(Ordering::Relaxed))
     }
 
-    fn target_error(&self, problem: impl ToString) -> OnlineError {
-        OnlineError::Target { target: self.name.clone(), problem: problem.to_string() }
+    fn target_error(&self, problem: impl ToString) -> OnlineReplayError {
+        OnlineReplayError::Target { target: self.name.clone(), problem: problem.to_string() }
     }
 
-    pub(super) async fn first_model_name(&self, timeout: Duration) -> Result<String, OnlineError> {
+    pub(super) async fn first_model_name(
+        &self,
+        timeout: Duration,
+    ) -> Result<String, OnlineReplayError> {
         let answer = self.request_json(Method::GET, "/v1/models", Bytes::new(), timeout).await;
         let answer = answer.map_err(|problem| self.target_error(problem))?;
         let model = answer["data"][0]["id"].as_str();

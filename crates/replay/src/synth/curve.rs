@@ -14,7 +14,7 @@ pub struct RateCurve {
 impl RateCurve {
     /// Returns the time in seconds at which an event occurs that would occur after `seconds` at a
     /// constant factor of 1.
-    pub fn event_time_under_curve(&self, seconds: f64) -> f64 {
+    pub fn event_time_at_rate_curve(&self, seconds: f64) -> f64 {
         let mut left = seconds;
         let (mut from, mut factor) = (0.0, self.points.first().map_or(1.0, |point| point.1));
         for &(at, next) in &self.points {
@@ -81,7 +81,7 @@ impl<S: WorkloadSource> WorkloadSource for RateCurveSource<S> {
         let Some(mut session) = self.source.next_session()? else {
             return Ok(None);
         };
-        let start = self.curve.event_time_under_curve(session.start.as_nanos() as f64 / 1e9);
+        let start = self.curve.event_time_at_rate_curve(session.start.as_nanos() as f64 / 1e9);
         // Rounding must not change the order.
         let start = SimTime::from_nanos((start * 1e9).round() as u64);
         self.last = self.last.max(start);
@@ -102,13 +102,13 @@ mod tests {
     fn rate_curve_moves_session_starts() {
         // Ten seconds from zero to the full rate equal five seconds at the full rate.
         let ramp: RateCurve = "0=0,10=1".parse().expect("is a curve");
-        assert_eq!(ramp.event_time_under_curve(0.0), 0.0);
-        assert!((ramp.event_time_under_curve(1.25) - 5.0).abs() < 1e-9);
-        assert!((ramp.event_time_under_curve(5.0) - 10.0).abs() < 1e-9);
-        assert!((ramp.event_time_under_curve(8.0) - 13.0).abs() < 1e-9);
+        assert_eq!(ramp.event_time_at_rate_curve(0.0), 0.0);
+        assert!((ramp.event_time_at_rate_curve(1.25) - 5.0).abs() < 1e-9);
+        assert!((ramp.event_time_at_rate_curve(5.0) - 10.0).abs() < 1e-9);
+        assert!((ramp.event_time_at_rate_curve(8.0) - 13.0).abs() < 1e-9);
         // Four times the rate in the third second.
         let burst: RateCurve = "2=1,2=4,3=4,3=1".parse().expect("is a curve");
-        let at = [1.0, 2.0, 4.0, 6.0, 7.0].map(|at| burst.event_time_under_curve(at));
+        let at = [1.0, 2.0, 4.0, 6.0, 7.0].map(|at| burst.event_time_at_rate_curve(at));
         assert_eq!(at, [1.0, 2.0, 2.5, 3.0, 4.0]);
         for text in ["", "1", "2=1,1=1", "0=1,9=0", "0=-1"] {
             assert!(text.parse::<RateCurve>().is_err(), "{text:?}");

@@ -158,7 +158,7 @@ impl BatchChatRequest {
     /// removes null members and adds some defaults.
     ///
     /// Source: vLLM's `BatchChatCompletionRequest.to_chat_completion_request`.
-    pub fn complete_conversation_body(body: &mut Map<String, Value>) {
+    pub fn fill_conversation_body_defaults(body: &mut Map<String, Value>) {
         body.retain(|_, value| !value.is_null());
         body.entry("tool_choice").or_insert("none".into());
         body.entry("add_generation_prompt").or_insert(true.into());
