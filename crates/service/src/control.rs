@@ -155,7 +155,7 @@ impl InferenceService {
         }
     }
 
-    /// Resumes generation in all engines after [`Self::pause`].
+    /// Resumes generation in all engines after [`Self::pause_generation`].
     pub fn resume_generation(&self) {
         self.control.update_state(self, |state| {
             state.paused = None;

@@ -126,7 +126,7 @@ pub enum RequestSubmissionChecks {
 /// The served model or LoRA adapter that a request names.
 ///
 /// Created by [`InferenceService::resolve_model`](crate::InferenceService::resolve_model) and consumed by
-/// [`InferenceService::generate`](crate::InferenceService::generate).
+/// [`InferenceService::generate_reply`](crate::InferenceService::generate_reply).
 #[derive(Debug)]
 pub struct ResolvedModel {
     pub(super) target: ModelTarget,

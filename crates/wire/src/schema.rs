@@ -3,7 +3,7 @@
 //! The Rust type of a field implies the schema of its Python annotation:
 //! `Option<bool>` is `bool | None`, `Vec<String>` is `list[str]`.
 //!
-//! The macro `wire_model!` generates both a [`Model`] for [`super::check`] and a reader of checked
+//! The macro `wire_model!` generates both a [`Model`] for [`super::body`] and a reader of checked
 //! values, so they always agree.
 
 use std::borrow::Cow;

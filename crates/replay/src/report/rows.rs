@@ -46,7 +46,7 @@ const CSV_HEADER: &str = "request_id,session_id,turn,arrival_time_ms,dispatched_
 first_token_ms,last_token_ms,status,input_length,output_length,reused_input_tokens,admissions,\
 worker,prefill_worker,ttft_ms,ttst_ms,itl_ms,e2e_latency_ms,error\n";
 
-/// Writes one row per request; [`RequestRowWriter::finish`] returns the first error.
+/// Writes one row per request; [`RequestRowWriter::finish_row_file`] returns the first error.
 pub struct RequestRowWriter {
     out: Box<dyn Write + Send>,
     form: RowFileFormat,

@@ -158,7 +158,7 @@ pub(super) fn count_render_work(bytes: u64) -> Result<(), Error> {
 /// Counts the work of writing a template value with all nested values.
 ///
 /// # Errors
-/// Those of [`spend_work`], and [`Error`] for a value that is nested too deeply.
+/// Those of [`count_render_work`], and [`Error`] for a value that is nested too deeply.
 pub(super) fn count_nested_value_work(value: &Value) -> Result<(), Error> {
     spend_recursively(value, 0)
 }
@@ -214,7 +214,7 @@ fn value_size_bytes(value: &Value) -> u64 {
 /// Counts the work of calling a Python string method with these arguments.
 ///
 /// # Errors
-/// Those of [`spend_work`], and [`Error`] for a padding width that is too large.
+/// Those of [`count_render_work`], and [`Error`] for a padding width that is too large.
 pub(super) fn count_string_method_work(
     text: &str,
     method: &str,
@@ -248,7 +248,7 @@ pub(super) fn count_string_method_work(
 /// Counts the work of replacing every `old` by `new` in a text.
 ///
 /// # Errors
-/// Those of [`spend_work`].
+/// Those of [`count_render_work`].
 pub(super) fn count_text_replacement_work(text: &str, old: &str, new: &str) -> Result<(), Error> {
     let places = text.matches(old).count() as u64;
     let grown = places.saturating_mul(new.len() as u64);
