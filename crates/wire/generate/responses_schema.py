@@ -56,7 +56,7 @@ HEADER = """\
 use crate::schema::Schema::{{
     self, {variants},
 }};
-use crate::schema::{{ANY_LENGTH, {numbers}, Model as Class, STR, optional as opt, required as req}};
+use crate::schema::{{ANY_LENGTH, {numbers}, Model as Class, STR, optional_field as opt, required_field as req}};
 """
 
 
