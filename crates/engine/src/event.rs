@@ -55,7 +55,7 @@ pub enum SchedulerEvent {
     },
     /// A sequence released output tokens.
     Tokens {
-        /// Id of the sequence that released the tokens.
+        /// Id of the sequence whose output tokens were released.
         id: SeqId,
         /// Number of released output tokens, at least one.
         n: u32,

@@ -95,7 +95,7 @@ pub const CONNECTION_BREAK_FLUSH_DELAY: Duration = Duration::from_millis(10);
 /// An instruction of the fault injector to the writer of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultInjectorAction {
-    /// The writer continues the reply.
+    /// The response writer goes on with the next tokens of the reply.
     Proceed,
     /// The writer sends an event that is not JSON.
     Garble,

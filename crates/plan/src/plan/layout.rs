@@ -29,7 +29,7 @@ impl ParallelLayout {
         [self.tensor.to_string(), self.data.to_string(), (self.data > 1).to_string()]
     }
 
-    /// Returns the layout as flags of a command line.
+    /// Returns the parallelism of the deployment as flags of `vllm-sim`.
     fn flags(self) -> Vec<String> {
         let mut flags = vec![format!("--{}={}", LAYOUT_FLAG_NAMES[0], self.tensor)];
         if self.data > 1 {

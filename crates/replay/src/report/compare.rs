@@ -67,7 +67,7 @@ pub struct ReportComparison {
 }
 
 impl ReportComparison {
-    /// Renders the comparison as a text table.
+    /// Renders the differences between the compared replay reports as a text table.
     pub fn render_text_table(&self) -> String {
         render_text_grid("Comparison", &self.heads, &self.rows)
     }

@@ -210,7 +210,7 @@ fn validate_speech_form(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     Ok(())
 }
 
-/// A speech-to-text request: the fields that both forms have.
+/// A speech-to-text request: the fields that transcriptions and translations share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpeechRequest {
     /// Speech-to-text task of the request.

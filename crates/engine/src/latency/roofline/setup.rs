@@ -55,7 +55,7 @@ impl RooflineModelSetup {
         }
     }
 
-    /// Returns the numbers of GPUs that share the weights.
+    /// Returns the number of GPUs over which each kind of weights is sharded.
     pub fn weight_ranks(&self) -> WeightShardingRanks {
         WeightShardingRanks::new(self.tp, self.expert_ranks.saturating_mul(self.pcp))
     }

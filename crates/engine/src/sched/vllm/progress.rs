@@ -38,7 +38,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         ProgressMark { at: now, changes: self.counts.progress }
     }
 
-    /// Returns whether a waiting sequence has already started at `now` without a new token, and the
+    /// Returns whether a sequence started at `now`, was put back without a new token, and the
     /// scheduler has made no progress since.
     pub(super) fn would_restart_without_progress(&self, slot: SequenceSlot, now: SimTime) -> bool {
         R::WAITS_AFTER_VAIN_START && self.seqs[slot].vain_start == Some(self.progress_mark(now))
