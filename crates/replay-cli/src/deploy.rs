@@ -99,7 +99,7 @@ impl ResultProvenance {
     }
 }
 
-/// Where the step times of an engine come from: flags or defaults.
+/// Source of the step times of an engine: flags or defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepTimeSettingSource {
     /// Step times follow from flags, which name a GPU, a latency model or delays.

@@ -18,7 +18,7 @@ const FAILED_STATUS: (u64, &str) = (2, "STATUS_CODE_ERROR");
 pub(super) enum GenAiSpanKind {
     /// Span of a generation request to a model, with its token counts.
     Request,
-    /// Trace span that is not replayed: its request failed, or has no prompt or no output.
+    /// Trace span without replay, of a request that failed or has no prompt or no output.
     Unusable,
     /// Span of the invocation of an agent.
     Agent,

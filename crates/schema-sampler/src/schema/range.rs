@@ -11,7 +11,7 @@ use vllm_sim_random::DrawRandom;
 /// Smallest magnitude of 64-bit floats without a fraction, 2^53.
 const MAX_EXACT_INTEGER_F64: f64 = 9_007_199_254_740_992.0;
 
-/// Maximum width of an integer range of a schema that is sampled in full; wider ones are narrowed.
+/// Maximum width of integer ranges in a schema; samples of wider ranges come from a narrower one.
 const WIDE_RANGE_WIDTH: i128 = 10_000;
 
 /// The preferred range of a generated number.

@@ -210,7 +210,7 @@ fn validate_speech_form(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     Ok(())
 }
 
-/// A speech-to-text request: the fields that transcriptions and translations share.
+/// A speech-to-text request, with the fields of both transcriptions and translations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpeechRequest {
     /// Speech-to-text task of the request.
