@@ -146,7 +146,7 @@ impl Pair {
     }
 }
 
-fn words(count: usize) -> String {
+fn text_of_words(count: usize) -> String {
     "hello ".repeat(count)
 }
 
@@ -157,10 +157,10 @@ fn requests() -> [(&'static str, Value); 2] {
         body[key] = value;
         body
     };
-    let said = json!([{"role": "user", "content": words(60)}]);
+    let said = json!([{"role": "user", "content": text_of_words(60)}]);
     [
         ("/v1/chat/completions", with("messages", said)),
-        ("/v1/completions", with("prompt", words(70).into())),
+        ("/v1/completions", with("prompt", text_of_words(70).into())),
     ]
 }
 

@@ -364,7 +364,7 @@ async fn a_response_cannot_show_a_truncation_of_null() {
     assert_eq!(options, json!({"mode": "implicit", "ttl": "30m", "comparison_response_id": null}));
 }
 
-/// What the comparison with vLLM's own front end found (`tests/python/front_end_oracle.py`).
+/// Requests whose answers the comparison with vLLM's own front end mended (`tests/python/front_end_oracle.py`).
 #[tokio::test]
 async fn refusals_are_those_of_the_python_front_end() {
     let sim = Sim::serve(&["--enable-scale-out"]).await;

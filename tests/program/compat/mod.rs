@@ -120,7 +120,7 @@ fn serves(words: &[String], line: &Line) {
 }
 
 /// Words of a command line, as a shell would cut them: quotes hold words together.
-fn words(line: &str) -> Vec<String> {
+fn split_command_line(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for c in line.chars() {
         match quote {
@@ -141,7 +141,7 @@ fn words(line: &str) -> Vec<String> {
 #[test]
 fn every_command_line_serves_a_chat() {
     for line in COMMANDS {
-        serves(&words(line.words), line);
+        serves(&split_command_line(line.words), line);
     }
 }
 
@@ -179,8 +179,10 @@ fn every_file_serves_a_chat() {
 fn invalid_start_exits_with_2() {
     // Seed 003 shows these two without the model that the program needs.
     for line in ["--v=2 --logtostderr=true", "--v=5 --logtostderr=true"] {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_vllm-sim")).args(words(line)).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_vllm-sim"))
+            .args(split_command_line(line))
+            .output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(2));
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains("model parameter is empty"), "{text}");

@@ -158,7 +158,7 @@ fn blanks_len(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn words(pattern: PreTokenizerSplitPattern, mut text: &str) -> Vec<&str> {
+    fn split_into_words(pattern: PreTokenizerSplitPattern, mut text: &str) -> Vec<&str> {
         let mut words = Vec::new();
         while !text.is_empty() {
             let (word, rest) = text.split_at(pattern.first_word_len(text));
@@ -181,10 +181,13 @@ mod tests {
             (" ", vec![" "]),
             ("\r\nx", vec!["\r\n", "x"]),
         ] {
-            assert_eq!(words(llama, text), expected, "{text:?}");
+            assert_eq!(split_into_words(llama, text), expected, "{text:?}");
         }
-        assert_eq!(words(PreTokenizerSplitPattern { digits: 1 }, "x123"), ["x", "1", "2", "3"]);
-        assert_eq!(words(llama, ""), Vec::<&str>::new());
+        assert_eq!(
+            split_into_words(PreTokenizerSplitPattern { digits: 1 }, "x123"),
+            ["x", "1", "2", "3"]
+        );
+        assert_eq!(split_into_words(llama, ""), Vec::<&str>::new());
     }
 
     #[test]
