@@ -3,8 +3,8 @@
 
     capacity.py VLLM_SIM [STATEMENTS.json]
 
-Each statement has a source, a deployment, a load and a result. Where the result is the requests a second that a
-deployment serves, the line ends with the number of workers that the simulation needs for them, and how many there were.
+Each statement has a source, a deployment, a load and a result. Where the load is more than the deployment serves, the
+line ends with the number of workers that `plan` finds for the same load in the time that was measured.
 """
 import csv
 import json
@@ -48,6 +48,23 @@ def write_shared_prefix(load, path):
     return [path, "--format=mooncake", f"--trace-block-size={block}"], start
 
 
+def plan(program, statement):
+    """Returns the number of workers that `plan` finds. The deployment served a burst: all requests arrive at the rate of
+    the load, and end at the rate that was measured. So the last one has the difference of both times for its latency."""
+    deployment, load = statement["deployment"], statement["load"]["shared_prefix"]
+    requests = load["requests"]
+    bound_ms = 1e3 * (requests / statement["result"]["requests_per_s"] - requests / load["rate"])
+    flags = [flag for flag in deployment["flags"] if not flag.startswith("--num-workers")]
+    if not any(flag.startswith("--tensor-parallel-size") for flag in flags):
+        flags.append("--tensor-parallel-size=1")
+    with tempfile.TemporaryDirectory() as folder:
+        workload, _ = write_shared_prefix(load, os.path.join(folder, "trace.jsonl"))
+        command = [program, "plan", *workload, "--model", deployment["model"], "--gpu", deployment["gpu"], *flags,
+                   f"--bound=e2e-p100={bound_ms:.0f}", "--report-json", "-"]
+        report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return report["points"][0]["found"]["workers"]
+
+
 def simulate(program, statement):
     deployment, load = statement["deployment"], statement["load"]
     with tempfile.TemporaryDirectory() as folder:
@@ -70,12 +87,11 @@ def simulate(program, statement):
 
 def compare(program, statement):
     summary, cells, workers = simulate(program, statement), [], ""
+    if "shared_prefix" in statement["load"]:
+        workers = f"; plan: {plan(program, statement)} of {statement['deployment']['workers']} workers"
     for key, measured in statement["result"].items():
         said = summary[KEYS[key]]
         cells.append(f"{key} {measured:g} measured, {said:.4g} ({100 * (said / measured - 1):+.0f} %)")
-        if key == "requests_per_s":
-            there = statement["deployment"]["workers"]
-            workers = f"; {there * measured / said:.1f} of {there} workers"
     return "; ".join(cells) + workers
 
 
