@@ -223,7 +223,7 @@ async fn drain_body<B: HttpBody<Data = Bytes> + Unpin>(mut body: B, mut left: us
     }
 }
 
-/// Time that a client may take to send a request body, in addition to the time at the minimum rate.
+/// Time allowed for sending a request body, in addition to the time at the minimum rate.
 const BODY_READ_GRACE: Duration = Duration::from_secs(60);
 
 /// Minimum average transfer rate of a request body after the grace period, in bytes per second.

@@ -170,7 +170,7 @@ struct SequenceChanges {
     handoff: Option<HandoffTimes>,
 }
 
-/// Observer that records the requests and steps of one engine for the trace.
+/// Observer of one engine: records its requests and steps for the trace.
 struct TraceRecorder {
     worker: u32,
     trace: Arc<Mutex<RankTrace>>,

@@ -138,7 +138,7 @@ pub(super) trait StreamRenderer: Send + 'static {
     }
 }
 
-/// Moment at which a simulated disconnect closes the connection of a stream.
+/// Moment of a stream at which a simulated disconnect closes its connection.
 #[derive(Clone, Copy)]
 enum DisconnectPoint {
     /// The stream's connection breaks off once the data written so far has been sent.

@@ -31,7 +31,7 @@ impl CachedTokenReporting {
     }
 }
 
-/// Functions that render an Anthropic message as vLLM or as llm-d-inference-sim does.
+/// Functions for rendering an Anthropic message as vLLM or llm-d-inference-sim does.
 pub(super) struct AnthropicMessageFormat {
     pub(super) stop: fn(&mut String, AnthropicMessageEnd<'_>, NullMemberHandling),
     pub(super) usage: fn(&mut String, TokenCounts, CachedTokenReporting),

@@ -90,7 +90,7 @@ pub(crate) async fn create_rerank(
     })))
 }
 
-/// Method by which a model scores a document for a query.
+/// Method for scoring a document for a query, by the type of the model.
 #[derive(Clone, Copy)]
 enum ScoringModel {
     /// The scoring model embeds query and document separately; the score is the similarity of the

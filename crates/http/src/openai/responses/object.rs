@@ -46,7 +46,7 @@ pub(super) fn reply_status(choice: &ReplyChoice) -> &'static str {
     }
 }
 
-/// Way in which a Responses API response is sent: in one body or as a stream.
+/// Delivery of a Responses API response: in one body or as a stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ResponseDeliveryMode<'a> {
     Whole,

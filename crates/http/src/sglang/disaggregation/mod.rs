@@ -45,7 +45,7 @@ pub struct DisaggregationParts {
     pub kv_cache_dtype: String,
     /// Endpoint of this server's listener.
     pub endpoint: String,
-    /// Function that sends messages to the other server of the prefill/decode pair.
+    /// Function for sending messages to the other server of the prefill/decode pair.
     pub send: SendToPeer,
     /// Service of this server, which releases the KV blocks of handed-over prompts.
     pub service: Weak<InferenceService>,
