@@ -73,7 +73,7 @@ pub(super) struct BlockStored<'a> {
     pub(super) medium: StorageMedium,
     /// Session of the request that stored or reused the blocks; only in vLLM's format.
     pub(super) session: Option<&'a str>,
-    /// For each stored block, the tokens behind it that its hash includes as lookahead; `None`
+    /// Tokens after each stored KV block that the block's hash includes as lookahead; `None`
     /// without lookahead.
     pub(super) lookahead: Option<Vec<&'a [u32]>>,
 }
@@ -116,7 +116,7 @@ impl AttentionKind {
 pub(super) enum StorageMedium {
     Gpu,
     Cpu,
-    /// Storage medium: CPU memory with the locality `LOCAL`.
+    /// Storage medium of a KV event's blocks: CPU memory with the locality `LOCAL`.
     LocalCpu,
 }
 
@@ -206,7 +206,7 @@ impl KvEventBatch<'_> {
 }
 
 impl KvEvent<'_> {
-    /// Removes the event fields that the vLLM release `version` does not send.
+    /// Removes those fields of a KV event that the vLLM release `version` does not send.
     pub(super) fn clear_newer_fields(&mut self, version: VllmVersion) {
         if let Self::BlockStored(event) = self
             && version < SESSION_SINCE

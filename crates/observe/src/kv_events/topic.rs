@@ -3,7 +3,7 @@
 /// Default topic template of llm-d-inference-sim.
 pub const LLMD_TOPIC_TEMPLATE: &str = "kv@{pod_ip}:{port}@{model}";
 
-/// Values of the fields in a template of the ZMQ topic.
+/// Values of the fields `{…}` in a template of the ZMQ topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicTemplateFields {
     /// Value of `{pod_ip}` in a ZMQ topic template: environment variable `POD_IP`.

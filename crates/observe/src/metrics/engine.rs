@@ -171,7 +171,8 @@ pub struct EngineFeatures {
     pub tokens_per_block: Option<u32>,
 }
 
-/// Updates the metrics of one engine from its events, at the times at which vLLM does.
+/// Observer of one engine: updates the engine's metrics from its events, at the times at which vLLM
+/// does.
 pub struct EngineMetricsObserver {
     metrics: Arc<EngineMetrics>,
     loras: LoraRequestsWriter,
@@ -438,8 +439,8 @@ impl EngineObserver for EngineMetricsObserver {
         }
     }
 
-    /// Lists the adapter of a rejected request briefly as running: llm-d's simulator checks the
-    /// context length only when a request runs.
+    /// Counts the LoRA adapter of a rejected request briefly as running, because llm-d's simulator
+    /// checks the context length only of running requests.
     fn on_lora_refused(&mut self, lora: &Arc<str>) {
         self.count_lora(Some(lora), [1, 0]);
         self.count_lora(Some(lora), [-1, 0]);
