@@ -168,7 +168,7 @@ pub(crate) enum ReplyContent {
     #[default]
     Text,
     Constrained(Arc<CompiledConstraint>),
-    /// A text that satisfies a structured-output constraint and is parsed for tool calls.
+    /// A text for a structured-output constraint; the text is parsed for tool calls.
     Parsed(Arc<CompiledConstraint>),
     /// Tool calls, or free text if the rule for tool calls (`choice`) allows it.
     Tools {
@@ -221,7 +221,8 @@ impl KvTransferNegotiation {
     }
 }
 
-/// Returns the kind of content of each choice of a request.
+/// Returns the kind of content that each choice of a request must have, such as free text or tool
+/// calls.
 ///
 /// # Errors
 /// A constraint or tool schema that cannot be satisfied, or a tool whose schema is not on llm-d's

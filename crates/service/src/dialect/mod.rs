@@ -123,9 +123,9 @@ impl ServerDialect for VllmDialect {}
 /// The point at which the values of a request are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValidationPoint {
-    /// Validation precedes tokenization (vLLM).
+    /// Request values are validated before tokenization (vLLM).
     BeforePrompt,
-    /// Validation follows tokenization (llm-d-inference-sim).
+    /// Request values are validated after tokenization (llm-d-inference-sim).
     AfterPrompt,
 }
 

@@ -91,7 +91,8 @@ pub(super) enum ScriptTokenSource {
     /// The token run may end within the last sentence; `first` selects the form without a leading
     /// space.
     Sentences { start: u32, first: bool },
-    /// A text outside the corpus, by its index in the script's list of own texts.
+    /// A text outside the corpus, given by its index in the list of such texts in this reply
+    /// script.
     Own(u16),
     /// One output token without text, by its id.
     Silent(u32),
@@ -121,7 +122,7 @@ pub struct ReplyScriptCursor {
     offset: u32,
 }
 
-/// The remaining tokens of a token run within one sentence or text.
+/// The remaining tokens of a token run in a reply script, within one sentence or text.
 struct RunPiece<'a> {
     /// Whether JSON escapes any character of the text; `None` if not computed.
     has_escapes: Option<bool>,
@@ -133,7 +134,8 @@ struct RunPiece<'a> {
 }
 
 impl ReplyScriptCursor {
-    /// Moves the cursor over `tokens` tokens of the [`TokenTexts`] that begin at the cursor.
+    /// Moves a cursor of a reply script over `tokens` tokens of the [`TokenTexts`] that begin at
+    /// the cursor.
     pub fn advance(&mut self, tokens: u32) {
         self.taken += tokens;
         self.offset += tokens;
@@ -230,7 +232,8 @@ impl ReplyScript {
         starts.into()
     }
 
-    /// Returns the token at the cursor and moves the cursor behind it; `None` at the end.
+    /// Returns the output token at a cursor of the reply script, and moves the cursor after it;
+    /// `None` at the end of the reply.
     pub fn next_token(&self, at: &mut ReplyScriptCursor) -> Option<OutputToken<'_>> {
         let piece = self.next_piece(at)?;
         at.taken += 1;
@@ -243,8 +246,8 @@ impl ReplyScript {
         Some(OutputToken { id, text, channel: piece.channel })
     }
 
-    /// Returns the texts of the consecutive tokens at the cursor; `None` if the next token has no
-    /// text.
+    /// Returns the texts of the consecutive output tokens at a cursor of the reply script; `None`
+    /// if the next token has no text.
     pub fn next_token_texts(&self, at: &mut ReplyScriptCursor) -> Option<TokenTexts<'_>> {
         let piece = self.next_piece(at)?;
         let from = piece.from as usize;
@@ -256,8 +259,8 @@ impl ReplyScript {
         })
     }
 
-    /// Returns the tokens at the cursor that belong to one text, and moves a cursor at the end of a
-    /// run to the next run.
+    /// Returns the output tokens at a cursor that belong to one text; a cursor at the end of a
+    /// token run first moves to the next run.
     fn next_piece(&self, at: &mut ReplyScriptCursor) -> Option<RunPiece<'_>> {
         loop {
             let run = self.runs.get(at.run as usize)?;
@@ -293,7 +296,7 @@ impl ReplyScript {
         }
     }
 
-    /// Returns the ids of the tokens before a position, at most four.
+    /// Returns the ids of the output tokens before a position, at most the last four.
     pub fn token_ids_before(&self, position: usize) -> Vec<u32> {
         let from = position.saturating_sub(4);
         let mut cursor = self.cursor_at(from as u32);
