@@ -395,7 +395,8 @@ impl<R: StreamRenderer> EventStream<R> {
         }
     }
 
-    /// Returns the result of polling for an injected fault that occurs now; `None` without one.
+    /// Returns the frame or error that an injected fault causes at this point of the stream; `None`
+    /// if no fault is due.
     fn poll_faults(&mut self, cx: &mut Context<'_>) -> Option<PolledFrame> {
         let action = match self.faults.as_mut()?.poll_action(cx) {
             Poll::Pending => return Some(Poll::Pending),

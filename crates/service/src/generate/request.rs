@@ -131,7 +131,7 @@ impl ReplyContentKind {
 /// Input of the reply generator for one sequence.
 #[derive(Debug, Clone)]
 pub struct ReplyGeneratorInput<'a> {
-    /// Key of the random streams; equal keys give equal content.
+    /// Seed key of the random streams for a reply; equal keys give equal content.
     pub key: u64,
     /// Maximum number of output tokens, at least 1.
     pub limit: u32,

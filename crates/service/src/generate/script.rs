@@ -87,14 +87,14 @@ pub(super) struct ScriptTokenRun {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ScriptTokenSource {
-    /// Consecutive sentences of the corpus, from index `start` of the script's list of sentences.
-    /// The token run may end within the last sentence; `first` selects the form without a leading
-    /// space.
+    /// Source of a reply's token run: consecutive sentences of the built-in corpus, from index
+    /// `start` of the sentence list. The run may end within its last sentence; `first` selects the
+    /// form without a leading space.
     Sentences { start: u32, first: bool },
-    /// A text outside the corpus, given by its index in the list of such texts in this reply
-    /// script.
+    /// Source of a reply's token run: a text outside the corpus, given by its index in the list of
+    /// such texts.
     Own(u16),
-    /// One output token without text, by its id.
+    /// Source of a reply's token run: one token without text, given by its id.
     Silent(u32),
 }
 

@@ -208,8 +208,8 @@ fn plain_delta(
     Ok((delta, choice.finish_reason().map(str::to_owned), stop_reason))
 }
 
-/// Returns the delta of a chat chunk with parsers: all parsed text so far, without what was sent
-/// before.
+/// Returns the delta of a streamed chat chunk on a server with parsers: the text parsed so far,
+/// less the text in earlier chunks.
 fn parsed_delta(
     app: &App,
     request: &DerenderStreamRequest,
