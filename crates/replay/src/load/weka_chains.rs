@@ -237,8 +237,8 @@ impl ChainBuilder<'_> {
         found.map(|(chain, ..)| chain)
     }
 
-    /// Compares the remaining forked chains with the new last prompt of the chain to which a fork
-    /// was joined.
+    /// Updates the shared prefix length of the forked chains that remain, after a fork was joined
+    /// to the chain that ends with request `tail`.
     ///
     /// Returns whether one of them shares a part of its prompt.
     fn compare_again(&mut self, tail: usize, forks: &[usize]) -> bool {
