@@ -14,8 +14,8 @@ pub(super) enum WorkerCount {
 }
 
 impl WorkerCount {
-    /// Returns the number of times that the engines of the prefill pool, and those of the other
-    /// pool, are repeated.
+    /// Returns how many times the deployment contains the engines of the prefill pool, and those of
+    /// the other pool.
     pub(super) fn worker_pool_repeats(self) -> (u32, u32) {
         match self {
             Self::Groups(groups) => (groups, groups),
