@@ -35,8 +35,8 @@ pub(super) struct PlanRequirements {
 
 pub(super) struct DeploymentCandidate {
     pub(super) values: Vec<String>,
-    /// Parallel layout that the search chose for the candidate; `None` if the command line
-    /// describes it.
+    /// Parallel layout chosen by the search for the candidate; `None` if the command line describes
+    /// it.
     pub(super) layout: Option<ParallelLayout>,
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,

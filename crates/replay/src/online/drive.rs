@@ -38,8 +38,8 @@ struct OnlineRun {
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
     has_dependencies: bool,
     has_agent_runs: bool,
-    /// Semaphore that limits the sessions in flight, or the requests in flight in an open loop with
-    /// dependencies.
+    /// Semaphore for limiting the sessions in flight, or the requests in flight in an open loop
+    /// with dependencies.
     places: Arc<Semaphore>,
     moved: Notify,
     out: mpsc::Sender<SessionTaskEvent>,
