@@ -116,12 +116,12 @@ pub enum LogLevel {
     Error,
     /// Log level at which errors and warnings are logged.
     Warn,
-    /// Log info and above: events that occur a few times per process.
+    /// Log level `info`: errors, warnings and events that occur a few times per process.
     #[default]
     Info,
-    /// Log debug and above: events of each request.
+    /// Log level `debug`: also the events of each request.
     Debug,
-    /// Log all events, including those of each token and block.
+    /// Log level `trace`: all events, including those of each token and KV block.
     Trace,
 }
 

@@ -62,7 +62,7 @@ pub struct EngineConfig {
     pub parallel: ParallelConfig,
     /// Whether data-parallel ranks start and end their steps together, as for models with experts.
     pub lock_step: bool,
-    /// Role in disaggregated serving: prefill, decode or both.
+    /// Role of the engine in disaggregated serving: prefill, decode or both.
     pub role: ServingRole,
     /// Settings of speculative decoding; `None`: disabled.
     pub speculative: Option<SpeculativeConfig>,
