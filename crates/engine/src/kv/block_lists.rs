@@ -94,7 +94,7 @@ pub(super) struct CachedBlockMap {
     duplicated: usize,
 }
 
-/// Slot of the hash table; empty if `id` is 0, the null block.
+/// Slot of the hash table from content keys to KV blocks; an empty slot has `id` 0, the null block.
 #[derive(Debug, Clone, Copy, Default)]
 struct BlockHashSlot {
     hash: u32,

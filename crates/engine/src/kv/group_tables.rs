@@ -342,8 +342,8 @@ impl BlockPool {
         self.take_further(table, need, others, out);
     }
 
-    /// Allocates new KV blocks for a sequence in those extra layer groups whose index is in
-    /// `groups`.
+    /// Allocates new KV blocks for a sequence in the layer groups with an index in `groups`; the
+    /// first full-attention group is not among them.
     fn take_further(
         &mut self,
         table: &mut BlockTable,
@@ -394,7 +394,8 @@ impl BlockPool {
         }
     }
 
-    /// Frees the KV blocks of a sequence in those extra layer groups whose index is in `groups`.
+    /// Frees the KV blocks of a sequence in the layer groups with an index in `groups`; the first
+    /// full-attention group is not among them.
     pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable, groups: Range<usize>) {
         table.ends = [0; 4];
         let tables = table.groups.get_mut(groups).into_iter().flatten();

@@ -160,7 +160,7 @@ impl BlockHash {
         &self.bytes[..self.len]
     }
 
-    /// Returns the last eight bytes of the hash as a big-endian number (vLLM's integer form).
+    /// Returns the last eight bytes of the block hash as a big-endian number (vLLM's integer form).
     fn low_u64(&self) -> u64 {
         self.bytes[self.len - 8..self.len].iter().fold(0, |key, &byte| key << 8 | u64::from(byte))
     }
@@ -336,8 +336,7 @@ impl PlannedKvBlocksBuilder<'_> {
         self.plan
     }
 
-    /// Stores the extra keys of a KV block for the sequence's KV events, in the form of these
-    /// events.
+    /// Stores the extra hash keys of a KV block as the sequence's KV events report them.
     fn store_extra_keys(&mut self, block: usize, extra_keys: &[ExtraKeyPart<'_>]) {
         if extra_keys.is_empty() {
             // The list stays empty until a block has extra keys.

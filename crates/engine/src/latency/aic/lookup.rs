@@ -97,7 +97,8 @@ pub(super) type GemmCurve = ((u64, u64), LatencyCurve);
 /// Holds the kernel times of all measured matrix shapes, by number of rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct GemmTable {
-    /// Measured matrix shapes, in the order that decides ties of equal distance.
+    /// Measured matrix shapes; of several shapes at the same distance from a requested shape, the
+    /// first one is used.
     shapes: Vec<GemmCurve>,
     places: BTreeMap<(u64, u64), usize>,
     /// Measured matrix shapes near each shape passed to [`Self::cache_nearby_gemm_shapes`]:

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::{BlockKey, CachedBlock, KvBlockUsage};
 
-/// Index of a tree node; 0 is the root.
+/// Index of a node in the radix tree of cached KV pages; 0 is the root.
 pub(super) type RadixNodeId = u32;
 
 const ROOT: RadixNodeId = 0;
@@ -40,8 +40,8 @@ struct RadixNode {
     pages: Vec<BlockKey>,
     locks: u32,
     used: u64,
-    /// Whether the prefix cache was reset while sequences used the node's pages. Prompts cannot
-    /// find such a node, and its removal emits no event.
+    /// Whether the prefix cache was reset while sequences used the pages of this radix tree node.
+    /// Prompts cannot find such a node, and its removal emits no event.
     ghost: bool,
 }
 
@@ -300,7 +300,7 @@ impl RadixTree {
         child
     }
 
-    /// Splits a tree node: a new node gets the first `at` pages, the old node keeps the rest.
+    /// Splits a radix tree node: a new node gets the first `at` pages, the old node keeps the rest.
     fn split_node(&mut self, child: RadixNodeId, at: usize) -> RadixNodeId {
         let node = self.node_mut(child);
         let rest = node.pages.split_off(at);
@@ -339,7 +339,7 @@ impl RadixTree {
         }
     }
 
-    /// Adds a tree node to the evictable leaves if the node is an unlocked leaf.
+    /// Adds a radix tree node to the evictable leaves if the node is an unlocked leaf.
     fn index_evictable_leaf(&mut self, at: RadixNodeId) {
         let node = self.node(at);
         if at != ROOT && node.locks == 0 && node.children.is_empty() {

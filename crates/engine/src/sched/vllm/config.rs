@@ -52,7 +52,7 @@ pub struct VllmSchedulerConfig {
     pub max_waiting: Option<usize>,
     /// Transfer of prompts between prefill and decode engines.
     pub transfer: PrefillTransferConfig,
-    /// Whether steps begin and end together with other ranks
+    /// Whether the engine's steps begin and end together with those of other data-parallel ranks
     /// ([`RankLockStep`](crate::lock_step::RankLockStep)). Default: false.
     pub lock_step: bool,
     /// Prefix cache in host memory. Default: none.
@@ -139,8 +139,8 @@ pub struct SchedulerReportingConfig {
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
     /// Whether every planned and updated step is recorded for
-    /// [`Scheduler::take_step_log`](crate::Scheduler::take_step_log). Sequences are then not decoded
-    /// in bulk. Default: false.
+    /// [`Scheduler::take_step_log`](crate::Scheduler::take_step_log). The scheduler then keeps full
+    /// bookkeeping of every sequence in every step. Default: false.
     pub step_log: bool,
 }
 
@@ -162,9 +162,9 @@ pub enum PreemptionVictim {
     /// The last admitted sequence is preempted.
     #[default]
     Last,
-    /// The first admitted sequence is preempted, unless it was preempted several times without a
-    /// new token: else two sequences could preempt each other forever. Full prompts are reserved
-    /// for the same reason.
+    /// The first admitted sequence is preempted. One that was preempted several times without a new
+    /// token is spared, since two sequences could preempt each other forever. For the same reason,
+    /// full prompts are reserved.
     First,
 }
 
@@ -267,8 +267,8 @@ impl VllmSchedulerConfig {
         Ok(())
     }
 
-    /// Returns whether sequences are decoded in bulk: the caller needs no event per token, and
-    /// every decode step of a sequence is alike.
+    /// Returns whether sequences are decoded in bulk, without bookkeeping per step: the caller
+    /// needs no event per token, and every decode step of a sequence is alike.
     ///
     /// The pattern names every setting, so that a new one does not compile until it is classified.
     pub(super) fn decodes_in_bulk(&self) -> bool {
@@ -340,7 +340,8 @@ impl VllmSchedulerConfig {
             && !offers_outputs
     }
 
-    /// Returns whether KV blocks that a step in flight may write are freed only when it ends.
+    /// Returns whether the KV blocks of an ended sequence, into which a step in flight may write,
+    /// are freed only when that step ends.
     ///
     /// **Source:** `defer_block_free`, `vllm/v1/core/sched/scheduler.py`.
     pub(super) fn defers_block_frees(&self) -> bool {
