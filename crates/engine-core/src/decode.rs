@@ -17,7 +17,7 @@ pub(crate) fn decode_msgpack_value(mut bytes: &[u8]) -> Result<Value, MsgpackDec
     Ok(rmpv::decode::read_value(&mut bytes)?)
 }
 
-/// The fields of a MessagePack array; missing fields read as nil.
+/// The fields of a decoded MessagePack array, taken by index; missing fields read as nil.
 pub(crate) struct MsgpackArrayFields(Vec<Value>);
 
 impl MsgpackArrayFields {
