@@ -131,7 +131,8 @@ fn fnv1a_with(hash: u32, byte: u8) -> u32 {
 
 struct SimulatedPiece {
     range: Range<usize>,
-    /// FNV-1a hash of the piece of text; `None` for a character beyond ASCII.
+    /// FNV-1a hash of this piece of a text, which is the piece's token id; `None` for a character
+    /// beyond ASCII.
     hash: Option<u32>,
 }
 
