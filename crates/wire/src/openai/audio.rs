@@ -26,7 +26,7 @@ pub enum SpeechTask {
     Translate,
 }
 
-/// An uploaded file, by its index among the form's files.
+/// An uploaded file of a multipart form, by its index among the form's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UploadedFile(pub usize);
 
@@ -183,7 +183,8 @@ wire_model! {
     }
 }
 
-/// Checks the options of a transcription against each other.
+/// Checks the options of a transcription request against each other, as vLLM's
+/// `validate_transcription_request` does.
 ///
 /// Source: vLLM's `validate_transcription_request` and `validate_stream_options`.
 ///

@@ -14,7 +14,8 @@ use crate::schema::{
 
 const OBJECTS: Schema = Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH);
 
-/// Pydantic's name of a list of items of OpenAI's classes, whose members are not checked here.
+/// Pydantic's name of the type `list` of OpenAI's input item classes, for error messages; the
+/// items' members are not checked here.
 const ITEMS: &str = "list[union[ResponseInputMessageParam,ResponseFunctionCallInputParam,\
      ResponseOutputMessage,EasyInputMessageParam,Message,ResponseOutputMessageParam,\
      ResponseFileSearchToolCallParam,ResponseComputerToolCallParam,ComputerCallOutput,\
@@ -256,8 +257,8 @@ impl SglangResponsesRequest {
         }
     }
 
-    /// Returns the name of the only tool that the model may call by `tool_choice`; `None` if it
-    /// names none.
+    /// Returns the name of the tool that `tool_choice` forces the model to call; `None` if it names
+    /// none.
     fn named_tool(&self) -> Option<&str> {
         let choice = self.tool_choice.as_object()?;
         let kind = choice.get("type").and_then(Value::as_str)?;

@@ -66,7 +66,7 @@ wire_model! {
         token_step: i64 = 0,
         /// Whether the update of the weights empties the prefix cache.
         flush_cache: bool = true,
-        /// Description of the weight tensors.
+        /// Description of the weight tensors to load (`manifest`).
         manifest: Option<Map<String, Value>> = None,
     }
 }
