@@ -251,7 +251,7 @@ impl TraceRecorder {
     }
 }
 
-/// Returns the first admission of a sequence.
+/// Returns the trace entry for a sequence's first admission to the engine's running batch.
 fn admission(at: SimTime, record: &SequenceRecord) -> AdmissionOutcome {
     let reused = record.cached.saturating_add(record.external);
     AdmissionOutcome { at, reused, host: None, again: false, pool: PoolRole::Serving }

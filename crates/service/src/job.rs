@@ -181,17 +181,20 @@ pub(crate) enum ReplyContent {
 /// The source and destination of the KV cache of a prompt.
 #[derive(Debug, Clone, Default)]
 pub enum KvTransfer {
-    /// The KV cache is computed and used on this server.
+    /// KV transfer: none, as the KV cache is computed and used on this server.
     #[default]
     Local,
-    /// The KV cache is fetched from another server, which may need a notification afterwards.
+    /// KV transfer: the KV cache is fetched from another server, which may need a notification
+    /// afterwards.
     FromRemote(Option<Arc<KvSourceServer>>),
-    /// The KV cache was to be fetched from another server, which does not answer or is
-    /// incompatible.
+    /// KV transfer that failed: the KV cache was to be fetched from another server, which does not
+    /// answer or is incompatible.
     FromLostRemote,
-    /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
+    /// KV transfer: the prompt is prefilled here, and another server fetches the KV cache and
+    /// decodes.
     ForRemote(Arc<PrefillHandoff>),
-    /// The prefill and decode servers of a pair first agree on one of the other variants.
+    /// KV transfer to negotiate: the prefill and decode servers of a pair first agree on the kind
+    /// of transfer.
     Negotiated(KvTransferNegotiation),
 }
 

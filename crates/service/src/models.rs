@@ -154,7 +154,7 @@ impl ServedModels {
         self.load_lora_adapter(name, path.to_str()?, None, AdapterLoadMode::InPlace).ok()
     }
 
-    /// Loads a LoRA adapter.
+    /// Adds a LoRA adapter to the model names that requests may use.
     ///
     /// # Errors
     /// [`AdapterLoadError`] if the name is taken, or if name or path is too long.

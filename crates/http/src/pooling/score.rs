@@ -138,7 +138,7 @@ struct TextPairScorer<'a> {
     params: TokenizeParams,
     /// Maximum numbers of tokens of the query and of each document to score; 0 for no limit.
     most: [usize; 2],
-    /// Number of prompt tokens, for `usage`.
+    /// Number of prompt tokens of all scored texts so far, for `usage` in the response.
     tokens: usize,
 }
 

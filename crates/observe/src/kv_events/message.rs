@@ -83,14 +83,15 @@ pub(super) struct BlockStored<'a> {
 /// **Source:** vLLM 0.33 `vllm/v1/kv_cache_interface.py`, `KVCacheSpecKind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AttentionKind {
-    /// Layers with full attention.
+    /// Attention kind in KV events: layers with full attention.
     #[default]
     Full,
-    /// Layers with multi-head latent attention.
+    /// Attention kind in KV events: layers with multi-head latent attention.
     Mla,
-    /// Layers with sliding-window attention; the number is the window, in tokens.
+    /// Attention kind in KV events: layers with sliding-window attention; the number is the window,
+    /// in tokens.
     Window(u32),
-    /// Mamba layers, which keep a state instead of keys and values.
+    /// Attention kind in KV events: Mamba layers, which keep a state instead of keys and values.
     Mamba,
 }
 

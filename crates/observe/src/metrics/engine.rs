@@ -24,13 +24,13 @@ const TIER_EXTERNAL: usize = 4;
 /// Sleep state of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SleepState {
-    /// The engine is not asleep.
+    /// Sleep state: the engine is awake.
     Awake,
-    /// Sleep level 1: weights are in CPU memory, the KV cache is discarded.
+    /// Sleep state of level 1: weights are in CPU memory, and the KV cache is discarded.
     WeightsOffloaded,
-    /// Sleep level 2: weights and KV cache are discarded.
+    /// Sleep state of level 2: weights and KV cache are discarded.
     DiscardAll,
-    /// Sleep level 0: scheduling is paused. All of vLLM's state series are 0.
+    /// Sleep state of level 0: scheduling is paused. All of vLLM's state series are 0.
     Paused,
 }
 
@@ -132,7 +132,7 @@ impl EngineMetrics {
         }
     }
 
-    /// Returns the totals of speculative decoding.
+    /// Returns the engine's totals of speculative decoding since its start.
     pub fn draft_token_totals(&self) -> DraftTokenTotals {
         let c = &self.cells;
         let accepted_at = c.series_cells(Id::AcceptedTokensPerPos).iter().map(|n| n.get() as u64);

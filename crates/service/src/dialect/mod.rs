@@ -150,7 +150,7 @@ pub struct RequestRules {
     pub max_bad_words: usize,
     /// Accepted JSON Schemas for tool parameters.
     pub tool_schemas: AllowedToolSchemas,
-    /// Rules of the imitated server.
+    /// Request rules of the imitated server.
     pub dialect: &'static dyn ServerDialect,
 }
 

@@ -11,22 +11,23 @@ const ESTIMATED_TOKEN_BYTES: usize = 6;
 /// The part of a response message to which an output token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputChannel {
-    /// Content of the response message.
+    /// Output channel: content of the response message.
     Content,
-    /// Reasoning of the response message.
+    /// Output channel: reasoning of the response message.
     Reasoning,
-    /// Marker of the model's output format that clients do not see (`</think>`, `<tool_call>`).
+    /// Output channel: marker of the model's output format that clients do not see (`</think>`,
+    /// `<tool_call>`).
     Marker,
-    /// Arguments of the tool call with this index, from 0.
+    /// Output channel: arguments of the tool call with this index, from 0.
     Call(u16),
 }
 
 /// The reason why an output ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputEndReason {
-    /// The output ends at an end-of-sequence token or by a stop condition.
+    /// Finish reason: the output ends at an end-of-sequence token or by a stop condition.
     Stop,
-    /// The output ends at its token limit.
+    /// Finish reason: the output ends at its token limit.
     Length,
 }
 
@@ -160,13 +161,13 @@ pub struct TokenText<'a> {
 }
 
 impl<'a> TokenText<'a> {
-    /// Returns the token's text.
+    /// Returns the output token's text.
     #[inline]
     pub fn as_str(self) -> &'a str {
         self.fragments.fragment_text(self.index)
     }
 
-    /// Appends the token's text to `out`.
+    /// Appends the output token's text to `out`.
     #[inline]
     pub fn append_to(self, out: &mut String) {
         self.fragments.append_fragment_text(self.index, out);

@@ -195,8 +195,8 @@ pub(super) struct PrefillBootstrapTarget {
 }
 
 impl PrefillBootstrapTarget {
-    /// Reads the members of a request body that name the other server; `index` is the index of the
-    /// prompt.
+    /// Reads the members of a request body that name the other server of the prefill/decode pair;
+    /// `index` is the index of the prompt.
     ///
     /// A single room is that of the first prompt; the others follow.
     ///
