@@ -34,14 +34,14 @@ pub(crate) enum ModelRunner {
 /// null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SystemFingerprintForm {
-    /// The fingerprint has the vLLM version and a hash of the configuration.
+    /// Form of `system_fingerprint`: the vLLM version and a hash of the configuration.
     #[default]
     Full,
-    /// The fingerprint is a hash of the configuration only.
+    /// Form of `system_fingerprint`: a hash of the configuration only.
     Hash,
-    /// The fingerprint is the fixed text of `--fingerprint-value`.
+    /// Form of `system_fingerprint`: the fixed text of `--fingerprint-value`.
     Custom,
-    /// The fingerprint is JSON null.
+    /// Form of `system_fingerprint`: JSON null.
     None,
 }
 

@@ -106,9 +106,9 @@ pub enum FlagValueBounds {
 /// Scope of a setting that can be changed at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuntimeChangeScope {
-    /// The changed setting affects one engine.
+    /// A change of the setting at run time affects one engine.
     Engine,
-    /// The changed setting affects all engines behind one port.
+    /// A change of the setting at run time affects all engines behind one port.
     Server,
 }
 

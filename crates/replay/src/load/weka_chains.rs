@@ -85,8 +85,8 @@ pub(super) fn split_into_agent_chains(list: &[WekaTraceRequest<'_>]) -> Vec<Vec<
     chains
 }
 
-/// Returns whether the first request of a list only asks for something like a title, and shares no
-/// prefix with the other requests.
+/// Returns whether the first request in the list of a Weka trace only asks for something like a
+/// title, and shares no prefix with the other requests.
 fn is_preamble(list: &[WekaTraceRequest<'_>]) -> bool {
     let Some((first, rest)) = list.split_first() else {
         return false;
