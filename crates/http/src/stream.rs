@@ -428,8 +428,8 @@ impl<R: StreamRenderer> EventStream<R> {
     }
 }
 
-/// Appends the stream events of tokens of the only choice that need no special handling; returns
-/// the number of those tokens.
+/// Appends a stream event for each available token between the first and the last one of a reply's
+/// only choice; returns the number of those tokens.
 fn write_plain_tokens<R: StreamRenderer>(
     render: &mut R,
     out: &mut String,
