@@ -179,8 +179,8 @@ pub enum LayerGroupCacheEvent {
         /// Index, among the sequence's planned KV blocks, after the last block in the range
         /// `from..to`.
         to: u32,
-        /// Indices, among the sequence's planned KV blocks, of those that entered the prefix cache;
-        /// none if the layer group keeps none of the range.
+        /// Indices, among the sequence's planned KV blocks, of those that entered the prefix cache
+        /// of the layer group; empty if the group caches none of the range.
         kept: Vec<u32>,
     },
     /// KV blocks left the prefix cache of the layer group.
@@ -283,7 +283,7 @@ pub enum EngineCommand {
     /// Stops the scheduling of steps; sequences remain.
     Pause,
     /// Stops the admission of waiting sequences that hold no KV blocks; all other sequences
-    /// continue to their end. Supported only by the vLLM scheduler and the mocker.
+    /// continue to their end. Supported only by the vLLM scheduler and that of Dynamo's mocker.
     PauseAdmission,
     /// Continues the scheduling after [`EngineCommand::Pause`] or
     /// [`EngineCommand::PauseAdmission`].

@@ -83,7 +83,7 @@ pub trait Scheduler {
     /// # Errors
     /// [`SubmitError`] if it can be neither started nor queued.
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError>;
-    /// Checks whether all of these sequences of one request can be submitted together.
+    /// Checks whether the given sequences of one request can all be submitted together.
     ///
     /// # Errors
     /// [`SubmitError`] of the first sequence that would certainly be rejected.

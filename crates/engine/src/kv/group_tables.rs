@@ -25,8 +25,8 @@ impl BlockPool {
         }
     }
 
-    /// Returns all layer groups, for the prefix cache in host memory; a full-attention group is the
-    /// first, if there is one.
+    /// Returns all layer groups, for the prefix cache in host memory. The first group has full
+    /// attention if any group has.
     pub(crate) fn all_layer_groups(&self) -> Vec<LayerGroup> {
         let groups = &self.groups;
         let sparse = groups.all.iter().filter(|group| !group.has_full_attention());

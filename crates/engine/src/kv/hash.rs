@@ -526,8 +526,8 @@ fn cbor_extra_keys(cbor: &mut CborWriter<'_>, extra_keys: &[ExtraKeyPart<'_>]) {
     }
 }
 
-/// Writes the hash input of a block in llm-d's form: the parent is a number, and an adapter changes
-/// only the root hash. A cache salt is hashed like a media item, as llm-d's router does.
+/// Writes the input of a block hash as llm-d does: the parent hash is a number, and a LoRA adapter
+/// changes only the root hash. A cache salt is hashed like a media item, as llm-d's router does.
 ///
 /// **Source:** llm-d-router `pkg/kvcache/kvblock/token_processor.go`, `ParseRawExtraKeys`.
 fn encode_llmd(

@@ -112,8 +112,8 @@ pub(crate) struct HostStoreCopy {
 }
 
 impl HostStoreCopy {
-    /// Sets the KV blocks on the GPU that the copy to host memory reads. `ids` are those of the
-    /// sequence in a single layer group.
+    /// Sets the KV blocks on the GPU that the copy to host memory reads. `ids` are all GPU blocks
+    /// of the sequence, in a model with a single layer group.
     pub(crate) fn set_source_blocks(&mut self, ids: &[u32]) {
         let size = self.blocks_per_chunk as usize;
         let blocks = self.chunks.iter().filter_map(|chunk| {

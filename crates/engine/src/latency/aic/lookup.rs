@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct LatencyCurve(Vec<(u64, f64)>);
 
-/// Selects the measured points whose hardware efficiency is used to extrapolate past an end of a
-/// curve.
+/// Number of points at an end of a latency curve from whose hardware efficiency the curve is
+/// extrapolated: the last point, or the median of three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExtrapolationEnd {
     Last,

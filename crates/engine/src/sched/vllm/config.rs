@@ -26,7 +26,7 @@ pub struct VllmSchedulerConfig {
     pub max_model_len: u32,
     /// Configuration of chunked prefill: the division of prompts among steps.
     pub prefill: ChunkedPrefillConfig,
-    /// Whether full blocks are kept for later prompts. Default: true.
+    /// Whether full KV blocks are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
     /// Layer groups of models with sliding-window or state layers. Default: none.
     pub layer_groups: Option<KvCacheLayerGroups>,
@@ -36,7 +36,8 @@ pub struct VllmSchedulerConfig {
     pub async_scheduling: bool,
     /// Rule for choosing the sequence to preempt. Default: the last admitted.
     pub victim: PreemptionVictim,
-    /// Fraction of blocks kept free when a sequence joins a running batch. Default: 0.
+    /// Fraction of the KV blocks that stay free when a waiting sequence joins a running batch.
+    /// Default: 0.
     pub watermark: f64,
     /// Number and acceptance of draft tokens (speculative decoding). Default: none.
     pub speculation: Option<SpeculativeDecodingConfig>,

@@ -100,8 +100,8 @@ pub(in crate::sched) struct PreemptionCounts {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct SequenceStepState {
     pub stale: StaleSteps,
-    /// Number of draft tokens in steps in flight that are rejected, which the scheduler does not
-    /// know yet.
+    /// Number of draft tokens, in the sequence's steps in flight, that will be rejected; the
+    /// scheduler does not know this yet.
     pub ahead: u32,
     /// Whether the newest step of the sequence left known tokens to compute, so that it sampled
     /// none.
