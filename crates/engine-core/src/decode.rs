@@ -94,7 +94,8 @@ pub(crate) fn decode_token_ids(
     items.iter().map(id).collect()
 }
 
-/// Decodes a tensor to its type, shape and bytes, which are inline or in one of the frames `aux`.
+/// Decodes a tensor to its type, shape and bytes, which are inline or in one of the message's
+/// auxiliary frames `aux`.
 pub(crate) fn decode_tensor<'v>(
     value: &'v Value,
     aux: &'v [Vec<u8>],
