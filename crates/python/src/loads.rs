@@ -153,7 +153,7 @@ fn decode_utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, 
 struct JsonScanner<'a> {
     chars: &'a [char],
     at: usize,
-    /// Character in place of an unpaired surrogate.
+    /// Replacement character for an unpaired surrogate in JSON strings.
     unpaired: char,
 }
 

@@ -50,7 +50,7 @@ pub fn orjson_loads(body: &[u8]) -> Result<Value, OrjsonLoadsError> {
     })
 }
 
-/// Error message of the scanner, with its position in bytes.
+/// Error message of the JSON scanner, with the error's position in bytes.
 struct Refusal(&'static str, usize);
 
 type Scanned<T> = Result<T, Refusal>;
