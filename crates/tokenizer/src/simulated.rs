@@ -76,7 +76,8 @@ impl SimulatedTokenizer {
         id
     }
 
-    /// Appends the text of a token id to `out`; returns false if the text is not stored.
+    /// Appends the text of a token id to `out`; returns false if the simulated tokenizer has no
+    /// text for the id.
     pub(crate) fn append_token_text(&self, id: u32, out: &mut String) -> bool {
         if let Some(text) = self.texts.get(&id) {
             out.push_str(&text);

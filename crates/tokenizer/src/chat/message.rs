@@ -149,8 +149,8 @@ impl TemplateMessage {
         found.map(|(_, value)| value)
     }
 
-    /// Returns whether the message's content is one text in the given content format. Content of a
-    /// tool message is, if all its parts are texts.
+    /// Returns whether the message's content is one text in the given content format. Also true for
+    /// a tool message with text parts only.
     fn is_single_text(&self, format: ChatTemplateContentFormat) -> bool {
         match &self.content {
             MessageContent::Text(_) => true,
