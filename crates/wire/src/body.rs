@@ -41,7 +41,7 @@ pub fn parse_python_json(body: &[u8]) -> Result<Value, Fault> {
 }
 
 /// Parses a JSON object and deserializes its member `member` separately; the returned map has
-/// `true` in its place.
+/// `true` in place of that member.
 ///
 /// The result is `None` if the text is not valid JSON, repeats `member`, or `member` is not a `T`.
 pub(crate) fn parse_with_separate_member<'b, T: Deserialize<'b>>(
@@ -251,7 +251,7 @@ impl From<JsonLoadsError> for Fault {
     }
 }
 
-/// Validates a request body against its class and reads its fields.
+/// Validates a request body against its request class and reads the class's fields.
 ///
 /// # Errors
 /// vLLM's 400: the error of a validator function, else all schema errors in one text.

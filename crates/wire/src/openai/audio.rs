@@ -52,7 +52,7 @@ static EXTRA_ITEM: Schema = Schema::Union(&[STR, INT, FLOAT]);
 static EXTRA_FIELDS: Schema = Schema::Dict(&STR, &EXTRA_VALUE);
 
 wire_model! {
-    /// A form of `POST /v1/audio/transcriptions`.
+    /// The form fields of a `POST /v1/audio/transcriptions` request.
     pub struct TranscriptionRequest: Wrapped "TranscriptionRequest" before [validate_speech_form] {
         /// The uploaded audio file.
         file: UploadedFile,
@@ -110,7 +110,7 @@ wire_model! {
 }
 
 wire_model! {
-    /// A form of `POST /v1/audio/translations`.
+    /// The form fields of a `POST /v1/audio/translations` request.
     pub struct TranslationRequest: Wrapped "TranslationRequest" before [validate_speech_form] {
         /// The uploaded audio file.
         file: UploadedFile,

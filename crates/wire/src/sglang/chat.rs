@@ -424,7 +424,7 @@ impl SglangChatRequest {
         Some(schema)
     }
 
-    /// Returns the sampling parameters of the chat request in the form of `/generate`. Without a
+    /// Returns the sampling parameters of the chat request as `/generate` takes them. Without a
     /// tool parser, forced tool calls are a text that follows a JSON Schema.
     ///
     /// # Errors

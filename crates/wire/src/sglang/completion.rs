@@ -158,7 +158,7 @@ impl SglangCompletionRequest {
         }
     }
 
-    /// Returns the sampling parameters of the completion request in the form of `/generate`.
+    /// Returns the sampling parameters of the completion request as `/generate` takes them.
     ///
     /// # Errors
     /// A 400 for a response format without schema.

@@ -103,7 +103,7 @@ wire_model! {
         service_tier: Option<String> [Schema::Nullable(&Schema::Literal(&[
             "auto", "default", "flex", "scale", "priority",
         ]))] = None,
-        /// Whether the response is stored, which needs a flag.
+        /// Whether the response is stored, for which SGLang needs a command-line flag.
         store: Option<bool> = Some(true),
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
@@ -180,7 +180,7 @@ fn check_function_tool(tool: &Map<String, Value>) -> Result<(), ValidatorError> 
 }
 
 impl ResponseTool {
-    /// Returns the tool as a response repeats it.
+    /// Returns the tool as JSON, with all members that a response repeats.
     pub fn to_json(&self) -> Value {
         json!({
             "type": self.kind,
