@@ -134,14 +134,14 @@ pub(super) struct ExtraLayerGroups {
     pub(super) is_first_null: bool,
     pub(super) drops_last: bool,
     pub(super) interval: Option<u32>,
-    /// Keys of the state blocks cached in the current scheduling pass; prompts can hit these blocks
-    /// only after the pass.
+    /// Keys of the KV blocks with Mamba states that were cached in the current scheduling pass;
+    /// prompts can hit these blocks only after the pass.
     pub(super) fresh: Vec<BlockKey>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct LayerGroupBlockTable {
-    /// Index in the sequence of the first KV block that `blocks` lists.
+    /// Index in the sequence of the first KV block in the list `blocks`.
     pub(super) first: u32,
     /// KV block ids of the sequence in the layer group; 0 for a missing block.
     pub(super) blocks: Vec<u32>,
@@ -158,7 +158,7 @@ impl LayerGroupBlockTable {
         at.and_then(|at| self.blocks.get(at as usize)).copied().unwrap_or(0)
     }
 
-    /// Iterates over the KV block ids of the table without missing ones.
+    /// Iterates over the KV block ids of the layer group's block table, without missing ones.
     pub(super) fn held_block_ids(&self) -> impl Iterator<Item = u32> {
         let there = self.blocks.iter().chain(&self.spare).copied();
         there.filter(|&id| id != 0)

@@ -108,7 +108,7 @@ pub struct BlockHashConfig {
     pub keep_tokens: bool,
 }
 
-/// Describes a LoRA adapter for hashes and events.
+/// Describes a LoRA adapter for block hashes and KV events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoraAdapter {
     /// Id of the LoRA adapter within the engine, from 1.
@@ -135,7 +135,7 @@ pub struct HashedMediaSpan {
 pub struct BlockHashExtraKeys {
     /// LoRA adapter of the request, if any.
     pub lora: Option<LoraAdapter>,
-    /// First served model name; root of llm-d's hashes if there is no LoRA adapter.
+    /// First served model name; llm-d computes the root hash from it if there is no LoRA adapter.
     pub model: Arc<str>,
     /// `cache_salt` of the request.
     pub salt: Option<Arc<str>>,

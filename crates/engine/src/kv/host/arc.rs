@@ -139,8 +139,8 @@ impl ArcEvictionPolicy {
         }
     }
 
-    /// Returns the first `n` chunks of KV blocks in the order of eviction for which `may` returns
-    /// true, or `None` if there are fewer.
+    /// Returns the first `n` chunks of KV blocks, in the order of eviction, for which `may` returns
+    /// true. Returns `None` if there are fewer.
     pub(super) fn choose_chunks_to_evict(
         &self,
         n: usize,

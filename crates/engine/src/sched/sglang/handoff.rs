@@ -20,8 +20,8 @@ pub(super) struct PrefillTransferDestinations {
     /// Sequences waiting for KV cache pages into which their prompts' KV cache can be transferred,
     /// in order.
     pending: VecDeque<SequenceSlot>,
-    /// Ids of the sequences for whose transferred prompts pages were reserved since the caller last
-    /// took this list, each with the number of prompt tokens to transfer.
+    /// Ids of the sequences for whose transferred prompts KV cache pages were reserved since the
+    /// caller last took this list, each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
     /// End times of prompt transfers whose duration is configured, by slot of the sequence and by
     /// reuse counter (generation) of that slot.
@@ -32,8 +32,8 @@ pub(super) struct PrefillTransferDestinations {
 }
 
 impl PrefillTransferDestinations {
-    /// Returns whether a sequence with a prompt from another engine waits for pages or for room in
-    /// the running batch. If so, no prompt is started that this engine would compute.
+    /// Returns whether a sequence with a prompt from another engine waits for KV cache pages or for
+    /// room in the running batch. If so, no prompt is started that this engine would compute.
     pub(super) fn has_waiting_remote_prompts(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }

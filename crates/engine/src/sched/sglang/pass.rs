@@ -30,7 +30,8 @@ struct PrefillRoom {
 }
 
 impl SglangScheduler {
-    /// Fills `pass` with prompts if any can be admitted, else with the running sequences.
+    /// Fills the forward pass `pass` with prompts if any can be admitted, else with the running
+    /// sequences.
     pub(super) fn plan_forward_pass(
         &mut self,
         now: SimTime,

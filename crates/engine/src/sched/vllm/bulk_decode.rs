@@ -85,8 +85,8 @@ impl BulkDecode {
         }
     }
 
-    /// Makes the tracking of bulk decoding forget a sequence that leaves the running batch before
-    /// its last token is scheduled.
+    /// Removes a sequence, which leaves the running batch before its last token is scheduled, from
+    /// the list of running sequences that are not decoded in bulk.
     pub(super) fn remove_sequence(&mut self, slot: SequenceSlot) {
         if self.allowed
             && let Some(at) = self.active.iter().position(|&other| other == slot)

@@ -39,7 +39,8 @@ pub struct VllmSchedulerConfig {
     /// Fraction of the KV blocks that stay free when a waiting sequence joins a running batch.
     /// Default: 0.
     pub watermark: f64,
-    /// Number and acceptance of draft tokens (speculative decoding). Default: none.
+    /// Configuration of speculative decoding: number and acceptance rates of draft tokens. Default:
+    /// no draft tokens.
     pub speculation: Option<SpeculativeDecodingConfig>,
     /// Time per step to propose draft tokens. Default: zero.
     pub drafting: Option<Box<DraftLatencyModel>>,
@@ -47,11 +48,12 @@ pub struct VllmSchedulerConfig {
     pub weights_from_host: Duration,
     /// Limits of LoRA adapters. Default: no limits.
     pub loras: LoraConfig,
-    /// Encoder of images and audio. Default: none; media count as ordinary tokens.
+    /// Configuration of the encoder of images and audio. Default: none; media count as ordinary
+    /// tokens.
     pub encoder: Option<Box<EncoderSchedulingConfig>>,
     /// Maximum length of the waiting queue. Default: no limit.
     pub max_waiting: Option<usize>,
-    /// Transfer of prompts between prefill and decode engines.
+    /// Configuration of the transfer of prompts' KV cache between prefill and decode engines.
     pub transfer: PrefillTransferConfig,
     /// Whether the engine's steps begin and end together with those of other data-parallel ranks
     /// ([`RankLockStep`](crate::lock_step::RankLockStep)). Default: false.
@@ -109,7 +111,7 @@ pub struct LoraConfig {
     pub load_time: Duration,
 }
 
-/// Configures the transfer of prompts between prefill and decode engines.
+/// Configures the transfer of prompts' KV cache between prefill and decode engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PrefillTransferConfig {
     /// Time to fetch the KV cache of a prompt from another engine: fixed, and per token. Default:

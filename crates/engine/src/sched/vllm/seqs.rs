@@ -80,8 +80,8 @@ pub(in crate::sched) struct ScheduledSequence {
     /// Number of cached prompt tokens at the first admission.
     pub cached: u32,
     pub load: PromptLoadState,
-    /// Time and progress count at the last start of the sequence, if it was preempted before
-    /// without a new token.
+    /// Time of the sequence's last start and number of progress events until then, if the sequence
+    /// was preempted before without a new token.
     pub vain_start: Option<ProgressMark>,
     pub draws: Option<Box<ChaCha8Rng>>,
     /// Media items of the prompt; `None` if there are none or no encoder is simulated.
@@ -103,8 +103,8 @@ pub(in crate::sched) struct SequenceStepState {
     /// Number of draft tokens, in the sequence's steps in flight, that will be rejected; the
     /// scheduler does not know this yet.
     pub ahead: u32,
-    /// Whether the newest step of the sequence left known tokens to compute, so that it sampled
-    /// none.
+    /// Whether the sequence's newest step computed only a part of its known tokens, so that it
+    /// sampled no new token.
     pub is_prefill_chunk: bool,
     /// Whether the next step of the sequence has draft tokens only as padding, to compute as many
     /// tokens as other sequences.

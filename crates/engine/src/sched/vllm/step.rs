@@ -41,7 +41,7 @@ pub(in crate::sched) struct SequenceStepWork {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct ScheduledStep {
     pub entries: Vec<SequenceStepOutput>,
-    /// Work of all sequences of the step except plain decodes.
+    /// Work of the step by sequence, without sequences that only decode one token.
     pub work: Vec<SequenceStepWork>,
     pub events: Vec<SchedulerEvent>,
     pub rejected: Vec<SeqId>,
@@ -164,7 +164,8 @@ pub(in crate::sched) struct StepReports {
     ///
     /// **Source:** `step_with_batch_queue`, `vllm/v1/engine/core.py`.
     pub has_empty_step: bool,
-    /// KV blocks to free later, each table with the number of the step that must have ended before.
+    /// KV blocks to free later; each block table comes with the number of the step that must have
+    /// ended before.
     pub deferred_frees: VecDeque<(u64, BlockTable)>,
     /// Resets of the prefix cache to do when the running step has ended.
     pub resets: Vec<PrefixCacheResetScope>,

@@ -25,7 +25,8 @@ pub(in crate::sched) struct WaitingQueue {
     /// common case.
     single: Option<QueuePosition>,
     queue: BTreeSet<QueuePosition>,
-    /// Lowest sort key assigned so far; each preempted sequence gets the next lower one.
+    /// Lowest sort key assigned so far to a waiting sequence; each preempted sequence gets the next
+    /// lower one.
     front: i64,
     /// Number of times that a sequence began to wait with KV blocks. Under FCFS, this count is the
     /// sort key of the newest such sequence.
