@@ -131,8 +131,8 @@ impl NumberRange {
             .or_else(|| self.huge_integer_as_f64(value))
     }
 
-    /// Returns an integer beyond 64 bits as a nearby 64-bit float in this range; `None` without
-    /// one.
+    /// Returns an integer beyond 64 bits as a nearby 64-bit float in this number range; `None` if
+    /// the range contains no such float.
     fn huge_integer_as_f64(&self, value: i128) -> Option<Number> {
         let near = value as f64;
         [near, near.next_up(), near.next_down()]
