@@ -125,8 +125,8 @@ fn read_at<T: RequestField>(
 }
 
 impl SchemaError {
-    /// Creates an error in FastAPI's form: the location omits `body`, and the text of pydantic's
-    /// error dict replaces the input.
+    /// Creates a schema error as FastAPI formats it: the location omits `body`, and the text of
+    /// pydantic's error dict replaces the input.
     pub(super) fn new_fastapi_error(
         error: PydanticError,
         path: &[ErrorLocationItem<'_>],
