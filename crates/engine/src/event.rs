@@ -319,7 +319,7 @@ pub enum EngineCommand {
 /// Selects the treatment of KV blocks in use when the prefix cache is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixCacheResetScope {
-    /// The reset fails if sequences hold KV blocks.
+    /// The reset of the prefix cache fails if sequences hold KV blocks.
     WhenIdle,
     /// Running sequences are preempted and recompute all their tokens. Schedulers without
     /// preemption act as for [`PrefixCacheResetScope::Forget`].

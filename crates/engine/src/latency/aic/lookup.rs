@@ -106,8 +106,8 @@ pub(super) struct GemmTable {
     near: BTreeMap<(u64, u64), Vec<(f64, usize)>>,
 }
 
-/// Maximum distance, in doublings, of a measured matrix shape whose times are used for another
-/// shape.
+/// Maximum distance between a requested matrix shape and a measured one whose times are used for
+/// it, in doublings of a size.
 const MAX_SHAPE_DISTANCE: f64 = 2.0;
 /// Maximum number of measured points from which a kernel time is extrapolated.
 const MAX_NEAR_POINTS: usize = 4;
