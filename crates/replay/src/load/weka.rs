@@ -71,7 +71,8 @@ struct TraceCounts {
     left_out: u64,
 }
 
-/// Agent split off from another agent's list of requests, with the end of its last request.
+/// An agent made of requests that overlap others of the agent in whose list the trace has them, and
+/// the end time of its last request.
 struct SplitAgent {
     agent: usize,
     end_ms: f64,

@@ -178,7 +178,7 @@ wire_model! {
     pub struct WeightsByNameRequest: TypedDict "function-after[build_struct(), GetWeightsByNameReqInput]" {
         /// Name of the model parameter.
         name: String,
-        /// Maximum number of values of the parameter to return.
+        /// Maximum number of values to return of the named model parameter.
         truncate_size: i64 = 100,
     }
 }
