@@ -30,7 +30,7 @@ pub(super) struct ScenarioCommandArgs {
 
 #[derive(Debug, Subcommand)]
 enum FileCommand {
-    /// Read the files, and print what they contain or the first error.
+    /// Read the given YAML files, and print the rules or phases in them, or the first error.
     Check {
         /// YAML files to check.
         #[arg(value_name = "FILE", required = true)]
@@ -106,7 +106,7 @@ fn describe_scenario(text: &str, server: &LoadedConfig) -> Result<String, String
     Ok(lines.join("\n"))
 }
 
-/// Reads each file, and returns the result of `check` for its text, after the file's name.
+/// Reads each given file, and returns a line with its name and the result of `check` for its text.
 fn check_files(
     files: &[PathBuf],
     check: impl Fn(&str) -> Result<String, String>,

@@ -40,7 +40,8 @@ pub(super) fn shell_completion_script(words: &[String]) -> Result<String> {
     })
 }
 
-/// Corrects a bash completion script of clap_complete, and makes it offer commands before flags.
+/// Corrects the bash completion script that clap_complete wrote, and makes it offer commands before
+/// flags.
 ///
 /// The generator writes the program's hyphen in two ways, so that no branch of a command matches.
 fn fix_bash_completion_script(script: &str) -> String {

@@ -209,7 +209,7 @@ async fn serve_connection<S>(
     }
 }
 
-/// A hyper method that ends a connection after its current response.
+/// Function type: a hyper method that closes a connection after its current response.
 type GracefulShutdown<C> = fn(Pin<&mut C>);
 
 /// Runs an HTTP connection to its end; closes it after its current response when the server stops,
@@ -375,8 +375,8 @@ struct ClientStream<S: ResetOnClose> {
     stream: S,
     conn: Arc<ConnectionHandle>,
     protocol: HttpProtocolVersion,
-    /// Replacement for hyper's response to an invalid request, and the number of its bytes written
-    /// so far.
+    /// Replacement for hyper's response to an invalid request, and number of the replacement's
+    /// bytes written so far.
     instead: Option<(Vec<u8>, usize)>,
 }
 

@@ -273,12 +273,14 @@ impl HeadlessEngines {
         Err(StartError::MissingFeature { flags: "--headless", feature: "zmq" })
     }
 
-    /// Never resolves: without the Cargo feature `zmq` there are no engines.
+    /// Future that never resolves, because without the Cargo feature `zmq` there are no engines to
+    /// wait for.
     pub fn wait_until_all_engines_joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         std::future::pending()
     }
 
-    /// Never resolves: without the Cargo feature `zmq` there are no engines.
+    /// Future that never resolves, because without the Cargo feature `zmq` there are no engines to
+    /// wait for.
     pub async fn wait_for_engine_failure(&mut self) -> StartError {
         std::future::pending().await
     }

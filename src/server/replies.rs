@@ -37,7 +37,8 @@ pub(super) fn set_reply_rules_of_server(
     Ok(())
 }
 
-/// Refuses rules whose conditions no request of vLLM's own API server can fulfil.
+/// Refuses scripted-reply rules with conditions that no request from vLLM's own API server can
+/// fulfil.
 #[cfg(feature = "zmq")]
 pub(super) fn check_rules_for_token_prompts(
     config: &Config,

@@ -81,7 +81,7 @@ pub(super) async fn log_engine_stats_periodically(engines: Vec<StatsLogEngine>, 
     }
 }
 
-/// Counters of KV copies between GPU and host memory at the previous log line.
+/// Counters of KV block copies between GPU and host memory, as of the previous log line.
 #[derive(Debug, Clone, Default)]
 struct LastCopies(Vec<f64>);
 
@@ -107,7 +107,7 @@ impl LastCopies {
     }
 }
 
-/// Counters of draft tokens at the previous log line, and the time since, in seconds.
+/// Counters of draft tokens as of the previous log line, and the time since then, in seconds.
 #[derive(Debug, Clone, Default)]
 struct PreviousDraftCounts {
     totals: DraftTokenTotals,

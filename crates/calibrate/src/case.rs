@@ -291,8 +291,8 @@ impl CalibrationCase {
         self.has_front_end.then_some(default + self.front_end_offset_us)
     }
 
-    /// Returns by how much each fit target changes if the parameter changes by the scale of its
-    /// prior; `None` if only a simulation can show the change.
+    /// Returns by how much each latency statistic changes in the fit if the parameter changes by
+    /// the scale of its prior; `None` if only a simulation can show the change.
     ///
     /// These are means over all positions within a step at which requests arrive. In a simulation of
     /// requests at equal gaps, all arrive at the same position, so that a small move changes nothing
@@ -329,7 +329,8 @@ impl CalibrationCase {
         &self.run.setup
     }
 
-    /// Returns the logarithm of predicted / measured latency for every target.
+    /// Returns the logarithm of predicted / measured latency for every latency statistic of the
+    /// fit.
     pub(super) fn log_latency_residuals(&self, prediction: &LatencyPrediction) -> Vec<f64> {
         let residuals = self.targets.iter().map(|target| {
             let latencies = match target.stage {
@@ -384,7 +385,8 @@ fn start_of_run(run: &RecordedRun) -> Option<RecordedRun> {
     })
 }
 
-/// Returns the deployment, with the API server time that the fit options give, if any.
+/// Returns the deployment, with the API server time that the user gave in the options of the fit,
+/// if any.
 fn measured_front_end(
     setup: &RooflineModelSetup,
     options: &CalibrateOptions,
@@ -405,7 +407,7 @@ fn deployment_label(model: &str, setup: &RooflineModelSetup) -> String {
     format!("{model} on {}{tp}", setup.gpu.name)
 }
 
-/// Returns the fit targets of one run, or of one of its `stages`.
+/// Returns the latency statistics to fit of one run, or of one of its `stages`.
 ///
 /// A run has one target for the first token and one for gaps, because the errors of its statistics
 /// are correlated. E2E is their sum, and is only reported.

@@ -37,7 +37,8 @@ pub(super) struct CalibrationCaseRunner<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SimulatedRunExtent {
     Whole,
-    /// Only the first requests of a run are simulated, which suffice to compute derivatives.
+    /// The simulation covers only the first requests of a run, which suffice to compute
+    /// derivatives.
     Start,
 }
 
@@ -248,7 +249,7 @@ impl CalibrationCaseRunner<'_> {
         }
     }
 
-    /// Clamps a column's coordinate to the bounds of its parameter.
+    /// Clamps the coordinate of a fit column to the bounds of the column's roofline parameter.
     pub(super) fn clamp_to_parameter_bounds(&self, column: usize, u: f64) -> f64 {
         let prior = self.columns[column].parameter.parameter_prior();
         let bound = |value: f64| (value - prior.centre) / prior.scale;

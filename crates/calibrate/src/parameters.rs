@@ -5,25 +5,26 @@ use vllm_sim_engine::latency::RooflineCoefficients;
 /// Fittable parameter of the roofline model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RooflineParameter {
-    /// Time in the API server before the engine's queue, in us.
+    /// Roofline parameter: time in the API server before the engine's queue, in us.
     FrontEnd,
-    /// Factor for all step times, if the runs cannot distinguish the parts of a step.
+    /// Roofline parameter: factor for all step times, if the runs cannot distinguish the parts of a
+    /// step.
     StepScale,
-    /// Fixed time per engine step, in us.
+    /// Roofline parameter: fixed time per engine step, in us.
     Step,
-    /// Time per sequence of a step, in us.
+    /// Roofline parameter: time per sequence of a step, in us.
     Sequence,
-    /// Factor of the compute throughput of matrix products.
+    /// Roofline parameter: factor of the compute throughput of matrix products.
     Compute,
-    /// Factor of the bandwidth of decode attention.
+    /// Roofline parameter: factor of the bandwidth of decode attention.
     Attention,
-    /// Factor of the bandwidth of matrix products.
+    /// Roofline parameter: factor of the bandwidth of matrix products.
     Memory,
-    /// Additional time of steps with a prompt chunk, in us.
+    /// Roofline parameter: additional time of steps with a prompt chunk, in us.
     Mixed,
-    /// Factor of the all-reduce time.
+    /// Roofline parameter: factor of the all-reduce time.
     AllReduce,
-    /// Factor of the time of expert kernels.
+    /// Roofline parameter: factor of the time of expert kernels.
     Moe,
 }
 

@@ -78,7 +78,7 @@ pub fn check_output_file_conflicts(
 type FlagAndPath = (String, String);
 
 /// Splits the words of a command line into output files (the last one of each flag) and other
-/// values, each with the flag before it.
+/// values, each with its flag's name.
 fn split_outputs_from_inputs(words: &[String]) -> (Vec<FlagAndPath>, Vec<FlagAndPath>) {
     let (mut outputs, mut inputs) = (Vec::<FlagAndPath>::new(), Vec::new());
     let mut last = String::from("an argument");
@@ -122,7 +122,8 @@ fn candidate_files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
     })
 }
 
-/// Identity of an existing file by inode, or of a free name in a folder.
+/// Identity of a file: inode of an existing file, or folder and name of one that does not exist
+/// yet.
 #[derive(Debug, PartialEq, Eq)]
 enum FileId {
     There { device: u64, inode: u64 },

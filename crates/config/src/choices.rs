@@ -34,14 +34,14 @@ pub(crate) enum ModelRunner {
 /// null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SystemFingerprintForm {
-    /// The fingerprint has the vLLM version and a hash of the configuration.
+    /// Form of `system_fingerprint`: the vLLM version and a hash of the configuration.
     #[default]
     Full,
-    /// The fingerprint is a hash of the configuration only.
+    /// Form of `system_fingerprint`: a hash of the configuration only.
     Hash,
-    /// The fingerprint is the fixed text of `--fingerprint-value`.
+    /// Form of `system_fingerprint`: the fixed text of `--fingerprint-value`.
     Custom,
-    /// The fingerprint is JSON null.
+    /// Form of `system_fingerprint`: JSON null.
     None,
 }
 
@@ -116,12 +116,12 @@ pub enum LogLevel {
     Error,
     /// Log level at which errors and warnings are logged.
     Warn,
-    /// Log info and above: events that occur a few times per process.
+    /// Log level `info`: errors, warnings and events that occur a few times per process.
     #[default]
     Info,
-    /// Log debug and above: events of each request.
+    /// Log level `debug`: also the events of each request.
     Debug,
-    /// Log all events, including those of each token and block.
+    /// Log level `trace`: all events, including those of each token and KV block.
     Trace,
 }
 

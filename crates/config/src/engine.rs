@@ -34,7 +34,7 @@ pub struct EngineConfig {
     pub max_num_seqs: u32,
     /// Maximum number of tokens per step (default 8192; with `serve` by GPU, else 2048).
     pub max_num_batched_tokens: u32,
-    /// Further limits of a scheduler step, and limits of the waiting queue.
+    /// Limits of a scheduler step beside sequences and tokens, and limits of the waiting queue.
     pub queue: StepAndQueueLimits,
     /// Settings of chunked prefill, preemption and queue order.
     pub scheduling: SchedulingConfig,
@@ -62,7 +62,7 @@ pub struct EngineConfig {
     pub parallel: ParallelConfig,
     /// Whether data-parallel ranks start and end their steps together, as for models with experts.
     pub lock_step: bool,
-    /// Role in disaggregated serving: prefill, decode or both.
+    /// Role of the engine in disaggregated serving: prefill, decode or both.
     pub role: ServingRole,
     /// Settings of speculative decoding; `None`: disabled.
     pub speculative: Option<SpeculativeConfig>,

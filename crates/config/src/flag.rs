@@ -106,9 +106,9 @@ pub enum FlagValueBounds {
 /// Scope of a setting that can be changed at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuntimeChangeScope {
-    /// The changed setting affects one engine.
+    /// A change of the setting at run time affects one engine.
     Engine,
-    /// The changed setting affects all engines behind one port.
+    /// A change of the setting at run time affects all engines behind one port.
     Server,
 }
 
@@ -205,13 +205,13 @@ impl<T> Flag<T> {
         self
     }
 
-    /// Allows vLLM's suffixes `k`, `K`, `m`, … in the value.
+    /// Allows vLLM's suffixes `k`, `K`, `m`, … in the flag's value.
     pub(crate) const fn allow_size_suffixes(mut self) -> Self {
         self.spec.kind = FlagKind::Count;
         self
     }
 
-    /// Limits the whole-number value to `least..=most`; `refusal` is the error message.
+    /// Limits the flag's whole-number value to `least..=most`; `refusal` is the error message.
     pub(crate) const fn with_integer_bounds(
         self,
         least: i64,
@@ -232,7 +232,7 @@ impl<T> Flag<T> {
         self.with_bounds_error(refusal)
     }
 
-    /// Limits the floating-point value to `least..=most`; `refusal` is the error message.
+    /// Limits the flag's floating-point value to `least..=most`; `refusal` is the error message.
     pub(crate) const fn with_float_bounds(
         mut self,
         least: f64,

@@ -116,7 +116,8 @@ impl ConfigLayer {
         Ok(())
     }
 
-    /// Merges the settings of `upper` over this layer; a flag in `upper` replaces the whole value.
+    /// Merges the settings of the layer `upper` into this layer of settings; a flag in `upper`
+    /// replaces the flag's value here.
     pub(super) fn merge_from_upper_layer(&mut self, upper: Self) {
         self.settings.extend(upper.settings);
         self.release_dependent.extend(upper.release_dependent);

@@ -181,7 +181,7 @@ pub fn load_with_known_flags(
     Ok((loaded, rest))
 }
 
-/// Parses a command line with the flags of another engine.
+/// Parses a command line with the flags of another engine, such as SGLang.
 fn parse_translated_command_line(
     own: &OtherCommandLine,
     words: &[String],

@@ -5,7 +5,7 @@ use super::layers::ConfigLayer;
 use super::sglang::{self, TranslatedSglangCommandLine};
 use vllm_sim_observe::metrics::MetricsCompat;
 
-/// Command line of another engine, which is translated to the flags of this crate.
+/// Command line of another engine, such as SGLang, which is translated to the flags of this crate.
 pub(super) struct OtherCommandLine {
     pub(super) translate: fn(&[String]) -> Result<TranslatedSglangCommandLine, ConfigError>,
     pub(super) help_page: &'static str,
@@ -17,7 +17,8 @@ pub(super) struct OtherCommandLine {
     pub(super) reasoning_parsers: &'static [&'static str],
 }
 
-/// Returns the command line of an imitated engine that has its own flags.
+/// Returns the command line of an imitated engine with flags of its own, such as SGLang; `None` for
+/// vLLM and llm-d.
 pub(super) fn other_command_line(
     compat: Option<MetricsCompat>,
 ) -> Option<&'static OtherCommandLine> {

@@ -54,8 +54,8 @@ pub enum LoadBalancing {
 }
 
 impl ParallelConfig {
-    /// Returns the numbers of GPUs that share the weights of a pipeline stage: those of each layer,
-    /// and those of the experts.
+    /// Returns how many GPUs share the weights of each layer of a pipeline stage, and how many
+    /// share those of the experts.
     pub fn weight_sharding_ranks(&self) -> WeightShardingRanks {
         WeightShardingRanks::new(self.tensor, self.data.saturating_mul(self.prefill_context))
     }

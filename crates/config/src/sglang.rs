@@ -479,7 +479,7 @@ fn convert_lora_path(value: &str) -> Result<String, ConfigError> {
     }
 }
 
-/// Sets the defaults of an SGLang server for flags that no layer sets.
+/// Sets an SGLang server's defaults for the flags that no other source of settings sets.
 fn set_sglang_flag_defaults(settings: &mut ConfigLayer) {
     let page = settings.settings.get(kv::BLOCK_SIZE.name).and_then(|set| set.values.last());
     let page: u32 = page.and_then(|text| text.parse().ok()).filter(|size| *size > 0).unwrap_or(1);

@@ -66,8 +66,8 @@ struct Download<'a> {
     path: &'a Path,
     url: &'a str,
     part: PathBuf,
-    /// Path of the file that holds the URL of the partial file `part` and its version (ETag or
-    /// date).
+    /// Path of the file with the URL and the server's version (ETag or date) of the partial
+    /// download `part`.
     from: PathBuf,
 }
 

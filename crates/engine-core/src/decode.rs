@@ -17,7 +17,7 @@ pub(crate) fn decode_msgpack_value(mut bytes: &[u8]) -> Result<Value, MsgpackDec
     Ok(rmpv::decode::read_value(&mut bytes)?)
 }
 
-/// The fields of a MessagePack array; missing fields read as nil.
+/// The fields of a decoded MessagePack array, taken by index; missing fields read as nil.
 pub(crate) struct MsgpackArrayFields(Vec<Value>);
 
 impl MsgpackArrayFields {
@@ -94,7 +94,8 @@ pub(crate) fn decode_token_ids(
     items.iter().map(id).collect()
 }
 
-/// Decodes a tensor to its type, shape and bytes, which are inline or in one of the frames `aux`.
+/// Decodes a tensor to its type, shape and bytes, which are inline or in one of the message's
+/// auxiliary frames `aux`.
 pub(crate) fn decode_tensor<'v>(
     value: &'v Value,
     aux: &'v [Vec<u8>],

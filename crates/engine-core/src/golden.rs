@@ -130,8 +130,8 @@ fn waves_begin_and_end() {
     );
 }
 
-/// Decodes a recorded request: a chat with seed, bias, stop string and template arguments, or a
-/// required tool call.
+/// Returns the decoded request of the golden file `name`: a chat with seed, bias, stop string and
+/// template arguments, or a required tool call.
 fn recorded_request(name: &str) -> (EngineCoreRequest, EngineCoreRequestFields) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{name}.hex"));
     let text = std::fs::read_to_string(&path).expect("there is a file");

@@ -13,15 +13,17 @@ use super::parts::EngineCoreDependencies;
 use super::ready;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time limit for a closing socket to send its messages, in milliseconds.
+/// Time limit for a closing ZMQ socket to send its messages, in milliseconds.
 pub(crate) const SOCKET_LINGER_MS: i32 = 4_000;
 
 /// Message to the engine core's in-process stop socket that simulates a crash of the engine core.
 pub(crate) const KILL_MESSAGE: &str = "kill";
 
-/// High-water mark of an input socket, in received messages.
+/// High-water mark of the engine core's input sockets: maximum number of received messages in the
+/// queue of a ZMQ socket.
 const INPUT_HIGH_WATER_MARK: i32 = 1_000;
-/// High-water mark of an output socket, in messages to send.
+/// High-water mark of the engine core's output sockets: maximum number of messages to send in the
+/// queue of a ZMQ socket.
 ///
 /// The mark is low because libzmq does not limit bytes; further messages wait in the
 /// [`FrontEndOutputQueue`](super::output_queue::FrontEndOutputQueue).
@@ -29,7 +31,7 @@ pub(crate) const OUTPUT_SOCKET_HIGH_WATER_MARK: i32 = 4;
 /// High-water mark of the handshake and coordinator sockets, in messages, which are small.
 const CONTROL_HIGH_WATER_MARK: i32 = 100_000;
 
-/// Reports why an engine core cannot continue.
+/// Error of an engine core: the reason why it cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineCoreError {
     /// A call of libzmq failed.

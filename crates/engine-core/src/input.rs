@@ -19,7 +19,8 @@ use super::parts::EngineCoreDependencies;
 use super::request::EngineCoreRequest;
 use super::serve::RequestSubmitter;
 
-/// Maximum number of messages read from one input socket before the next input socket is read.
+/// Maximum number of messages that an engine core reads from one input socket before it reads the
+/// next one.
 const MAX_CONSECUTIVE_READS: usize = 64;
 
 /// Pause between reads of the input sockets while requests with too many prompt tokens are being

@@ -26,7 +26,8 @@ enum OtherTokens {
     These(Vec<u32>),
 }
 
-/// Log probabilities in rows of equal length; the first column is the chosen token.
+/// Log probabilities of tokens, in rows of equal length; the first column of a row is the chosen
+/// token.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LogprobRows {
     pub(crate) columns: usize,

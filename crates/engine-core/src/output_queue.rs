@@ -78,8 +78,8 @@ impl FrontEndOutputQueue {
         self.unsent.len() < before
     }
 
-    /// Returns whether the message queue of a front end is at most half full. Only then is `full`
-    /// reset, so that it does not alternate with every message.
+    /// Returns whether the message queue of a front end is at most half full. Only then is the flag
+    /// `full` reset, so that the flag does not alternate with every message.
     fn has_room_again(&self) -> bool {
         self.unsent.len() <= MAX_UNREAD_MESSAGES / 2 && self.bytes <= MAX_UNREAD_BYTES / 2
     }

@@ -311,7 +311,8 @@ impl LoraRequest {
     }
 }
 
-/// Decodes position and hash of an image, audio clip or video, without its data.
+/// Decodes the position in the prompt and the content hash of an image, audio clip or video,
+/// without its data.
 fn decode_media_feature(feature: &Value) -> Result<PlacedMediaItem, MsgpackDecodeError> {
     let position = msgpack_map_member(feature, "mm_position");
     let number = |key: &'static str| {

@@ -297,7 +297,7 @@ impl RequestSubmitter {
         }
     }
 
-    /// Draws the faults to inject into a request.
+    /// Chooses at random the faults to inject into a request.
     ///
     /// # Errors
     /// The injected error response that replaces the output.

@@ -14,8 +14,8 @@ pub(crate) struct SchedulerStats {
     pub(crate) gauges: EngineStats,
     pub(crate) wave: u64,
     pub(crate) prefix: CacheLookupCounts,
-    /// Counts of lookups in external KV caches since the last message; `None` without a KV
-    /// connector.
+    /// Counts of lookups in external KV caches since the last statistics message; `None` without a
+    /// KV connector.
     pub(crate) external: Option<CacheLookupCounts>,
     /// Counts of proposed and accepted draft tokens in speculative decoding; `None` without it.
     pub(crate) drafts: Option<DraftTokenCounts>,
@@ -109,7 +109,8 @@ impl SchedulerStats {
         external.add_lookup(record.prompt.saturating_sub(record.cached), record.external);
     }
 
-    /// Returns the scheduler statistics for a message and resets the counters.
+    /// Returns the scheduler statistics for the next message to a front end or the coordinator, and
+    /// resets the statistics' counters.
     pub(crate) fn take_scheduler_stats(&mut self) -> Self {
         let taken = self.clone();
         self.prefix = CacheLookupCounts::default();

@@ -77,9 +77,10 @@ pub enum SchedulerEvent {
     /// [`SchedulerEvent::Tokens`] precede the [`SchedulerEvent::Step`]. The token before a run was released in the
     /// step before the run, so the gap before each token is the duration of its step.
     Decoded {
-        /// Id of the sequence that released the tokens.
+        /// Id of the sequence that released an output token in each of the steps.
         id: SeqId,
-        /// Number of steps, each of which released one token; at least one.
+        /// Number of consecutive steps in which the sequence released one output token each; at
+        /// least one.
         n: u32,
     },
     /// A running sequence was preempted: it lost its KV blocks and waits again.
@@ -106,8 +107,8 @@ pub enum SchedulerEvent {
         /// Ids of the kept KV blocks, in token order.
         blocks: Box<[u32]>,
     },
-    /// The planned KV blocks `from..to` of a sequence entered the prefix cache. The parent of the
-    /// first one is block `from - 1` of the same sequence.
+    /// The KV blocks `from..to` in a sequence's list of planned blocks entered the prefix cache.
+    /// The parent of block `from` is block `from - 1` of the same sequence.
     Stored {
         /// All planned KV blocks of the sequence, with their keys and hashes.
         plan: Arc<PlannedKvBlocks>,
@@ -118,8 +119,8 @@ pub enum SchedulerEvent {
         /// prefix cache.
         to: u32,
     },
-    /// The first planned KV blocks of a sequence were found in the prefix cache, in all layer
-    /// groups.
+    /// The first KV blocks in a sequence's list of planned blocks were found in the prefix cache,
+    /// in all layer groups.
     ///
     /// Only emitted if the plan asks for it ([`PlannedKvBlocks::reports_reused`]); the cache is unchanged.
     Reused {
@@ -136,8 +137,8 @@ pub enum SchedulerEvent {
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
     /// KV blocks of a layer group other than the main one entered or left the prefix cache. Also
-    /// emitted for a main layer group without full attention that cached only some of its full
-    /// blocks.
+    /// emitted for a main layer group of sliding-window or state layers that cached only some of
+    /// its filled blocks.
     Group(Box<LayerGroupCacheEvent>),
     /// The prefix cache was emptied.
     Cleared,
@@ -162,8 +163,8 @@ pub enum SchedulerEvent {
 /// Change of the prefix cache of one layer group ([`KvCacheLayerGroups`](crate::kv::KvCacheLayerGroups)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LayerGroupCacheEvent {
-    /// Some of the planned KV blocks `from..to` of a sequence entered the prefix cache of the layer
-    /// group.
+    /// Some of the KV blocks `from..to` in a sequence's list of planned blocks entered the prefix
+    /// cache of the layer group.
     Stored {
         /// Index of the KV cache group of layers whose prefix cache changed.
         group: u32,
@@ -178,8 +179,8 @@ pub enum LayerGroupCacheEvent {
         /// Index, among the sequence's planned KV blocks, after the last block in the range
         /// `from..to`.
         to: u32,
-        /// Indices, among the sequence's planned KV blocks, of those that entered the prefix cache;
-        /// none if the layer group keeps none of the range.
+        /// Indices, among the sequence's planned KV blocks, of those that entered the prefix cache
+        /// of the layer group; empty if the group caches none of the range.
         kept: Vec<u32>,
     },
     /// KV blocks left the prefix cache of the layer group.
@@ -282,7 +283,7 @@ pub enum EngineCommand {
     /// Stops the scheduling of steps; sequences remain.
     Pause,
     /// Stops the admission of waiting sequences that hold no KV blocks; all other sequences
-    /// continue to their end. Supported only by the vLLM scheduler and the mocker.
+    /// continue to their end. Supported only by the vLLM scheduler and that of Dynamo's mocker.
     PauseAdmission,
     /// Continues the scheduling after [`EngineCommand::Pause`] or
     /// [`EngineCommand::PauseAdmission`].
@@ -318,7 +319,7 @@ pub enum EngineCommand {
 /// Selects the treatment of KV blocks in use when the prefix cache is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixCacheResetScope {
-    /// The reset fails if sequences hold KV blocks.
+    /// The reset of the prefix cache fails if sequences hold KV blocks.
     WhenIdle,
     /// Running sequences are preempted and recompute all their tokens. Schedulers without
     /// preemption act as for [`PrefixCacheResetScope::Forget`].
@@ -373,18 +374,19 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Number of sequences waiting for a LoRA adapter, a KV transfer or a media encoder.
     pub deferred: usize,
-    /// Number of waiting and deferred sequences that a pause of admissions holds back.
+    /// Number of sequences, waiting or deferred for a resource such as a LoRA adapter, that a pause
+    /// of admissions holds back.
     pub held: usize,
     /// Numbers of sequences whose prompt's KV cache is loaded from another engine or from host
-    /// memory, by progress of the load: not started, running, and done with the sequence waiting
-    /// for admission.
+    /// memory. They are counted by progress: load not started, load running, and load finished but
+    /// sequence not yet admitted.
     pub fetches: [u32; 3],
     /// Number of KV blocks held by sequences.
     pub used_blocks: u32,
     /// Number of usable KV blocks.
     pub total_blocks: u32,
-    /// Number of token slots in used KV blocks without keys and values; only counted if an observer
-    /// needs it.
+    /// Number of token slots in used KV blocks that hold no keys and values yet; only counted if an
+    /// observer needs it.
     pub empty_token_slots: u64,
     /// Number of tokens looked up in the prefix cache since the engine's start.
     pub cache_queries: u64,

@@ -83,7 +83,7 @@ pub trait Scheduler {
     /// # Errors
     /// [`SubmitError`] if it can be neither started nor queued.
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError>;
-    /// Checks whether all of these sequences of one request can be submitted together.
+    /// Checks whether the given sequences of one request can all be submitted together.
     ///
     /// # Errors
     /// [`SubmitError`] of the first sequence that would certainly be rejected.
@@ -98,7 +98,8 @@ pub trait Scheduler {
     /// Returns the time at which [`Scheduler::advance`] has work next; `None` if only a new input
     /// can bring work.
     fn next_wakeup(&self) -> Option<SimTime>;
-    /// Runs all steps, timers and starts scheduled at or before `now`, in order.
+    /// Runs all steps, timers and starts of sequences that are scheduled at or before `now`, in
+    /// order.
     ///
     /// A step start exactly at `now` may be left to another call with the same time, so that inputs
     /// can join the step. Call until [`Scheduler::next_wakeup`] is later than `now`.

@@ -49,7 +49,7 @@ pub struct PlannedKvBlocks {
 /// Input of a block hash other than tokens (vLLM's `extra_keys`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ExtraKey {
-    /// Name of the LoRA adapter, or the cache salt, which is hashed into the KV block.
+    /// Name of the LoRA adapter, or the cache salt, which is hashed into the KV block's hash.
     Text(Arc<str>),
     /// Media item (image, audio clip or video) that overlaps the block.
     Media {
@@ -264,11 +264,11 @@ pub enum TtftFormula {
 pub struct TokenDelays {
     /// Formula of the delay before the first token.
     pub calculator: TtftFormula,
-    /// Delay before the first token, and its standard deviation.
+    /// Mean delay before the first token, and its standard deviation.
     pub ttft: (Duration, Duration),
-    /// Delay before each further token, and its standard deviation.
+    /// Mean delay before each further token, and its standard deviation.
     pub itl: (Duration, Duration),
-    /// Time to fetch the KV cache of a remote prompt, and its standard deviation.
+    /// Mean time to fetch the KV cache of a remote prompt, and its standard deviation.
     pub kv_transfer: (Duration, Duration),
     /// Fixed part of the prefill time, if the prefill time depends on the prompt length.
     pub prefill_overhead: Duration,

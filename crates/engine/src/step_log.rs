@@ -21,7 +21,7 @@ pub struct StepLogRecord {
     pub change: StepLogChange,
     /// Number of KV blocks held by sequences after the step was planned or processed.
     pub used_blocks: u32,
-    /// Index of the layer group whose changes are recorded as [`SchedulerEvent::Stored`] and
+    /// Index of the main layer group, whose changes are recorded as [`SchedulerEvent::Stored`] and
     /// [`SchedulerEvent::Removed`].
     pub first_group: u32,
 }
@@ -63,7 +63,7 @@ pub struct ScheduledSequence {
     pub new: u32,
 }
 
-/// Lists the results of one step.
+/// Lists the results of one engine step, as recorded when its output is processed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UpdatedStep {
     /// Draft tokens verified in the step, by sequence.
@@ -109,8 +109,8 @@ impl StepLogRecord {
     }
 }
 
-/// Formats KV events as `[kind, hashes, parent, group, medium]`, and skips other events. Each event
-/// of host memory has one KV block.
+/// Formats the KV events for the step log as `[kind, hashes, parent, group, medium]`, and skips
+/// other events. Each event of host memory has one KV block.
 fn kv_events(event: &SchedulerEvent, first: u32) -> Vec<Value> {
     if let SchedulerEvent::Host(event) = event {
         return host_events(event, first);
@@ -143,7 +143,8 @@ fn kv_events(event: &SchedulerEvent, first: u32) -> Vec<Value> {
     }]
 }
 
-/// Formats the events of the prefix cache in host memory. A chunk has the hash of its last block.
+/// Formats the events of the prefix cache in host memory for the step log. A chunk has the hash of
+/// its last block.
 fn host_events(event: &HostCacheEvent, first: u32) -> Vec<Value> {
     let one =
         |kind: &str, group: u32, key: BlockKey| json!([kind, [key.0], null, first + group, "CPU"]);

@@ -296,8 +296,8 @@ fn has_newer_kernels(gpu: &Gpu) -> bool {
         .is_some_and(|known| known.with_kernels_of_vllm_version(NEWEST_RECORDED_VERSION) != *gpu)
 }
 
-/// Returns the end of a deployment's description: by how many engines the deployment's experts are
-/// shared.
+/// Returns the last words of a deployment's description: the number of engines over which its
+/// experts are spread.
 fn spread(ranks: u32) -> String {
     match ranks {
         0 | 1 => String::new(),

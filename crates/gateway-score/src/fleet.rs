@@ -79,7 +79,8 @@ pub(super) struct GatewayBackends {
 }
 
 impl GatewayBackends {
-    /// Inspects the pods at the given addresses; with `own`, starts these pods first.
+    /// Inspects the pods at the given addresses; if `own` is given, its future starts these pods
+    /// first.
     ///
     /// # Errors
     /// Returns an error if pods do not start, or no pod is ready.

@@ -46,7 +46,7 @@ use workload::LoadedWorkload;
 
 pub use fleet::{StartPodsFuture, StopPodsFuture};
 
-/// Starts servers with these flags of `serve`, and rejects unknown flags.
+/// Function type for starting servers with these flags of `serve`; unknown flags are rejected.
 pub type PodFactory<'a> = &'a dyn Fn(&[String]) -> Result<StartPodsFuture>;
 
 /// Run a workload through a gateway with vllm-sim pods, simulate it behind ideal and known routers,

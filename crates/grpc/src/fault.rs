@@ -43,8 +43,8 @@ pub(super) fn fail_if_error_injected(
     Err(status::fault_status(&fault))
 }
 
-/// Removes a gRPC call's stream faults that gRPC does not have: malformed events, and faults of
-/// `[DONE]`.
+/// Removes the injected stream faults that gRPC cannot express: malformed server-sent events, and a
+/// missing or repeated `[DONE]`.
 pub(super) fn remove_http_only_faults(faults: &mut RequestFaults) {
     faults.stream_faults.retain(|stream_fault| {
         matches!(

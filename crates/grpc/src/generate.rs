@@ -23,7 +23,8 @@ use vllm_sim_service::{FaultInjector, FaultInjectorAction, Reply, ReplyChoice};
 /// Of several choices only the first is sent, as in vLLM; the final message waits for all choices.
 pub(super) struct GenerateMessageStream {
     reply: Reply,
-    /// Whether tokens are sent one by one as the engine releases them.
+    /// Whether the client requested a stream: one gRPC message per token as the engine releases it,
+    /// instead of one final message.
     stream: bool,
     closed: bool,
     /// Token ids of the latest gRPC message: all output tokens, or those since the previous

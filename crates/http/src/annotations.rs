@@ -23,11 +23,12 @@ pub(super) struct ChartAnnotation {
 
 #[derive(Debug, Clone)]
 pub(super) enum ChartAnnotationKind {
-    /// Start of a phase of a fault scenario; `round` is the repetition of the scenario, from 1.
+    /// Chart annotation: a phase of a fault scenario has started; `round` is the repetition of the
+    /// scenario, from 1.
     Phase { scenario: String, phase: String, round: u32 },
-    /// End of a fault scenario.
+    /// Chart annotation: a fault scenario has ended.
     End { scenario: String },
-    /// Settings changed by an operator, on one data-parallel rank or on all.
+    /// Chart annotation: an operator has changed settings, on one data-parallel rank or on all.
     Settings { changed: Map<String, Value>, rank: Option<u32> },
 }
 

@@ -63,7 +63,8 @@ impl RawRequest {
             .map_err(|fault| app.dialect.unreadable_body_fault(fault))
     }
 
-    /// Returns the raw request body if its first check is the one against the JSON schema.
+    /// Returns the raw request body, if the imitated server checks it against the JSON schema
+    /// before any other check.
     ///
     /// Returns `None` if the imitated server checks the body before the schema, or rejects its
     /// media type.
@@ -72,7 +73,7 @@ impl RawRequest {
         self.body_if_json(app).filter(|_| schema_first)
     }
 
-    /// Returns the raw request body unless its media type is rejected.
+    /// Returns the raw request body; `None` if the imitated server rejects its media type.
     pub(super) fn body_if_json(&self, app: &App) -> Option<&[u8]> {
         let media_type = app.dialect.media_type(self.media_type());
         let taken = vllm_sim_wire::body::check_json_content_type(media_type).is_ok();
@@ -222,7 +223,7 @@ async fn drain_body<B: HttpBody<Data = Bytes> + Unpin>(mut body: B, mut left: us
     }
 }
 
-/// Minimum time limit for the transfer of a request body, however slow.
+/// Time allowed for sending a request body, in addition to the time at the minimum rate.
 const BODY_READ_GRACE: Duration = Duration::from_secs(60);
 
 /// Minimum average transfer rate of a request body after the grace period, in bytes per second.
@@ -283,7 +284,7 @@ fn body_too_slow(bytes: usize) -> Fault {
     Fault::new(408, ErrorType::RequestTimeoutPhrase, message)
 }
 
-/// Size of a part of a large body, in bytes.
+/// Size of each part in which a large response body is sent, in bytes.
 const PART_BYTES: usize = 256 << 10;
 
 /// A large response body, sent in parts, whose bytes are counted until the client has read them.

@@ -26,7 +26,7 @@ use vllm_sim_service::{
 };
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Routes whose requests can get injected faults.
+/// Paths of the routes on which requests can get injected faults.
 ///
 /// Source: llm-d-inference-sim `failures.go`.
 const FAULT_ROUTES: [&str; 10] = [

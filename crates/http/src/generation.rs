@@ -152,7 +152,7 @@ pub(crate) fn resolve_model(
     resolved.map_err(|refusal| request_error_fault(app, refusal))
 }
 
-/// Returns the body of a render request in the form that the schema of `api` reads.
+/// Returns the body of a render request converted for the JSON schema of the endpoint `api`.
 ///
 /// # Errors
 /// The errors of the body that do not depend on its model.

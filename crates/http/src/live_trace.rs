@@ -32,7 +32,7 @@ const RECORDING_TIME: Duration = Duration::from_secs(600);
 /// Trace of the newest ended requests and steps of a server.
 #[derive(Default)]
 pub(crate) struct LiveRequestTrace {
-    /// Traces of the data-parallel ranks, from the start of the first recording on.
+    /// Traces of the data-parallel ranks; unset until the first recording starts.
     ranks: OnceLock<Vec<Arc<Mutex<RankTrace>>>>,
     /// End time of the trace recording, in nanoseconds of the engines' clock.
     ends: Arc<AtomicU64>,
@@ -170,7 +170,7 @@ struct SequenceChanges {
     handoff: Option<HandoffTimes>,
 }
 
-/// Records the requests and steps of one engine.
+/// Observer of one engine: records its requests and steps for the trace.
 struct TraceRecorder {
     worker: u32,
     trace: Arc<Mutex<RankTrace>>,
@@ -251,7 +251,7 @@ impl TraceRecorder {
     }
 }
 
-/// Returns the first admission of a sequence.
+/// Returns the trace entry for a sequence's first admission to the engine's running batch.
 fn admission(at: SimTime, record: &SequenceRecord) -> AdmissionOutcome {
     let reused = record.cached.saturating_add(record.external);
     AdmissionOutcome { at, reused, host: None, again: false, pool: PoolRole::Serving }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Maximum number of samples: those of two minutes, at one sample per second.
+/// Maximum number of samples in the dashboard's metric history: two minutes at one sample per
+/// second.
 const MAX_SAMPLES: usize = 120;
 
 /// Metrics in each sample of the dashboard's metric history; histograms are too large for it.

@@ -29,7 +29,8 @@ pub(super) type ResponseHook = Option<Box<dyn FnOnce(Response) -> Response + Sen
 
 /// A middleware of all routes, which never waits.
 pub(super) trait Middleware: Send + Sync {
-    /// Receives a request before the inner services do.
+    /// Processes a request before the inner services do, and returns the change to make to its
+    /// response.
     ///
     /// # Errors
     /// The response to a request that the inner services do not see.

@@ -171,7 +171,8 @@ pub struct ServerSettings {
     pub max_body_bytes: usize,
     /// Simulated start-up time, during which `/health/ready` returns 503.
     pub startup_duration: Duration,
-    /// Times without output after which the readiness check fails; `None` disables this check.
+    /// Times without output after which the readiness check reports a hanging engine; `None`
+    /// disables this check.
     pub ready_check: Option<ReadinessCheckTimeouts>,
     /// Kubernetes pod in which the process runs.
     pub pod: KubernetesPodIdentity,
@@ -188,8 +189,8 @@ pub struct ServerSettings {
     pub dev_mode: bool,
     /// Whether `--enable-sleep-mode` is set; only llm-d's sleep routes check it.
     pub enable_sleep_mode: bool,
-    /// Whether `/sleep` and `/wake_up` only act in sleep and development mode, and ignore unknown
-    /// tags (llm-d).
+    /// Whether `/sleep` and `/wake_up` have an effect only with sleep mode and development mode,
+    /// and ignore unknown tags (llm-d).
     pub has_lenient_sleep: bool,
     /// Whether `/load` counts requests (`--enable-server-load-tracking`).
     pub load_tracking: bool,

@@ -47,12 +47,12 @@ const HEAD_WAIT: Duration = Duration::from_millis(1);
 /// take about a third of the CPU time, so later frames combine them.
 const SINGLE_EVENT_FRAMES: u32 = 24;
 
-/// Tokens of one choice to render together as stream events, and the end of the choice if it
-/// follows them.
+/// One step of a choice in a stream: tokens to render together as events, and the end of the choice
+/// if it follows them.
 pub(super) struct ChoiceStep {
     /// Index of the choice in the response.
     pub(super) index: usize,
-    /// Number of tokens to read from the scripted choice at its cursor; 0 only at an early end.
+    /// Number of tokens to read next from the choice; 0 only if the choice ended early.
     pub(super) tokens: u32,
     /// Whether this stream step contains the first tokens of the choice.
     pub(super) first: bool,
@@ -61,7 +61,7 @@ pub(super) struct ChoiceStep {
 }
 
 impl ChoiceStep {
-    /// Splits a step of a choice into one with its tokens and one with its end.
+    /// Splits a stream step of a choice into one step with its tokens and one with its end.
     pub(super) fn split_tokens_and_end(&self) -> (Self, Self) {
         let said = Self { end: None, ..*self };
         let over = Self { tokens: 0, first: false, ..*self };
@@ -102,11 +102,11 @@ pub(super) trait StreamRenderer: Send + 'static {
     fn write_opening(&mut self, _out: &mut String) {}
     /// Appends the stream events that precede the first token of any choice, in their own frame.
     fn write_before_tokens(&mut self, _out: &mut String) {}
-    /// Appends the events of one step of a choice; advances the choice's cursor by exactly
-    /// `step.tokens` tokens.
+    /// Appends the stream events of one step of a choice; advances the choice's read position by
+    /// exactly `step.tokens` tokens.
     fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep);
-    /// Appends the events of up to `most` tokens of the only choice, one event each, until `bytes`
-    /// is reached.
+    /// Appends the stream events of up to `most` tokens of a reply's only choice, one event per
+    /// token, until `bytes` is reached.
     ///
     /// The tokens are neither the first nor the last ones. Returns the number of tokens that the
     /// cursor was advanced by; 0 makes the caller use [`StreamRenderer::write_step`].
@@ -138,12 +138,12 @@ pub(super) trait StreamRenderer: Send + 'static {
     }
 }
 
-/// Selects when a simulated disconnect closes the connection of a stream.
+/// Moment of a stream at which a simulated disconnect closes its connection.
 #[derive(Clone, Copy)]
 enum DisconnectPoint {
-    /// The connection breaks off after the data written so far has been sent.
+    /// The stream's connection breaks off once the data written so far has been sent.
     Soon,
-    /// The connection breaks off immediately.
+    /// The stream's connection breaks off immediately.
     Now,
 }
 
@@ -395,7 +395,8 @@ impl<R: StreamRenderer> EventStream<R> {
         }
     }
 
-    /// Returns the result of polling for an injected fault that occurs now; `None` without one.
+    /// Returns the frame or error that an injected fault causes at this point of the stream; `None`
+    /// if no fault is due.
     fn poll_faults(&mut self, cx: &mut Context<'_>) -> Option<PolledFrame> {
         let action = match self.faults.as_mut()?.poll_action(cx) {
             Poll::Pending => return Some(Poll::Pending),
@@ -427,8 +428,8 @@ impl<R: StreamRenderer> EventStream<R> {
     }
 }
 
-/// Appends the events of tokens of the only choice that need no special handling; returns the
-/// number of tokens.
+/// Appends a stream event for each available token between the first and the last one of a reply's
+/// only choice; returns the number of those tokens.
 fn write_plain_tokens<R: StreamRenderer>(
     render: &mut R,
     out: &mut String,

@@ -2,8 +2,8 @@
 
 use vllm_sim_wire::VllmVersion;
 
-/// Returns the first imitated vLLM release with this name of a family, label or field. Names that
-/// are not in the list are in all releases.
+/// Returns the first imitated vLLM release with this metric family, label or field. Names missing
+/// in the list exist in all releases.
 pub(crate) const fn first_release(list: &[(&str, VllmVersion)], name: &str) -> VllmVersion {
     let mut i = 0;
     while i < list.len() {

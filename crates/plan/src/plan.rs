@@ -306,8 +306,8 @@ struct CandidateBuilder<'a> {
 }
 
 impl CandidateBuilder<'_> {
-    /// Returns the names of the flags that differ between candidates, all candidates, and notes
-    /// about layouts that were not tried.
+    /// Returns the names of the flags that differ between candidate deployments, all candidates,
+    /// and notes about parallel layouts that were not tried.
     fn candidates(
         &self,
         base: &Args,

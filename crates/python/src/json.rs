@@ -178,7 +178,7 @@ pub fn write_numpy_float32(out: &mut String, number: f32) {
     }
 }
 
-/// Appends a JSON value as compact text.
+/// Appends a JSON value as compact text to `out`, without spaces.
 pub fn write_json_value(out: &mut String, value: &Value) {
     // Serializing a `Value` cannot fail.
     out.push_str(&serde_json::to_string(value).unwrap_or_default());

@@ -21,7 +21,7 @@ const MAX_DEPTH: usize = 960;
 
 const MAX_INT_DIGITS: usize = 4300;
 
-/// Number of digits from which an integer may exceed 64 bits.
+/// Number of digits of an integer in a JSON text, from which the integer may exceed 64 bits.
 const MIN_BIGINT_DIGITS: usize = 19;
 
 /// Error of Python's `json.loads`.
@@ -153,7 +153,7 @@ fn decode_utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, 
 struct JsonScanner<'a> {
     chars: &'a [char],
     at: usize,
-    /// Character in place of an unpaired surrogate.
+    /// Replacement character for an unpaired surrogate in JSON strings.
     unpaired: char,
 }
 

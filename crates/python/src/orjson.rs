@@ -50,7 +50,7 @@ pub fn orjson_loads(body: &[u8]) -> Result<Value, OrjsonLoadsError> {
     })
 }
 
-/// Error message of the scanner, with its position in bytes.
+/// Error message of the JSON scanner, with the error's position in bytes.
 struct Refusal(&'static str, usize);
 
 type Scanned<T> = Result<T, Refusal>;
@@ -73,7 +73,8 @@ impl OrjsonScanner<'_> {
         self.peek()
     }
 
-    /// Returns an error for the next character, or for the end of the text.
+    /// Returns the error `message` at the next character of the JSON text, or orjson's end-of-input
+    /// error if no character is left.
     fn refuse<T>(&self, message: &'static str) -> Scanned<T> {
         let message = if self.peek().is_none() { END } else { message };
         Err(Refusal(message, self.at))
@@ -144,7 +145,8 @@ impl OrjsonScanner<'_> {
         }
     }
 
-    /// Reads the comma before a further element, or the bracket after the last one.
+    /// Reads the comma before a further element of a JSON array or object, or the bracket after the
+    /// last element.
     fn parse_comma(&mut self, bracket: u8, message: &'static str) -> Scanned<bool> {
         match self.skip_blanks() {
             Some(next) if next == bracket => {

@@ -34,7 +34,7 @@ pub fn bounded_python_repr(value: &Value, limit: usize) -> String {
     out.text
 }
 
-/// Text buffer with a limit, in bytes, beyond which writes fail.
+/// Text buffer for the `repr` of a JSON value, with a limit in bytes beyond which writes fail.
 struct BoundedText {
     text: String,
     limit: usize,

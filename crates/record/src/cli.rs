@@ -30,10 +30,10 @@ struct RecordArgs {
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
-    /// Name of the table to write.
+    /// Name of the SQLite table to write.
     #[arg(long, default_value = DEFAULT_TABLE_NAME)]
     table_name: String,
-    /// Append to an existing file.
+    /// Append to an existing dataset file.
     #[arg(long)]
     append: bool,
     /// Model of the tokenizer that hashes prompts and counts tokens: a folder, or a name in the

@@ -27,20 +27,20 @@ struct BuildArgs {
     /// Dataset of the Hugging Face Hub, as organisation/name.
     #[arg(long, conflicts_with = "local_path")]
     hf_repo: Option<String>,
-    /// Local folder, or the input file itself.
+    /// Local folder of the input file, or the input file itself.
     #[arg(long)]
     local_path: Option<PathBuf>,
     /// File in the dataset or folder: ShareGPT conversations or OpenAI messages as a JSON array or
     /// JSON lines, or a recording of `vllm-sim record`, whose timing is kept.
     #[arg(long, alias = "file")]
     input_file: Option<String>,
-    /// Name of the output files, without extension.
+    /// Name of the dataset's output files, without extension.
     #[arg(long, default_value = "inference-sim-dataset")]
     output_file: String,
-    /// Folder of the output files.
+    /// Folder of the dataset's output files.
     #[arg(long, default_value = ".")]
     output_path: PathBuf,
-    /// Name of the table to create.
+    /// Name of the SQLite table to create.
     #[arg(long, default_value = DEFAULT_TABLE_NAME)]
     table_name: String,
     /// Maximum number of conversations to read.
@@ -58,10 +58,10 @@ struct BuildArgs {
     /// Accepted but ignored: prompts are rendered locally.
     #[arg(long, hide = true)]
     render_url: Option<String>,
-    /// Accepted but ignored.
+    /// Accepted but ignored: no render server is used.
     #[arg(long, hide = true)]
     render_timeout: Option<String>,
-    /// Accepted but ignored.
+    /// Accepted but ignored: no render server is used.
     #[arg(long, hide = true)]
     mm_render_timeout: Option<String>,
     /// Accepted but ignored: the Hugging Face cache is used.
@@ -73,9 +73,9 @@ struct BuildArgs {
 #[derive(Debug, Parser)]
 #[command(name = "vllm-sim dataset inspect", no_binary_name = true)]
 struct InspectArgs {
-    /// Dataset file.
+    /// Dataset file to print and check.
     file: PathBuf,
-    /// Name of its table.
+    /// Name of the SQLite table in the dataset file.
     #[arg(long, default_value = DEFAULT_TABLE_NAME)]
     table_name: String,
 }

@@ -28,7 +28,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of rows per SQLite transaction.
 const MAX_ROWS_PER_TRANSACTION: u32 = 256;
 
-/// Numbers of recorded and of skipped responses.
+/// Numbers of recorded and of skipped responses in a run of the recording proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecordingSummary {
     /// Number of replies in the dataset file.

@@ -40,7 +40,7 @@ pub struct ResultProvenance {
     pub gpu: Option<String>,
     /// Source of the step times, as a text for the user.
     pub step_times: String,
-    /// Version of vLLM whose engine is simulated; `None` if it is unknown.
+    /// Version of vLLM whose engine the run simulates; `None` if it is unknown.
     pub vllm_version: Option<String>,
 }
 

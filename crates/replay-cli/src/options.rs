@@ -154,7 +154,7 @@ pub struct WorkloadArgs {
     /// Seed of the random lengths and pauses of a synthetic workload.
     #[arg(long, default_value_t = 42)]
     pub workload_seed: u64,
-    /// LoRA adapters of the sessions.
+    /// Flags for assigning LoRA adapters to sessions.
     #[command(flatten)]
     pub adapters: AdapterArgs,
     /// Number of turns of a synthetic session; takes the same distributions as --input-tokens.

@@ -61,11 +61,11 @@ pub struct WorkerPools {
     pub router: (String, Option<String>),
     /// Seed of all random draws of the simulation.
     pub seed: u64,
-    /// Origin of the step times that the shared flags set.
+    /// Origin of the step times that the flags common to all workers set.
     pub step_times: StepTimeSettingSource,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
-    /// Whether the names and values in `about` describe every worker.
+    /// Whether the names and values of the report's description (`about`) apply to every worker.
     pub has_one_worker_kind: bool,
     /// Model and GPU of the deployment, and source of its step times.
     pub provenance: ResultProvenance,

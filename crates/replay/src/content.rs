@@ -7,7 +7,8 @@ use vllm_sim_random::mix_u64_pair;
 
 use super::workload::{PromptTokenRun, TurnPrompt};
 
-/// Hash domain of output tokens, so that no block of output equals a block of prompt content.
+/// Salt in the hashes of output tokens, so that no KV block of output equals a block of prompt
+/// content.
 const OUTPUT_HASH_DOMAIN: u64 = u64::MAX;
 
 #[derive(Debug, Default)]
@@ -60,7 +61,7 @@ pub(super) fn lora_root_block_key(name: &str) -> u64 {
     name.bytes().fold(1, |key, byte| mix_u64_pair(key, byte.into()))
 }
 
-/// Identifies the output tokens of one turn, which differ from all other tokens.
+/// Identity of the output tokens of one turn, which differ from all other tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TurnOutputTokens {
     pub session: u64,

@@ -39,7 +39,8 @@ use handoff::HandoffQueue;
 use report_position::{EventLoopPosition, PositionedSink};
 use sample_clock::SampleClock;
 
-/// Number of steps in a worker's step log that triggers a flush.
+/// Number of logged steps of a worker at which their inter-token gaps are reported and the steps
+/// removed from the log.
 const STEP_LOG_FLUSH_LEN: usize = 4096;
 
 /// Reason why a replay cannot run.

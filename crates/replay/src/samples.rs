@@ -1,7 +1,7 @@
 //! Collects millions of values in bounded memory and computes their statistics.
 
 const MAX_EXACT_SAMPLES: usize = 1 << 20;
-/// Number of mantissa bits kept in rounded values: a relative error of at most 2^-13, 0.013 %.
+/// Number of mantissa bits kept in rounded samples: a relative error of at most 2^-13, 0.013 %.
 const KEPT_BITS: u32 = 12;
 const DROPPED_BITS: u32 = f64::MANTISSA_DIGITS - 1 - KEPT_BITS;
 /// Number of distinct rounded values per sign and exponent.
@@ -12,7 +12,7 @@ const SIGNS_AND_EXPONENTS: usize = 1 << 12;
 #[derive(Debug, Clone, Default)]
 pub struct SampleDistribution {
     seen: Vec<(f64, u64)>,
-    /// Number of entries at the start of `seen` that are sorted and have no duplicates.
+    /// Number of samples at the start of `seen` that are sorted and have no duplicates.
     sorted: usize,
     rounded: Option<Box<RoundedCounts>>,
     count: u64,

@@ -34,8 +34,8 @@ pub(super) struct EngineStepLog {
     /// Number of completed requests with a gap between tokens that ends at the newest engine step
     /// removed from the log.
     sharing: i64,
-    /// Change, known in advance, in the number of requests with a token gap that ends at the next
-    /// step to be logged.
+    /// Change in the number of requests with a token gap that ends at the next step to be logged,
+    /// as far as known in advance.
     ahead: i32,
     /// Whether the newest engine step in the log has output tokens but has not ended yet.
     open: bool,

@@ -8,7 +8,7 @@ pub(super) enum WorkerPhase {
     Starting,
     Ready,
     Draining,
-    /// The worker has failed, but its requests are not reported as failed yet.
+    /// The worker has failed, but its unfinished requests are not yet reported as failed.
     Lost,
     Gone,
 }

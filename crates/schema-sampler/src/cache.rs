@@ -79,7 +79,7 @@ impl SchemaCache {
 }
 
 impl Default for SchemaCache {
-    /// Creates a cache for 512 schemas, enough for the tools of a few dozen agents.
+    /// Creates a cache for 512 compiled JSON schemas, enough for the tools of a few dozen agents.
     fn default() -> Self {
         Self::new(512)
     }

@@ -34,7 +34,8 @@ const ANY_OBJECT_SCHEMA: &str = r#"{
     "additionalProperties": false
 }"#;
 
-/// A validated constraint, from which any number of texts can be generated.
+/// A validated constraint on generated texts, prepared so that any number of texts can be generated
+/// from it.
 #[derive(Debug)]
 pub struct CompiledConstraint(CompiledConstraintKind);
 

@@ -84,7 +84,7 @@ pub enum ConstraintError {
     /// The list of a choice constraint is empty.
     #[error("Choice '' cannot be empty")]
     EmptyChoice,
-    /// The constraint's source exceeds the size limit; the value is its size in bytes.
+    /// The constraint's source exceeds the size limit; the value is the source's size in bytes.
     #[error(
         "Grammar error: the constraint has {0} bytes; at most {MAX_CONSTRAINT_SOURCE_BYTES} are allowed"
     )]

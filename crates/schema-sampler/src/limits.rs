@@ -7,11 +7,11 @@ pub(crate) const MAX_CONSTRAINT_SOURCE_BYTES: usize = 1 << 20;
 /// Ranges and probabilities for the parts of a generated value that the constraint leaves open.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleLimits {
-    /// Inclusive range of generated integers; `None` uses the range usual for the field name, else
-    /// 0 to 100.
+    /// Inclusive range of generated integers; `None` uses the range that is typical for the JSON
+    /// field's name, else 0 to 100.
     pub integer: Option<(i64, i64)>,
-    /// Inclusive range of generated numbers with a fraction; `None` uses the range usual for the
-    /// field name, else 0 to 100.
+    /// Inclusive range of generated numbers with a fraction; `None` uses the range that is typical
+    /// for the JSON field's name, else 0 to 100.
     pub number: Option<(f64, f64)>,
     /// Inclusive range of the number of array items.
     pub array: (u64, u64),

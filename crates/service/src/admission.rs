@@ -18,7 +18,7 @@ pub struct AdmissionLimits {
     pub tokens: Option<u64>,
 }
 
-/// Counts the prompt tokens of sequences that have no output yet, limited by
+/// Counter of the prompt tokens of sequences without output so far, limited by
 /// `--max-num-queued-tokens`.
 ///
 /// Source: vLLM 0.33 `v1/engine/output_processor.py` counts the prompt once per choice, and
@@ -98,7 +98,7 @@ impl PrefillBacklog {
     }
 }
 
-/// Number of requests in progress, the load that a server reports.
+/// Counter of requests in progress, the load that a server reports.
 #[derive(Debug, Clone, Default)]
 pub struct ServerLoad(Arc<AtomicI64>);
 
@@ -107,7 +107,7 @@ pub struct ServerLoad(Arc<AtomicI64>);
 pub struct ServerLoadGuard(ServerLoad);
 
 impl ServerLoad {
-    /// Counts a request in the server's load until the guard is dropped.
+    /// Counts a request in the server's load; dropping the returned guard ends this.
     pub fn count_request(&self) -> ServerLoadGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
         ServerLoadGuard(self.clone())
@@ -139,7 +139,7 @@ const MAX_MESSAGES_BYTES: u64 = 2 << 30;
 )]
 pub struct LargeBodyMemoryFull;
 
-/// Counts the bytes of all large requests and responses in progress.
+/// Counter of the bytes of all large requests and responses in progress.
 #[derive(Debug, Clone, Default)]
 pub struct LargeBodyMemory(Arc<AtomicU64>);
 

@@ -18,22 +18,23 @@ const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Treatment of running requests during a pause of generation (vLLM's pause mode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseMode {
-    /// Running requests end immediately, with the output they have.
+    /// Pause mode: running requests end immediately, with the output generated so far.
     Abort,
-    /// Running requests complete before the pause begins, and queued ones continue after it.
+    /// Pause mode: running requests complete before the pause begins, and queued ones continue
+    /// after it.
     Wait,
-    /// Running requests freeze and continue after the pause.
+    /// Pause mode: running requests freeze and continue after the pause.
     Keep,
 }
 
 /// A resource of the engine that sleep releases and wake-up restores (a vLLM `tag`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SleepTag {
-    /// Memory of the model weights.
+    /// Memory of the model weights, as a resource that sleep releases.
     Weights,
-    /// Memory of the KV cache.
+    /// Memory of the KV cache, as a resource that sleep releases.
     KvCache,
-    /// Scheduling of requests, which sleep pauses and wake-up resumes.
+    /// Scheduling of requests, as a resource that sleep pauses and wake-up resumes.
     Scheduling,
 }
 
@@ -48,11 +49,10 @@ pub struct PauseControl {
 #[derive(Debug, Default)]
 struct PauseState {
     paused: Option<PauseMode>,
-    /// Treatment of running requests by a pause or sleep that has begun and still waits for their
-    /// end.
+    /// Pause mode of a pause or sleep that has begun and still waits for running requests to end.
     stopping: Option<PauseMode>,
-    /// Number of resumes so far, by which a pause or sleep in progress recognises that it is
-    /// outdated.
+    /// Number of times that generation was resumed; it shows a pause or sleep in progress that it
+    /// is outdated.
     resumed: u64,
     /// Resources released by sleep; empty when awake.
     missing: BTreeSet<SleepTag>,
@@ -199,7 +199,7 @@ impl InferenceService {
         self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Forget));
     }
 
-    /// Ends llm-d's sleep; with `cache` the prefix cache is enabled again.
+    /// Ends llm-d's sleep; enables the prefix cache again if `cache` is set.
     pub fn end_llmd_sleep(&self, cache: bool) {
         self.control.update_state(self, |state| state.missing.clear());
         if cache {
@@ -270,7 +270,7 @@ impl InferenceService {
     }
 
     /// Ends or freezes running requests, then applies `change` to the pause state; returns `false`
-    /// if a resume came first.
+    /// if generation was resumed in between.
     ///
     /// New requests are rejected from the start, so the wait ends under any load.
     async fn stop_running_requests(

@@ -20,8 +20,8 @@ use vllm_sim_engine::{SimTime, TokenDelays};
 pub struct LiveFaultSettings {
     /// Rates of faults that are drawn at random.
     pub rates: FaultRates,
-    /// Token delays of engines with the scheduler `pool`, one entry per data-parallel rank. A rank
-    /// without an entry uses the delays of its engine.
+    /// Token delays of engines with the scheduler named `pool`, one entry per data-parallel rank. A
+    /// rank without an entry uses the delays of its engine.
     pub delays: Vec<Arc<TokenDelays>>,
     /// Limits on the requests in flight.
     pub admission: AdmissionLimits,

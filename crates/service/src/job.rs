@@ -168,7 +168,7 @@ pub(crate) enum ReplyContent {
     #[default]
     Text,
     Constrained(Arc<CompiledConstraint>),
-    /// A text that satisfies a structured-output constraint and is parsed for tool calls.
+    /// A text for a structured-output constraint; the text is parsed for tool calls.
     Parsed(Arc<CompiledConstraint>),
     /// Tool calls, or free text if the rule for tool calls (`choice`) allows it.
     Tools {
@@ -181,17 +181,20 @@ pub(crate) enum ReplyContent {
 /// The source and destination of the KV cache of a prompt.
 #[derive(Debug, Clone, Default)]
 pub enum KvTransfer {
-    /// The KV cache is computed and used on this server.
+    /// KV transfer: none, as the KV cache is computed and used on this server.
     #[default]
     Local,
-    /// The KV cache is fetched from another server, which may need a notification afterwards.
+    /// KV transfer: the KV cache is fetched from another server, which may need a notification
+    /// afterwards.
     FromRemote(Option<Arc<KvSourceServer>>),
-    /// The KV cache was to be fetched from another server, which does not answer or is
-    /// incompatible.
+    /// KV transfer that failed: the KV cache was to be fetched from another server, which does not
+    /// answer or is incompatible.
     FromLostRemote,
-    /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
+    /// KV transfer: the prompt is prefilled here, and another server fetches the KV cache and
+    /// decodes.
     ForRemote(Arc<PrefillHandoff>),
-    /// The prefill and decode servers of a pair first agree on one of the other variants.
+    /// KV transfer to negotiate: the prefill and decode servers of a pair first agree on the kind
+    /// of transfer.
     Negotiated(KvTransferNegotiation),
 }
 
@@ -221,7 +224,8 @@ impl KvTransferNegotiation {
     }
 }
 
-/// Returns the kind of content of each choice of a request.
+/// Returns the kind of content that each choice of a request must have, such as free text or tool
+/// calls.
 ///
 /// # Errors
 /// A constraint or tool schema that cannot be satisfied, or a tool whose schema is not on llm-d's

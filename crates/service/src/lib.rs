@@ -143,7 +143,8 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// Returns whether vLLM reports the error only after it has sent the headers of a stream.
+    /// Returns whether vLLM reports this rejection of a request only after it has sent the headers
+    /// of a stream.
     pub(crate) fn is_reported_after_headers(&self) -> bool {
         match self {
             Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens => false,

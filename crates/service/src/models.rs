@@ -45,9 +45,9 @@ pub struct LoraAdapter {
 /// The effect of loading an adapter whose name is already loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdapterLoadMode {
-    /// Loading fails and the loaded adapter stays.
+    /// Loading fails and the loaded LoRA adapter of this name stays.
     New,
-    /// The new adapter replaces the loaded one (vLLM's `load_inplace`).
+    /// The new LoRA adapter replaces the loaded one of this name (vLLM's `load_inplace`).
     InPlace,
 }
 
@@ -154,7 +154,7 @@ impl ServedModels {
         self.load_lora_adapter(name, path.to_str()?, None, AdapterLoadMode::InPlace).ok()
     }
 
-    /// Loads a LoRA adapter.
+    /// Adds a LoRA adapter to the model names that requests may use.
     ///
     /// # Errors
     /// [`AdapterLoadError`] if the name is taken, or if name or path is too long.

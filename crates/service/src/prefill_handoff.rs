@@ -13,7 +13,8 @@ use super::InferenceService;
 use vllm_sim_engine::driver::{KvSourceServer, SequenceState, SharedSequenceProgress};
 use vllm_sim_engine::{EngineCommand, SeqId, SequenceEndReason, SimTime};
 
-/// Callback for the end of a prefill hand-off; its argument is whether the prompt was prefilled.
+/// Callback for the end of a prefill hand-off; its argument is true if this server has prefilled
+/// the prompt.
 type EndReport = Box<dyn Fn(bool) + Send + Sync>;
 
 /// The hand-off of a prompt that is prefilled on this server for another server to decode.
@@ -44,8 +45,8 @@ impl PrefillHandoff {
         Self { request, placed: OnceLock::new(), on_end: None }
     }
 
-    /// Creates a hand-off that calls `report` when it is dropped, at the end of the reply or after
-    /// a refusal, with whether the prompt was prefilled.
+    /// Creates a hand-off whose drop calls `report`, with true if the prompt was prefilled. The
+    /// drop occurs at the end of the reply or after a refusal.
     pub fn with_end_report(request: String, report: impl Fn(bool) + Send + Sync + 'static) -> Self {
         Self { request, placed: OnceLock::new(), on_end: Some(Box::new(report)) }
     }

@@ -119,7 +119,8 @@ pub enum RequestSubmissionChecks {
     /// vLLM's checks of the prompt length, token ids and sampling parameters.
     #[default]
     All,
-    /// No checks, because vLLM creates these prompts and parameters itself (speech).
+    /// Speech requests: prompt and sampling parameters are not checked, because vLLM makes them
+    /// itself.
     None,
 }
 

@@ -92,14 +92,14 @@ impl RequestFaults {
 /// The delay lets data that was already written reach the client first.
 pub const CONNECTION_BREAK_FLUSH_DELAY: Duration = Duration::from_millis(10);
 
-/// An instruction of the fault injector to the writer of a reply.
+/// An instruction of the fault injector to the code that writes a reply to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultInjectorAction {
-    /// The response writer goes on with the next tokens of the reply.
+    /// Instruction to the response writer: go on with the next tokens of the reply.
     Proceed,
-    /// The writer sends an event that is not JSON.
+    /// Instruction to the response writer: send an event that is not JSON.
     Garble,
-    /// The writer closes the client's connection.
+    /// Instruction to the response writer: close the client's connection.
     Break,
 }
 
@@ -170,7 +170,8 @@ impl FaultInjector {
         self.hold = Some((Box::pin(tokio::time::sleep(time)), after));
     }
 
-    /// Returns the next instruction to the writer; pending during a pause.
+    /// Returns the fault injector's next instruction to the response writer; pending during an
+    /// injected pause.
     pub fn poll_action(&mut self, cx: &mut Context<'_>) -> Poll<FaultInjectorAction> {
         loop {
             if let Some((sleep, after)) = &mut self.hold {

@@ -47,8 +47,8 @@ pub enum ServingRole {
     Whole,
     /// The server performs prefill and generates one token; a decode server continues.
     Prefill,
-    /// The server performs decode; the KV cache of a prompt without a named source is fetched as
-    /// well.
+    /// The server performs decode; it fetches the prompt's KV cache from a prefill server, even if
+    /// the request names none.
     Decode,
 }
 

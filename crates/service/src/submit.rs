@@ -172,7 +172,7 @@ impl InferenceService {
         }
     }
 
-    /// Returns the key of the random streams that generate the replies to a prompt.
+    /// Returns the seed of the random streams that generate the replies to a prompt.
     ///
     /// The key hashes the prompt and, unless sampling is greedy, the seed or the arrival number.
     /// The output limit is excluded, so a longer reply continues the same text.

@@ -71,16 +71,16 @@ pub enum MediaTokenRule {
 /// Rules for the number of placeholder tokens of a media item, by modality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MediaTokenRules {
-    /// Rule for the tokens of an image.
+    /// Rule for the number of placeholder tokens of an image.
     pub image: MediaTokenRule,
-    /// Rule for the tokens of an audio clip.
+    /// Rule for the number of placeholder tokens of an audio clip.
     pub audio: MediaTokenRule,
-    /// Rule for the tokens of a video.
+    /// Rule for the number of placeholder tokens of a video.
     pub video: MediaTokenRule,
 }
 
 impl Default for MediaTokenRules {
-    /// Returns the rules of typical models for the tokens of media items.
+    /// Returns rules, as for typical models, for the number of placeholder tokens of media items.
     ///
     /// Images as in Qwen2-VL: 28 × 28 pixels per token, 4 to 16384 tokens, and 576 (LLaVA 1.5) for
     /// unknown sizes. Audio has 250 tokens (10 s of Qwen2-Audio), video 2048.
@@ -94,7 +94,8 @@ impl Default for MediaTokenRules {
 }
 
 impl MediaTokenRules {
-    /// Returns the media token rules of a model's `config.json`, with defaults for missing ones.
+    /// Returns the rules in a model's `config.json` for the number of placeholder tokens of media
+    /// items, with defaults for missing rules.
     ///
     /// Supported models: Gemma 3 (`mm_tokens_per_image`), LLaVA 1.5 and PaliGemma (a square of
     /// fixed size), Qwen-VL, GLM-4V, Pixtral and Mistral 3 (pixels per token).
@@ -110,8 +111,8 @@ impl MediaTokenRules {
         }
     }
 
-    /// Overrides media token rules by JSON such as `{"image": 576, "audio": 250}`; for images also
-    /// `{"patch": 28, "least": 4, "most": 16384, "unknown": 576}`.
+    /// Overrides the rules for placeholder tokens of media items by JSON such as `{"image": 576,
+    /// "audio": 250}`; for images also `{"patch": 28, "least": 4, "most": 16384, "unknown": 576}`.
     ///
     /// # Errors
     /// A message with the invalid key and its allowed values.

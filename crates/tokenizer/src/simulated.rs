@@ -76,7 +76,8 @@ impl SimulatedTokenizer {
         id
     }
 
-    /// Appends the text of a token id to `out`; returns false if the text is not stored.
+    /// Appends the text of a token id to `out`; returns false if the simulated tokenizer has no
+    /// text for the id.
     pub(crate) fn append_token_text(&self, id: u32, out: &mut String) -> bool {
         if let Some(text) = self.texts.get(&id) {
             out.push_str(&text);
@@ -131,7 +132,8 @@ fn fnv1a_with(hash: u32, byte: u8) -> u32 {
 
 struct SimulatedPiece {
     range: Range<usize>,
-    /// FNV-1a hash of the piece of text; `None` for a character beyond ASCII.
+    /// FNV-1a hash of this piece of a text, which is the piece's token id; `None` for a character
+    /// beyond ASCII.
     hash: Option<u32>,
 }
 

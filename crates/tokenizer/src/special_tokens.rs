@@ -8,7 +8,8 @@ pub enum SpecialTokenHandling {
 }
 
 impl SpecialTokenHandling {
-    /// Returns [`SpecialTokenHandling::With`] if special tokens are wanted, else `Without`.
+    /// Returns [`SpecialTokenHandling::With`] if `wanted` is true, else
+    /// [`SpecialTokenHandling::Without`].
     pub fn from_bool(wanted: bool) -> Self {
         if wanted { Self::With } else { Self::Without }
     }

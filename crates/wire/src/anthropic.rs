@@ -17,9 +17,9 @@ use super::schema::{
 /// Content of an Anthropic message or system prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnthropicContent {
-    /// Content as a plain string.
+    /// Content of an Anthropic message or system prompt as a plain string.
     Text(String),
-    /// A list of typed content blocks.
+    /// Content of an Anthropic message or system prompt as a list of typed content blocks.
     Blocks(Vec<AnthropicContentBlock>),
 }
 

@@ -41,7 +41,7 @@ pub fn parse_python_json(body: &[u8]) -> Result<Value, Fault> {
 }
 
 /// Parses a JSON object and deserializes its member `member` separately; the returned map has
-/// `true` in its place.
+/// `true` in place of that member.
 ///
 /// The result is `None` if the text is not valid JSON, repeats `member`, or `member` is not a `T`.
 pub(crate) fn parse_with_separate_member<'b, T: Deserialize<'b>>(
@@ -251,7 +251,7 @@ impl From<JsonLoadsError> for Fault {
     }
 }
 
-/// Validates a request body against its class and reads its fields.
+/// Validates a request body against its request class and reads the class's fields.
 ///
 /// # Errors
 /// vLLM's 400: the error of a validator function, else all schema errors in one text.
@@ -330,7 +330,8 @@ pub(crate) fn matches_schema(schema: &Schema, value: &Value) -> bool {
     SchemaChecker::default().check_value(schema, value).is_ok()
 }
 
-/// Validates one item of a list whose items the schema has not validated (`Iterable`).
+/// Validates one item of a JSON list that the request's schema accepted without checking its items
+/// (Python's `Iterable`).
 ///
 /// # Errors
 /// A 400 with the text of the pydantic `ValidationError` that Python's `for` raises.
@@ -378,7 +379,8 @@ fn check_error_fault(error: CheckError) -> Fault {
     }
 }
 
-/// Returns the error response of a route that does not catch pydantic's `ValidationError`.
+/// Returns the error response of a route whose vLLM handler does not catch pydantic's
+/// `ValidationError`.
 fn uncaught_error_fault(title: &str, error: CheckError) -> Fault {
     match error {
         CheckError::Schema(errors) => Fault::bad_request(pydantic_error_text(title, &errors)),

@@ -30,20 +30,21 @@ enum MatchExactness {
 
 pub(super) enum CheckError {
     Schema(SchemaErrors),
-    /// The error response of a validator function, which ends the validation.
+    /// The error response of a validator function; ends the validation of the request.
     Raised(Fault),
 }
 
-/// Typical maximum number of elements in the path of a value, names of union branches included.
+/// Typical maximum length of an error location: JSON path of a value and names of union branches.
 const TYPICAL_DEPTH: usize = 8;
 
 /// Index of the matching union branch, and the coerced value if it changed.
 pub(super) type UnionBranchMatch = (usize, Option<Value>);
 
-/// Result of a check: the coerced value; `None` leaves the value unchanged.
+/// Result of validating a JSON value: the coerced value, or `None` to leave the value unchanged.
 pub(super) type CheckResult = Result<Option<Value>, CheckError>;
 
-/// Validator of one JSON value, with its path, limits and exactness.
+/// Validator of one JSON value, with the value's path, the request limits and the match's
+/// exactness.
 #[derive(Default)]
 pub(super) struct SchemaChecker<'a> {
     path: Vec<ErrorLocationItem<'a>>,
@@ -52,7 +53,7 @@ pub(super) struct SchemaChecker<'a> {
     fields_set: Option<usize>,
     orders_typed_dicts: bool,
     style: SchemaErrorStyle,
-    /// Whether only the outcome matters, so that error texts are not built.
+    /// Whether only the result of the validation matters, so that error texts are not built.
     quiet: bool,
 }
 
@@ -67,12 +68,12 @@ impl<'a> SchemaChecker<'a> {
         Self { bounds, ..self }
     }
 
-    /// Makes the checker order the keys of a `TypedDict` as declared, unknown keys last.
+    /// Makes the validator order the keys of a `TypedDict` as declared, unknown keys last.
     pub(super) fn with_ordered_typed_dicts(self) -> Self {
         Self { orders_typed_dicts: true, ..self }
     }
 
-    /// Sets the form of the errors that the checker builds.
+    /// Sets the style of the error texts that the schema validator builds.
     pub(super) fn with_error_style(self, style: SchemaErrorStyle) -> Self {
         Self { style, ..self }
     }
@@ -167,7 +168,7 @@ impl<'a> SchemaChecker<'a> {
         self.exactness = self.exactness.min(exactness);
     }
 
-    /// Converts the outcome of a scalar coercion; a changed value counts as coerced.
+    /// Converts the outcome of coercing a scalar JSON value; a changed value counts as coerced.
     fn check_scalar(
         &mut self,
         outcome: Result<Option<Value>, PydanticError>,
@@ -313,7 +314,7 @@ impl<'a> SchemaChecker<'a> {
         self.check_union_branch(branches, value).map(|(_, new)| new)
     }
 
-    /// Returns the index of the best-matching branch of a union and the coerced value.
+    /// Returns the index of the best-matching branch of a schema's union, and the coerced value.
     pub(super) fn check_union_branch(
         &mut self,
         branches: &[Schema],
@@ -404,7 +405,7 @@ impl<'a> SchemaChecker<'a> {
         self.check_at(ErrorLocationItem::Key(name), schema, value)
     }
 
-    /// Validates a value one step deeper in the error path.
+    /// Validates a JSON value one step deeper in the error path.
     fn check_at(
         &mut self,
         item: ErrorLocationItem<'a>,
@@ -446,7 +447,7 @@ impl<'a> SchemaChecker<'a> {
         Ok(Some(outcome?.unwrap_or(new)))
     }
 
-    /// Validates a value that does not live as long as the request body.
+    /// Validates a JSON value that does not live as long as the request body.
     fn check_new_value(&mut self, schema: &Schema, value: &Value) -> CheckResult {
         let mut inner = self.with_lifetime();
         let outcome = inner.check_value(schema, value);
@@ -454,7 +455,7 @@ impl<'a> SchemaChecker<'a> {
         outcome
     }
 
-    /// Creates a checker with the same path and settings for a value with another lifetime.
+    /// Creates a schema validator with the same path and settings, for values of another lifetime.
     fn with_lifetime<'b>(&self) -> SchemaChecker<'b>
     where
         'a: 'b,
@@ -560,8 +561,8 @@ fn branch_label(branch: &Schema) -> Option<&'static str> {
     }
 }
 
-/// Builds the coerced value of a `TypedDict`: declared keys in their order, then all others, which
-/// vLLM's request classes allow.
+/// Builds the coerced JSON object of a `TypedDict`: declared keys in their order, then all others,
+/// which vLLM's request classes allow.
 fn ordered_typed_dict(
     model: &Model,
     map: &Map<String, Value>,

@@ -16,10 +16,11 @@ use super::lax::PydanticError;
 use super::report::{ErrorLocationItem, SchemaError, SchemaErrorStyle, SchemaErrors};
 use super::schema::{Model, RequestField, Schema};
 
-/// Maximum length of an input that an error repeats, in bytes; FastAPI has no limit.
+/// Maximum length of a request value that a FastAPI error repeats, in bytes; FastAPI itself has no
+/// limit.
 const MAX_INPUT_BYTES: usize = 4096;
 
-/// The function of a route, which FastAPI names in errors of its body.
+/// The Python function of a route; FastAPI names it in errors about the request body.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteFunction {
     /// Path of the Python file with the route's function.
@@ -34,7 +35,7 @@ pub struct RouteFunction {
     pub path: &'static str,
 }
 
-/// Errors of a body that does not match its schema.
+/// Errors of a request body that does not match its schema.
 #[derive(Debug)]
 pub struct BodySchemaErrors(pub(super) SchemaErrors);
 
@@ -80,8 +81,8 @@ pub enum BodyReadError {
     Fault(Fault),
 }
 
-/// Validates a body against its class and reads its fields; `None` stands for a request without
-/// body.
+/// Validates a request body against its request class and reads the class's fields; `None` is a
+/// request without body.
 ///
 /// # Errors
 /// The schema errors of the body, or the error of a validator function.
@@ -98,7 +99,7 @@ pub fn read_body<T: RequestField>(
     read_at(BODY, value, bounds)
 }
 
-/// Validates the parameters of a query, given as an object of texts, and reads them.
+/// Validates the query parameters of a request, given as an object of texts, and reads them.
 ///
 /// # Errors
 /// The schema errors of the query.
@@ -124,8 +125,8 @@ fn read_at<T: RequestField>(
 }
 
 impl SchemaError {
-    /// Creates an error in FastAPI's form: the location omits `body`, and the text of pydantic's
-    /// error dict replaces the input.
+    /// Creates a schema error as FastAPI formats it: the location omits `body`, and the text of
+    /// pydantic's error dict replaces the input.
     pub(super) fn new_fastapi_error(
         error: PydanticError,
         path: &[ErrorLocationItem<'_>],

@@ -12,7 +12,7 @@ use vllm_sim_python as python;
 use crate::body;
 use crate::long_ids::MIN_LONG_BODY_BYTES;
 
-/// A list of texts (prompts), stored as one string.
+/// A list of texts (such as prompts), stored as one string.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConcatenatedTexts {
     joined: String,

@@ -40,7 +40,7 @@ impl SchemaErrors {
         self.count == 0
     }
 
-    /// Returns a placeholder for a schema error whose text is not needed.
+    /// Returns a placeholder for one schema error, used when only the number of errors matters.
     pub(super) fn placeholder() -> Self {
         Self { kept: Vec::new(), count: 1 }
     }
@@ -101,13 +101,13 @@ pub(super) fn schema_errors_fault(errors: &SchemaErrors) -> Fault {
     }
 }
 
-/// Form of the errors that a schema checker reports.
+/// Style of the error texts that a schema validator builds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum SchemaErrorStyle {
-    /// Errors as their locations and inputs, shortened as vLLM shows them.
+    /// Errors by location and input, shortened as vLLM's error responses show them.
     #[default]
     Summarized,
-    /// Errors as the text of pydantic's `ValidationError`.
+    /// Errors as Python shows them: the text of pydantic's `ValidationError`.
     Verbose,
     /// Errors as the text of pydantic's `ValidationError`, with the names of all branches of
     /// unions.

@@ -13,7 +13,7 @@ use super::schema::{
     ANY_LENGTH, FLOAT, INT, RequestField, STR, Schema, ValidatorError, wire_model,
 };
 
-/// Lower bound of temperatures at which sampling is random; lower ones are greedy.
+/// Minimum temperature of random sampling; below it, sampling is greedy.
 pub const GREEDY_TEMPERATURE: f64 = 1e-5;
 
 /// Logit bias per token id, in the order of the request.

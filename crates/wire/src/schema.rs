@@ -15,61 +15,64 @@ use vllm_sim_python::PythonValue;
 use super::bounds::RequestBounds;
 use super::fault::Fault;
 
-/// A pydantic core schema: the values that a field accepts.
+/// Pydantic's core schema of a request field: the JSON values that the field accepts.
 #[derive(Debug, Clone, Copy)]
 pub enum Schema {
-    /// Python's `Any`: every JSON value.
+    /// Schema of Python's `Any`: every JSON value.
     Any,
-    /// Python's `bool`.
+    /// Schema of Python's `bool`.
     Bool,
-    /// Python's `int`, optionally with bounds.
+    /// Schema of Python's `int`, optionally with bounds.
     Int(NumberBounds<i128>),
-    /// Python's `float`, optionally with bounds.
+    /// Schema of Python's `float`, optionally with bounds.
     Float(NumberBounds<f64>),
-    /// Python's `str`, optionally with length limits in characters.
+    /// Schema of Python's `str`, optionally with length limits in characters.
     Str(LengthLimits),
-    /// Python's `bytes`; JSON sends a string.
+    /// Schema of Python's `bytes`; JSON sends a string.
     Bytes,
-    /// Python's `Literal["…"]`: one of these strings.
+    /// Schema of Python's `Literal["…"]`: one of these strings.
     Literal(&'static [&'static str]),
-    /// A Python `Enum` of these strings.
+    /// Schema of a Python `Enum` of these strings.
     Enum(&'static [&'static str]),
-    /// Python's `list[…]`, optionally with a limited number of items.
+    /// Schema of Python's `list[…]`, optionally with a limited number of items.
     List(&'static Schema, LengthLimits),
-    /// Python's `Iterable[…]`: pydantic validates items only when code iterates over them.
+    /// Schema of Python's `Iterable[…]`: pydantic validates items only when code iterates over
+    /// them.
     Iterable(&'static Schema),
-    /// Python's `Sequence[…]`: a list, but never a string.
+    /// Schema of Python's `Sequence[…]`: a list, but never a string.
     Sequence(&'static Schema),
-    /// Python's `dict[…, …]`, with the schemas of keys and values.
+    /// Schema of Python's `dict[…, …]`, from the schemas of keys and values.
     Dict(&'static Schema, &'static Schema),
-    /// A Python type or `None`.
+    /// Schema of a Python type or `None`.
     Nullable(&'static Schema),
-    /// A Python union `A | B | …`, in pydantic's smart mode.
+    /// Schema of a Python union `A | B | …`, in pydantic's smart mode.
     Union(&'static [Schema]),
-    /// A union whose branch is selected by a string in one field (discriminated union).
+    /// Schema of a discriminated union, whose branch is selected by a string in one field.
     Tagged {
         /// Name of the field that selects the branch.
         by: &'static str,
         /// Values of the selecting field, each with the schema of its branch.
         choices: &'static [(&'static str, &'static Schema)],
     },
-    /// A union whose branch a function selects; its name is part of the error path.
+    /// Schema of a union whose branch a function selects; the branch's name is part of the error
+    /// path.
     Selected(fn(&Value) -> (&'static str, &'static Schema)),
-    /// A Python class with fields.
+    /// Schema of a Python class with fields.
     Model(&'static Model),
-    /// Pydantic's `BeforeValidator`: may replace the value or reject the request.
+    /// Schema with pydantic's `BeforeValidator`, which may replace the raw value or reject the
+    /// request.
     Before(fn(&Value) -> Result<Option<Value>, Fault>, &'static Schema),
-    /// Pydantic's `AfterValidator`: may replace or reject the checked value.
+    /// Schema with pydantic's `AfterValidator`, which may replace or reject the checked value.
     After(fn(&Value) -> Result<Option<Value>, ValidatorError>, &'static Schema),
-    /// A Python `Enum` of these integers.
+    /// Schema of a Python `Enum` of these integers.
     IntEnum(&'static [i64]),
-    /// An instance of a Python class; no JSON value matches.
+    /// Schema of an instance of a Python class; no JSON value matches.
     Instance(&'static str),
-    /// Python's `tuple[…]` of fixed length.
+    /// Schema of Python's `tuple[…]` of fixed length.
     Tuple(&'static [Schema]),
-    /// A schema that is built on use, for recursive types.
+    /// Schema for recursive types, built when it is used.
     Late(fn() -> Schema),
-    /// A schema, and the name that pydantic gives the validator around it.
+    /// Another schema, with the name that pydantic gives the validator around it.
     Named(&'static str, &'static Schema),
 }
 
@@ -195,7 +198,7 @@ pub enum ValidatorError {
     Item {
         /// Index of the invalid item in the list.
         index: usize,
-        /// The schema that the item must match.
+        /// The schema that each item of the list must match.
         schema: &'static Schema,
         /// The invalid item of the list.
         value: Value,
@@ -235,12 +238,12 @@ impl Model {
     }
 }
 
-/// Creates a field that an object must have.
+/// Creates the schema of a field that a JSON object must have.
 pub const fn required_field(name: &'static str, schema: Schema) -> Field {
     Field { name, required: true, schema }
 }
 
-/// Creates a field that an object may omit.
+/// Creates the schema of a field that a JSON object may omit.
 pub const fn optional_field(name: &'static str, schema: Schema) -> Field {
     Field { name, required: false, schema }
 }

@@ -79,8 +79,8 @@ fn reject_with(message: &str) -> Result<(), Fault> {
     Err(Fault::bad_request(message))
 }
 
-/// Limits the nesting of a schema, given as a value or as its JSON text. Invalid JSON passes, which
-/// other checks reject.
+/// Limits the nesting of a JSON schema, given as a value or as its JSON text. Lets invalid JSON
+/// pass, since other checks reject it.
 ///
 /// Source: vLLM's `check_json_nesting`.
 fn check_json_nesting(schema: &Value, limit: usize) -> Result<(), Fault> {

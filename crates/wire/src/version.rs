@@ -3,13 +3,13 @@
 /// A vLLM release that the server imitates, where releases differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum VllmVersion {
-    /// vLLM 0.26.
+    /// The server imitates vLLM 0.26.
     V026,
-    /// vLLM 0.31.
+    /// The server imitates vLLM 0.31.
     V031,
-    /// vLLM 0.32.
+    /// The server imitates vLLM 0.32.
     V032,
-    /// vLLM 0.33.
+    /// The server imitates vLLM 0.33.
     #[default]
     V033,
 }

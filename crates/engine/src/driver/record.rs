@@ -58,7 +58,7 @@ pub struct RequestInfo {
     pub kv_source: Option<Arc<KvSourceServer>>,
     /// Attributes of the request's trace span; `None` without tracing.
     pub span: Option<Arc<RequestSpanAttributes>>,
-    /// Hashes of the prompt's blocks, if KV events are published.
+    /// Hashes of the prompt's KV blocks, if KV events are published.
     pub plan: Option<Arc<PlannedKvBlocks>>,
 }
 
@@ -372,8 +372,8 @@ impl SharedSequenceProgress {
         drafts.push((byte(proposed), byte(accepted)));
     }
 
-    /// Registers the reply's waker for the next change of the progress. Check the progress again
-    /// after the call.
+    /// Registers the waker of the reply's task, to be woken at the next change of the sequence's
+    /// progress. Check the progress again after the call.
     pub fn register_waker(&self, waker: &Waker) {
         self.waker.register(waker);
     }

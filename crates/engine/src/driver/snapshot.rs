@@ -100,14 +100,15 @@ pub struct LiveSequencesSnapshot {
     pub newest: Vec<LiveSequenceSnapshot>,
 }
 
-/// Snapshot of the KV blocks of an engine, in order of their ids, as cells of equally many blocks.
+/// Snapshot of an engine's KV blocks in order of their ids, summed up in cells of equally many
+/// blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvBlockMapSnapshot {
     /// Gauges of the engine, read before the KV blocks; slightly older than [`Self::cells`].
     pub stats: EngineStats,
     /// Number of KV blocks per cell; the last cell may have fewer.
     pub blocks_per_cell: u32,
-    /// Use of the KV blocks in each cell of [`Self::blocks_per_cell`] blocks.
+    /// Counts of KV blocks by use, for each cell of [`Self::blocks_per_cell`] consecutive blocks.
     pub cells: Vec<KvBlockUsage>,
 }
 
@@ -147,7 +148,8 @@ impl LiveEngine {
         all
     }
 
-    /// Returns a snapshot of the KV blocks, in at most `most` cells.
+    /// Returns a snapshot of the KV blocks, summed up in at most `most` cells of consecutive
+    /// blocks.
     pub fn snapshot_kv_block_map(&self, most: u32) -> KvBlockMapSnapshot {
         let mut ranks = self.shared.ranks.lock();
         let stats = ranks[self.rank].engine.stats();

@@ -88,21 +88,21 @@ pub(super) struct CachedBlockMap {
     /// hash table.
     shift: u32,
     keys: Vec<BlockKey>,
-    /// Neighbors of each block in the ring of blocks with its key; [`DuplicateLinks::NONE`] if the
-    /// block is the only one with its key.
+    /// Neighbors of each KV block in the ring of blocks with the same content key;
+    /// [`DuplicateLinks::NONE`] if no other block has this key.
     duplicates: Vec<DuplicateLinks>,
     duplicated: usize,
 }
 
-/// Slot of the hash table; empty if `id` is 0, the null block.
+/// Slot of the hash table from content keys to KV blocks; an empty slot has `id` 0, the null block.
 #[derive(Debug, Clone, Copy, Default)]
 struct BlockHashSlot {
     hash: u32,
     id: u32,
 }
 
-/// Neighbors of a block in the ring of blocks with the same key, which is closed from the newest to
-/// the oldest.
+/// Neighbors of a KV block in the ring of blocks with the same content key. The newest block is
+/// linked to the oldest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct DuplicateLinks {
     older: u32,
@@ -230,8 +230,8 @@ impl CachedBlockMap {
         self.duplicates[oldest as usize].older = id;
     }
 
-    /// Removes a block from the ring of blocks with its key, if any, and returns the next newer
-    /// block.
+    /// Removes a KV block from the ring of blocks with the same content key, if any, and returns
+    /// the next newer block.
     fn unlink_duplicate(&mut self, id: u32) -> Option<u32> {
         let ring = std::mem::replace(&mut self.duplicates[id as usize], DuplicateLinks::NONE);
         if ring == DuplicateLinks::NONE {

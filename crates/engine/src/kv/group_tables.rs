@@ -25,8 +25,8 @@ impl BlockPool {
         }
     }
 
-    /// Returns all layer groups, for the prefix cache in host memory; a full-attention group is the
-    /// first, if there is one.
+    /// Returns all layer groups, for the prefix cache in host memory. The first group has full
+    /// attention if any group has.
     pub(crate) fn all_layer_groups(&self) -> Vec<LayerGroup> {
         let groups = &self.groups;
         let sparse = groups.all.iter().filter(|group| !group.has_full_attention());
@@ -108,8 +108,8 @@ impl BlockPool {
         self.max_blocks_for_tokens(tokens).saturating_sub(first + others.sum::<u32>())
     }
 
-    /// Returns the number of empty token slots in the blocks of a table whose sequence has `tokens`
-    /// tokens in the KV cache. The block of a state layer counts as filled.
+    /// Returns the number of empty token slots in the KV blocks of a block table whose sequence has
+    /// `tokens` tokens in the KV cache. The block of a state layer counts as filled.
     pub(crate) fn empty_token_slots(&self, table: &BlockTable, tokens: u32) -> u64 {
         let empty = |blocks: u32, size: u32| {
             (u64::from(blocks) * u64::from(size)).saturating_sub(tokens.into())
@@ -188,8 +188,8 @@ impl BlockPool {
     }
 
     /// Records the block indices at which later prompts may diverge from a sequence: the end of its
-    /// prompt, and the end of the prefix-cache hit in the full-attention groups. That hit counts
-    /// only if it was longer (`found` tokens) than the hit in all groups (`hit` tokens).
+    /// prompt, and the end of its cached prefix in the full-attention groups. The latter counts
+    /// only if it is longer (`found` tokens) than the prefix cached in all groups (`hit` tokens).
     pub(crate) fn record_prompt_divergence_points(
         &self,
         table: &mut BlockTable,
@@ -342,8 +342,8 @@ impl BlockPool {
         self.take_further(table, need, others, out);
     }
 
-    /// Allocates new KV blocks for a sequence in those extra layer groups whose index is in
-    /// `groups`.
+    /// Allocates new KV blocks for a sequence in the layer groups with an index in `groups`; the
+    /// first full-attention group is not among them.
     fn take_further(
         &mut self,
         table: &mut BlockTable,
@@ -394,7 +394,8 @@ impl BlockPool {
         }
     }
 
-    /// Frees the KV blocks of a sequence in those extra layer groups whose index is in `groups`.
+    /// Frees the KV blocks of a sequence in the layer groups with an index in `groups`; the first
+    /// full-attention group is not among them.
     pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable, groups: Range<usize>) {
         table.ends = [0; 4];
         let tables = table.groups.get_mut(groups).into_iter().flatten();

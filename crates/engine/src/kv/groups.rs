@@ -12,7 +12,8 @@ use std::ops::Range;
 
 use crate::BlockKey;
 
-/// Arguments of [`BlockPool::allocate_blocks`](super::BlockPool::allocate_blocks), in tokens except `spare` and `reserved`.
+/// Arguments of [`BlockPool::allocate_blocks`](super::BlockPool::allocate_blocks). Counts are in
+/// tokens, except `spare` and `reserved`, which are in KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct BlockAllocationRequest {
     /// Number of cached prompt tokens from
@@ -28,18 +29,19 @@ pub(crate) struct BlockAllocationRequest {
     /// tokens enter the prefix cache before their step has run, as in vLLM. If 0, only
     /// [`BlockPool::cache_full_blocks`](super::BlockPool::cache_full_blocks) adds blocks.
     pub cache: u32,
-    /// Number of tokens that must have room, although only `tokens` are allocated
-    /// (`scheduler_reserve_full_isl`).
+    /// Number of the sequence's tokens that must fit in the free KV blocks, although only `tokens`
+    /// get blocks now (`scheduler_reserve_full_isl`).
     pub whole: u32,
     /// Number of KV blocks that must stay free (vLLM's watermark).
     pub spare: u32,
     /// Number of KV blocks that must stay free in addition to `spare` when blocks for `tokens`
-    /// tokens are allocated; the check of `whole` ignores them.
+    /// tokens are allocated. They do not count when the room for `whole` tokens is checked.
     pub reserved: u32,
     /// Number of the sequence's tokens whose steps have ended. KV blocks outside the attention
     /// window before the last of these tokens are freed.
     pub processed: u32,
-    /// Whether sparse layer groups allocate no more blocks than they can hold at a time.
+    /// Whether sliding-window and state layer groups allocate no more blocks than they can hold at
+    /// a time.
     pub is_capped: bool,
 }
 
@@ -52,7 +54,7 @@ pub struct KvCacheLayerGroups {
     /// Number of groups of sliding-window or state layers, which have the first group indices in KV
     /// events.
     pub sparse: u32,
-    /// Kind of the sparse layer groups.
+    /// Kind of the sparse layer groups: sliding-window or state layers.
     pub kind: SparseLayerKind,
     /// Interval of the positions at which sparse groups cache blocks, in tokens
     /// (`prefix_cache_retention_interval`). They also cache at the ends of prompts and where
@@ -67,7 +69,7 @@ pub enum SparseLayerKind {
     /// tokens.
     Window(u32),
     /// State layers (Mamba) keep a state that sums up all previous tokens. The value is the maximum
-    /// number of tokens of a sequence.
+    /// number of states per sequence, each in its own KV block.
     State(u32),
 }
 
@@ -82,7 +84,8 @@ pub(crate) struct LayerGroupLimits {
     pub drops_last: bool,
 }
 
-/// Number of tokens for which a sequence needs KV blocks, and the purpose of the count.
+/// Number of tokens for which a sequence needs KV blocks: either those of its next step, or all its
+/// tokens, to check its admission.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TokensNeedingBlocks {
     /// Number of the sequence's tokens after the next step.
@@ -108,7 +111,7 @@ pub(crate) struct LayerGroup {
     /// Maximum number of the layer group's KV blocks that count for the admission of a sequence.
     pub(super) cap: u32,
     pub(super) most: u32,
-    /// Whether the group has state layers, which hold a block only at the end of the computed
+    /// Whether the layer group has state layers, which hold a block only at the end of the computed
     /// tokens.
     pub(super) is_state: bool,
     pub(super) spare: u32,
@@ -131,16 +134,16 @@ pub(super) struct ExtraLayerGroups {
     pub(super) is_first_null: bool,
     pub(super) drops_last: bool,
     pub(super) interval: Option<u32>,
-    /// Keys of the state blocks cached in the current scheduling pass; prompts can hit these blocks
-    /// only after the pass.
+    /// Keys of the KV blocks with Mamba states that were cached in the current scheduling pass;
+    /// prompts can hit these blocks only after the pass.
     pub(super) fresh: Vec<BlockKey>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct LayerGroupBlockTable {
-    /// Index in the sequence of the first KV block that `blocks` lists.
+    /// Index in the sequence of the first KV block in the list `blocks`.
     pub(super) first: u32,
-    /// KV block ids of the layer group; 0 for a missing block.
+    /// KV block ids of the sequence in the layer group; 0 for a missing block.
     pub(super) blocks: Vec<u32>,
     pub(super) spare: Vec<u32>,
 }
@@ -155,7 +158,7 @@ impl LayerGroupBlockTable {
         at.and_then(|at| self.blocks.get(at as usize)).copied().unwrap_or(0)
     }
 
-    /// Iterates over the KV block ids of the table without missing ones.
+    /// Iterates over the KV block ids of the layer group's block table, without missing ones.
     pub(super) fn held_block_ids(&self) -> impl Iterator<Item = u32> {
         let there = self.blocks.iter().chain(&self.spare).copied();
         there.filter(|&id| id != 0)

@@ -108,7 +108,7 @@ pub struct BlockHashConfig {
     pub keep_tokens: bool,
 }
 
-/// Describes a LoRA adapter for hashes and events.
+/// Describes a LoRA adapter for block hashes and KV events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoraAdapter {
     /// Id of the LoRA adapter within the engine, from 1.
@@ -135,7 +135,7 @@ pub struct HashedMediaSpan {
 pub struct BlockHashExtraKeys {
     /// LoRA adapter of the request, if any.
     pub lora: Option<LoraAdapter>,
-    /// First served model name; root of llm-d's hashes if there is no LoRA adapter.
+    /// First served model name; llm-d computes the root hash from it if there is no LoRA adapter.
     pub model: Arc<str>,
     /// `cache_salt` of the request.
     pub salt: Option<Arc<str>>,
@@ -160,7 +160,7 @@ impl BlockHash {
         &self.bytes[..self.len]
     }
 
-    /// Returns the last eight bytes of the hash as a big-endian number (vLLM's integer form).
+    /// Returns the last eight bytes of the block hash as a big-endian number (vLLM's integer form).
     fn low_u64(&self) -> u64 {
         self.bytes[self.len - 8..self.len].iter().fold(0, |key, &byte| key << 8 | u64::from(byte))
     }
@@ -336,8 +336,7 @@ impl PlannedKvBlocksBuilder<'_> {
         self.plan
     }
 
-    /// Stores the extra keys of a KV block for the sequence's KV events, in the form of these
-    /// events.
+    /// Stores the extra hash keys of a KV block as the sequence's KV events report them.
     fn store_extra_keys(&mut self, block: usize, extra_keys: &[ExtraKeyPart<'_>]) {
         if extra_keys.is_empty() {
             // The list stays empty until a block has extra keys.
@@ -527,8 +526,8 @@ fn cbor_extra_keys(cbor: &mut CborWriter<'_>, extra_keys: &[ExtraKeyPart<'_>]) {
     }
 }
 
-/// Writes the hash input of a block in llm-d's form: the parent is a number, and an adapter changes
-/// only the root hash. A cache salt is hashed like a media item, as llm-d's router does.
+/// Writes the input of a block hash as llm-d does: the parent hash is a number, and a LoRA adapter
+/// changes only the root hash. A cache salt is hashed like a media item, as llm-d's router does.
 ///
 /// **Source:** llm-d-router `pkg/kvcache/kvblock/token_processor.go`, `ParseRawExtraKeys`.
 fn encode_llmd(

@@ -46,8 +46,8 @@ pub(crate) struct DynamoMockerHostCopy {
 struct MockerHostCacheEntry {
     storing: bool,
     pins: u32,
-    /// Value of the use counter at the last use of the KV block; `None` while the block cannot be
-    /// evicted.
+    /// Recency of the KV block in host memory: value of a counter at its last use; `None` while the
+    /// block cannot be evicted.
     used: Option<u64>,
 }
 
@@ -190,7 +190,8 @@ impl DynamoMockerHostCache {
         ends.copied().max().unwrap_or(SimTime::ZERO)
     }
 
-    /// Starts to copy blocks from host memory to the GPU, at `from` or later.
+    /// Starts to copy a sequence's KV blocks `keys` from host memory to the GPU, at `from` or
+    /// later.
     pub(crate) fn start_host_load(
         &mut self,
         seq: SeqId,

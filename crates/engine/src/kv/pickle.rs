@@ -27,8 +27,8 @@ pub(super) struct PickleWriter<'a> {
     buf: &'a mut Vec<u8>,
     frame: Option<usize>,
     memoized: u32,
-    /// References to written texts that are singletons in CPython: the empty text and single
-    /// Latin-1 characters.
+    /// Pickle memo references to written texts that are singletons in CPython: the empty text and
+    /// single Latin-1 characters.
     singletons: Vec<(Option<char>, PickleMemoIndex)>,
 }
 

@@ -31,7 +31,8 @@ pub(crate) struct BlockTable {
     pub(super) ends: [u32; 4],
     cached: u32,
     settled: u32,
-    /// Reset count of the block pool's prefix cache when the block table got its first block.
+    /// Number of resets of the block pool's prefix cache before the block table got its first
+    /// block.
     epoch: u32,
 }
 
@@ -54,8 +55,8 @@ impl BlockTable {
         self.ends[3] * block_size
     }
 
-    /// Returns the number of tokens that the sequence can reach without a new KV block and without
-    /// filling one.
+    /// Returns the total number of tokens up to which the sequence neither needs a new KV block nor
+    /// fills one.
     ///
     /// A scheduler may skip the allocation in steps that stay at or below it.
     pub(crate) const fn tokens_before_block_change(&self) -> u32 {
@@ -89,7 +90,8 @@ struct BlockState {
 pub struct BlockPool {
     config: BlockPoolConfig,
     blocks: Vec<BlockState>,
-    /// Full hash of each cached block, if block plans have full hashes.
+    /// Full hash of each KV block in the prefix cache, if the planned KV blocks of sequences have
+    /// full hashes.
     hashes: Vec<Option<[u8; 32]>>,
     free: FreeBlockQueue,
     cache: CachedBlockMap,
@@ -256,8 +258,8 @@ impl BlockPool {
         true
     }
 
-    /// Emits an event about the cached prefix that a sequence reuses, if the sequence's KV blocks
-    /// are marked for such events.
+    /// Emits a KV event about the cached prefix that a sequence reuses, if the sequence's planned
+    /// KV blocks request such events (vLLM's `kv_cache_report_mode: full`).
     ///
     /// vLLM emits the event when it looks the prefix up, so a prompt that waits for free blocks is
     /// reported again in each step; here only the lookup before the admission counts.

@@ -31,7 +31,7 @@ fn media_span(identifier: &str, start: u32, len: u32) -> HashedMediaSpan {
     HashedMediaSpan { identifier: identifier.into(), start, len }
 }
 
-/// Returns the hash of each block in hexadecimal digits, and its key.
+/// Returns, for each planned KV block, its hash in hexadecimal digits and its key.
 fn hashes_and_keys(plan: &PlannedKvBlocks, len: usize) -> Vec<(String, u64)> {
     let keys = plan.keys.iter().map(|key| key.0);
     plan.hashes.iter().map(|hash| hex(&hash[..len])).zip(keys).collect()

@@ -29,7 +29,8 @@ impl All2AllBackend {
 pub(super) struct InterconnectFabric {
     /// Number of GPUs of a node, or of a rack that NVLink spans.
     pub gpus_per_node: u32,
-    /// Rates of low-latency and of high-throughput kernels inside a node, in GB/s per GPU.
+    /// Rates of the low-latency and of the high-throughput kernels that exchange experts' tokens
+    /// inside a node, in GB/s per GPU.
     pub kernel_gbs: (f64, f64),
 }
 
@@ -41,8 +42,8 @@ const NETWORK_DELAY_US: f64 = 20.0;
 /// kernels. Tables of vLLM 0.24 over eight GPUs (aisimulate 0.13, `moe_a2a_perf`) hold 91 to 125
 /// and 310 to 370 us.
 const KERNEL_FLOOR_US: (f64, f64) = (90.0, 300.0);
-/// Rates of low-latency kernels over 400 Gbit/s network cards, in GB/s per GPU, each with the
-/// maximum number of GPUs to which the rate applies.
+/// Rates of the low-latency kernels that exchange experts' tokens over 400 Gbit/s network cards, in
+/// GB/s per GPU. Each rate comes with the maximum number of GPUs to which it applies.
 ///
 /// **Source:** DeepEP `docs/legacy.md`: 128 tokens of 7168 to eight experts take 313 to 561 us.
 const NETWORK_LOW_LATENCY_GBS: [(u32, f64); 4] =

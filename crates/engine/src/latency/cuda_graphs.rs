@@ -28,7 +28,7 @@ pub struct CudaGraphLimits {
     pub tokens: u32,
     /// Number of draft tokens per sequence and step.
     pub drafts: u32,
-    /// Largest size to capture, in tokens; `None`: chosen by GPU.
+    /// Largest batch size for which vLLM captures a CUDA graph, in tokens; `None`: chosen by GPU.
     pub most: Option<u32>,
     /// Whether the GPU is a data-center Blackwell, for which vLLM captures CUDA graphs up to 1024
     /// tokens.
@@ -51,7 +51,7 @@ impl Default for CudaGraphs {
 }
 
 impl CudaGraphs {
-    /// Configuration without CUDA graphs.
+    /// Settings for a server without CUDA graphs.
     pub const NO_CUDA_GRAPHS: Self = Self { sizes: Vec::new() };
 
     /// Creates the list of captured CUDA graph sizes from configured `sizes`, without those above
@@ -105,7 +105,8 @@ impl CudaGraphs {
         self.sizes.last().is_none_or(|most| u64::from(*most) < tokens)
     }
 
-    /// Returns whether a step has more than 512 tokens, or more than the largest captured size.
+    /// Returns whether a step has more than 512 tokens, or more than the largest captured CUDA
+    /// graph.
     pub(super) fn is_large_step(&self, tokens: u64) -> bool {
         tokens > LAUNCH_BOUND_TOKENS || self.exceeds_largest_graph(tokens)
     }

@@ -222,7 +222,7 @@ impl MediaEncoderLatency {
         Ok(Self { vision: timing(vision)?, audio: timing(audio)?, spread })
     }
 
-    /// Returns the time to encode these images and audio clips together, divided by `speed`; at
+    /// Returns the time to encode the given images and audio clips together, divided by `speed`; at
     /// most [`MAX_SIMULATED_DELAY`].
     pub fn media_encoding_time(
         &self,

@@ -34,7 +34,8 @@ pub struct Gpu {
     pub gemm: KernelEfficiency,
     /// Efficiency of matrix products with fp8 weights and activations.
     pub gemm_fp8: KernelEfficiency,
-    /// Factor of the memory time of fp8 products with more than 16 rows.
+    /// Factor for the memory time of fp8 products with more than 16 rows, multiplied with the
+    /// modelled time.
     pub fp8_memory_factor_above_16_rows: f64,
     /// Efficiency of matrix products with fp8 weights scaled per block.
     pub gemm_fp8_block: KernelEfficiency,
@@ -68,7 +69,8 @@ pub struct Gpu {
 /// Minimum time per layer to launch the kernels of large prompt steps on Blackwell before vLLM
 /// 0.12, in us.
 const BLACKWELL_LAUNCH_BEFORE_V0_12_US: f64 = 836.0;
-/// Factor of the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12.
+/// Factor for the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12,
+/// multiplied with the modelled time.
 const FP8_MEMORY_FACTOR_BEFORE_V0_12: f64 = 1.41;
 
 const FALLBACK_GPU: Gpu = Gpu {

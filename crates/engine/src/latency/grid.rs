@@ -166,7 +166,8 @@ fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, StepTimeGridErr
         .map_err(|problem| StepTimeGridError::Content { path: path.to_owned(), problem })
 }
 
-/// Reads one measurement of a profiler's folder: `<name>/raw_data.npz` or the JSON file.
+/// Reads one measurement of a profiler's folder: the file `<name>/raw_data.npz` if it exists, else
+/// the file `json`.
 fn read_profiler_measurement(
     folder: &Path,
     name: &str,

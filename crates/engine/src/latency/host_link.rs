@@ -20,7 +20,8 @@ impl HostLinkBandwidth {
     pub const PCIE_5: Self = host_link("PCIe gen 5 x16", 52.0, 52.0);
     const PCIE_4: Self = host_link("PCIe gen 4 x16", 24.0, 24.0);
     const NVLINK_C2C: Self = host_link("NVLink-C2C", 350.0, 380.0);
-    /// Half of an NVLink-C2C, for systems in which two GPUs share a CPU.
+    /// Host link with half of an NVLink-C2C's bandwidth per GPU, for systems in which two GPUs
+    /// share a CPU.
     const HALF_NVLINK_C2C: Self = host_link("half an NVLink-C2C", 175.0, 190.0);
 
     /// Returns the host link of a GPU, by the GPU's name.

@@ -34,7 +34,8 @@ pub struct KvCachePlan {
 
 impl KvCachePlan {
     /// Plans the KV blocks of a model on each of `tp` GPUs, with `width` bytes per cached number.
-    /// Without `hybrid`, window layers count as full-attention layers; state layers cannot.
+    /// Without `hybrid`, window layers count as full-attention layers; state layers always have
+    /// groups of their own.
     ///
     /// A block must have room for a state ([`KvCachePlan::min_block_size_for_recurrent_state`]).
     pub fn new(shape: &ModelShape, tp: u32, block_size: u32, width: f64, hybrid: bool) -> Self {

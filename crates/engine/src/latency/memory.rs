@@ -1,6 +1,7 @@
 use super::{Gpu, ModelQuantization, ModelShape, ProfileRun, QuantizationScheme};
 
-/// Numbers of GPUs that share the weights of a model.
+/// GPU counts over which a model's weights are sharded: one for layers (tensor parallelism), one
+/// for experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightShardingRanks {
     /// Number of GPUs that each hold a part of every layer (tensor-parallel size).
@@ -43,7 +44,8 @@ pub struct KvCacheMemory {
 }
 
 impl KvCacheMemory {
-    /// Computes the KV cache memory of a model whose weights the GPUs in `ranks` share.
+    /// Computes the KV cache memory of a model whose weights are sharded over the GPU counts
+    /// `ranks`.
     ///
     /// `utilization` is the fraction of GPU memory for the engine, `kv_bytes` the bytes per cached
     /// number. The memory of `profile` is for neither weights nor cache.

@@ -31,8 +31,8 @@ pub struct MfuWorkModel {
 }
 
 impl MfuWorkModel {
-    /// Creates the estimate for `tensor` × `pipeline` GPUs, with experts spread over `experts`
-    /// ranks.
+    /// Creates the estimate of floating-point operations and memory traffic on each of `tensor` ×
+    /// `pipeline` GPUs, with experts spread over `experts` ranks.
     pub fn new(
         shape: &ModelShape,
         (tensor, pipeline, experts): (u32, u32, u32),

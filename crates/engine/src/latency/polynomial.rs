@@ -38,8 +38,8 @@ impl PolynomialStepTime {
     }
 }
 
-/// Returns the number of prompt tokens to compute as Dynamo's mocker counts them: chunks x (mean
-/// length - mean prefix), both means rounded down.
+/// Returns the number of prompt tokens that a step computes, as Dynamo's mocker counts them: chunks
+/// x (mean length - mean prefix), both means rounded down.
 pub(super) fn mean_prompt_tokens(batch: &BatchWork) -> u64 {
     let n = u64::from(batch.chunks);
     if n == 0 {

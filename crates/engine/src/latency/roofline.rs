@@ -235,9 +235,8 @@ impl RooflineModel {
         self.window
     }
 
-    /// Returns whether additional work never shortens a step with decodes. With pipeline stages,
-    /// additional work may shorten a step. So it may without CUDA graphs, since large steps hide
-    /// kernel launches.
+    /// Returns whether a step with decodes never gets shorter by additional work. False with
+    /// pipeline stages, and without CUDA graphs, where large steps hide kernel launches.
     pub fn step_time_grows_with_batch(&self) -> bool {
         self.stages <= 1 && !self.graphs.cudagraph_capture_sizes().is_empty()
     }

@@ -24,7 +24,8 @@ impl ModelSamplingDefaults {
     }
 }
 
-/// Model family: words in the repository name, then `top_p`, `top_k` and `repetition_penalty`.
+/// Sampling defaults of a model family: words in the repository name, then `top_p`, `top_k` and
+/// `repetition_penalty`.
 type SamplingFamily = (&'static [&'static str], f64, u32, f64);
 
 /// Sampling defaults by model family, from the `generation_config.json` of the repositories,

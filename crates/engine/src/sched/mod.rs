@@ -23,8 +23,8 @@ pub struct AdmittedSequence {
     pub at: SimTime,
     /// Number of the sequence's cached prompt tokens, on the GPU or in host memory.
     pub cached: u32,
-    /// Number of the sequence's prompt tokens loaded from the mocker's host memory; `None` without
-    /// such memory.
+    /// Number of the sequence's prompt tokens loaded from host memory by Dynamo's mocker; `None`
+    /// without such memory.
     pub host: Option<u32>,
     /// Whether the sequence was admitted again, after a preemption.
     pub again: bool,

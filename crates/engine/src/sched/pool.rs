@@ -47,7 +47,7 @@ pub struct SlotScheduler {
     adapters: LoraAdapterSlots,
     epoch: u32,
     paused: Option<SimTime>,
-    /// Whether [`Self::admit_to_free_slots`] is running, to prevent recursion.
+    /// Whether [`Self::admit_to_free_slots`] is running, so that it does not call itself again.
     admitting: bool,
     blocks: Option<BlockPool>,
     leases: PrefillBlockLeases,
@@ -405,8 +405,8 @@ impl SlotScheduler {
 }
 
 impl SlotScheduler {
-    /// Draws a delay of a sequence. The random generator is created on first use, and not kept if
-    /// all delays have a standard deviation of zero.
+    /// Chooses a delay of a sequence at random. The random generator is created on first use, and
+    /// not kept if all delays have a standard deviation of zero.
     fn draw_sequence_delay(
         &self,
         running: &mut RunningSequence,

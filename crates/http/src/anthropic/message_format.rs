@@ -31,7 +31,7 @@ impl CachedTokenReporting {
     }
 }
 
-/// Functions and texts by which vLLM or llm-d-inference-sim renders an Anthropic message.
+/// Functions for rendering an Anthropic message as vLLM or llm-d-inference-sim does.
 pub(super) struct AnthropicMessageFormat {
     pub(super) stop: fn(&mut String, AnthropicMessageEnd<'_>, NullMemberHandling),
     pub(super) usage: fn(&mut String, TokenCounts, CachedTokenReporting),

@@ -210,8 +210,8 @@ impl AnthropicMessageStream {
         self.end_block_event(out);
     }
 
-    /// Appends the index of the content block, the last member of every block event, and ends the
-    /// event.
+    /// Appends the index of the content block to an Anthropic stream event, as the event's last
+    /// member, and ends the event.
     fn end_block_event(&self, out: &mut String) {
         out.push_str(",\"index\":");
         json::write_json_int(out, self.index);

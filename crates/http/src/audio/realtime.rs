@@ -96,7 +96,7 @@ enum QueuedAudio {
         key: u64,
         samples: u64,
     },
-    /// End of the audio of one utterance of the client.
+    /// Queued mark: the client has sent all audio of one utterance.
     End,
 }
 

@@ -239,7 +239,7 @@ pub(super) struct TranscriptStream {
     /// Whether the stream has sent text from the current audio clip's transcript.
     has_text: bool,
     completion: u32,
-    /// Output of later audio clips, buffered until the current clip ends.
+    /// Transcripts of later audio clips, buffered until the current clip ends.
     pending: Vec<PendingClipText>,
 }
 

@@ -82,8 +82,8 @@ impl ApiDialect for LlmdDialect {
         }
     }
 
-    /// Checks a request body: content, numbers, streamed prefill and missing output limit, in this
-    /// order.
+    /// Runs llm-d-inference-sim's checks of a request body in its order: content, numbers, streamed
+    /// prefill, missing output limit.
     fn check_body(&self, endpoint: ApiEndpoint, body: &Value) -> Result<(), Fault> {
         self.check_body_content(endpoint, body)?;
         check_n_and_output_limit(endpoint, body)?;
@@ -114,7 +114,7 @@ impl ApiDialect for LlmdDialect {
         Ok(found.ok())
     }
 
-    /// Ignores a requested data-parallel rank that does not exist.
+    /// Returns the requested data-parallel rank, or `None` if no such rank exists.
     fn effective_rank(&self, limits: &ServerLimits, asked: Option<i64>) -> Option<i64> {
         let ranks = i64::from(limits.data_parallel_ranks);
         asked.filter(|rank| (0..ranks).contains(rank))

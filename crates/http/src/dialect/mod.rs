@@ -128,7 +128,8 @@ pub(crate) trait ApiDialect: ServerDialect {
         fault
     }
 
-    /// Returns whether `//` in a request path equals `/`, and every route accepts OPTIONS.
+    /// Returns whether the imitated server treats `//` in request paths as `/` and answers OPTIONS
+    /// on every route.
     fn has_lenient_paths(&self) -> bool {
         false
     }
@@ -291,32 +292,34 @@ pub(crate) enum ResponseIdFormat {
     Numbered,
 }
 
-/// Reporting of an error that occurs after a stream could have sent its headers.
+/// Selects how a stream reports an error that occurs after its headers could have been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamErrorReporting {
-    /// The error is reported as an event of the stream.
+    /// A stream reports a late error as an event.
     InStream,
-    /// The error is reported as HTTP status; the headers wait until the request is started.
+    /// A stream reports a late error as HTTP status; its headers therefore wait until the request
+    /// is started.
     AsStatus,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResponseDetail {
-    /// Responses contain every member that vLLM writes.
+    /// The imitated server's responses contain every member that vLLM writes.
     Full,
-    /// Responses contain only the members that llm-d-inference-sim writes.
+    /// The imitated server's responses contain only the members that llm-d-inference-sim writes.
     Short,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RenderRouteFormat {
-    /// The render routes return a request body for `/inference/v1/generate`.
+    /// The routes `/…/render` return a request body for `/inference/v1/generate`.
     Request,
-    /// The render routes return the token ids of the base model's prompt.
+    /// The routes `/…/render` return only the token ids of the prompt.
     Tokens,
 }
 
-/// Behaviour of the operator routes: those for LoRA, sleep mode and settings.
+/// Behaviour of the routes for operators: those that load LoRA adapters, put the engine to sleep or
+/// change settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OperatorRouteStyle {
     /// The operator routes check requests and return a message on success, as in vLLM.
@@ -352,8 +355,8 @@ impl ResponseIdFormat {
 }
 
 impl RenderRouteFormat {
-    /// Returns the response of a render route: the prompt's tokens and media, or the request that
-    /// `request` builds.
+    /// Returns the response of a render route: the prompt's tokens and media, or the request body
+    /// that the function `request` builds.
     ///
     /// # Errors
     /// The errors of `request`.

@@ -83,8 +83,7 @@ pub(crate) async fn answer_chat_request(
     Ok(generation::json_response_with_load_header(app, headers, body))
 }
 
-/// Starts chat requests that differ only in their messages as one generation request; needs at
-/// least one.
+/// Starts one or more chat requests that differ only in their messages, as one generation request.
 pub(crate) async fn start_chat_generation(
     app: &Arc<App>,
     head: &RequestHead,

@@ -29,7 +29,8 @@ pub(crate) struct ChatResponseSettings {
     /// Text of the last prompt message, with which the chat reply starts (`echo`).
     pub(crate) echo: Option<Arc<str>>,
     pub(crate) include_reasoning: bool,
-    /// Whether a tool or reasoning parser reads the text; the stream then ends with an empty delta.
+    /// Whether a tool or reasoning parser reads the reply's text; the stream then ends with an
+    /// empty delta.
     pub(crate) parsed: bool,
     /// Whether `tool_choice` names a tool; tool calls then do not change the finish reason.
     pub(crate) named: bool,

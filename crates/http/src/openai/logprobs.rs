@@ -22,12 +22,12 @@ pub(crate) struct LogprobStyle {
 /// Source of the log probability values of a reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LogprobSource {
-    /// The values of llm-d-inference-sim's `logprobs.go`.
+    /// Log probabilities computed as in llm-d-inference-sim's `logprobs.go`.
     ///
     /// The sampled token has −1.0 − 0.1 × (position mod 3), the j-th alternative 0.5 × j less.
     ByPosition,
-    /// A Zipf distribution over the vocabulary; the preceding tokens determine its order and
-    /// exponent.
+    /// Log probabilities of a Zipf distribution over the vocabulary; the preceding tokens determine
+    /// its order and exponent.
     ///
     /// The temperature flattens or sharpens the draw of a token's rank. Reported values ignore the
     /// temperature, like vLLM's `raw_logprobs`.

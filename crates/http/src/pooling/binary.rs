@@ -1,6 +1,6 @@
 //! Bytes of vectors in the number formats of embedding requests.
 
-/// Number format and byte order of base64 or binary vectors.
+/// Number format and byte order in which embedding vectors are sent as base64 or binary data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BinaryFormat {
     number: NumberFormat,
@@ -18,10 +18,10 @@ enum NumberFormat {
 }
 
 impl BinaryFormat {
-    /// The default format: 32-bit floats, little-endian.
+    /// Default binary format of embedding vectors: 32-bit floats, little-endian.
     pub(crate) const FLOAT32: Self = Self { number: NumberFormat::Float32, big_endian: false };
 
-    /// Returns the format of a request's `embed_dtype` and `endianness`.
+    /// Returns the binary vector format that a request selects by `embed_dtype` and `endianness`.
     ///
     /// Source: vLLM 0.33 `utils/serial_utils.py`, `EMBED_DTYPES`.
     pub(crate) fn new(embed_dtype: &str, endianness: &str) -> Self {
@@ -36,7 +36,7 @@ impl BinaryFormat {
         Self { number, big_endian: endianness == "big" }
     }
 
-    /// Returns the bytes of a vector.
+    /// Returns an embedding vector as bytes in this number format and byte order.
     pub(crate) fn encode(self, vector: &[f32]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(4 * vector.len());
         for value in vector {

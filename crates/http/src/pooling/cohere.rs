@@ -162,7 +162,8 @@ fn has_chat_template(app: &App) -> bool {
         || app.service.generator.tokenizer().chat_template().is_some()
 }
 
-/// Checks the lengths of inputs that must not be truncated.
+/// Checks that no input of a Cohere embed request is longer than `max_tokens` if the request
+/// forbids truncation.
 fn check_untruncated_lengths(
     request: &CohereEmbedRequest,
     inputs: &TokenizedInputs,
@@ -184,7 +185,8 @@ fn has_images(request: &CohereEmbedRequest) -> bool {
     request.images.is_some() || parts.any(|part| part.kind == "image_url")
 }
 
-/// Returns the encodings that a request asks for, each once, in the order of the response.
+/// Returns the vector encodings (`embedding_types`) that a Cohere request asks for, each once, in
+/// the order of the response.
 fn embedding_types(
     request: &CohereEmbedRequest,
     length: usize,

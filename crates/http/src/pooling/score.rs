@@ -90,17 +90,20 @@ pub(crate) async fn create_rerank(
     })))
 }
 
-/// The way in which a model reads a query and a document.
+/// Method for scoring a document for a query, by the type of the model.
 #[derive(Clone, Copy)]
 enum ScoringModel {
-    /// The model embeds each text alone; the score is their similarity.
+    /// The scoring model embeds query and document separately; the score is the similarity of the
+    /// two vectors.
     BiEncoder {
-        /// Length of its vectors.
+        /// Length of the scoring model's embedding vectors.
         dimensions: usize,
     },
-    /// The model reads the pair, with special tokens between the texts.
+    /// The scoring model reads query and document as one input, with special tokens between the
+    /// texts.
     CrossEncoder,
-    /// The model reads both texts as one, as a converted generation model does.
+    /// The scoring model reads query and document joined to one text, as a converted generation
+    /// model does.
     ConcatenatedTexts,
 }
 
@@ -133,9 +136,9 @@ struct TextPairScorer<'a> {
     app: &'a App,
     model: ScoringModel,
     params: TokenizeParams,
-    /// Maximum numbers of tokens of a query and of a document; 0 for no limit.
+    /// Maximum numbers of tokens of the query and of each document to score; 0 for no limit.
     most: [usize; 2],
-    /// Number of prompt tokens, for `usage`.
+    /// Number of prompt tokens of all scored texts so far, for `usage` in the response.
     tokens: usize,
 }
 
@@ -162,7 +165,7 @@ impl<'a> TextPairScorer<'a> {
         Ok(Self { app, model: ScoringModel::new(app)?, params, most, tokens: 0 })
     }
 
-    /// Encodes a query once, for all documents that are compared with it.
+    /// Tokenizes a query once, for all documents that are compared with it.
     async fn encode_query<'t>(
         &mut self,
         query: &'t TextToScore,

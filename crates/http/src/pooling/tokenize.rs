@@ -31,7 +31,7 @@ pub(super) const INPUT_MEMBERS: &[&str] = &["input", "messages"];
 #[derive(Clone, Copy)]
 pub(crate) struct TokenizeParams {
     pub(crate) truncation: PromptTruncation,
-    /// Whether inputs are padded to the context length.
+    /// Whether the inputs of a pooling request are padded to the context length.
     pads: bool,
 }
 
@@ -69,7 +69,7 @@ impl TokenizeParams {
         })
     }
 
-    /// Encodes a text and fits its tokens to the context.
+    /// Tokenizes a text of a pooling request, and truncates or pads the tokens as the request asks.
     ///
     /// # Errors
     /// vLLM's 400 for a text that is empty or too long.

@@ -30,7 +30,7 @@ pub(crate) struct KvTransferWarnings {
     no_source: LogRateLimit,
 }
 
-/// Terms of the KV transfer of a request: source and destination of the prompt's KV cache.
+/// Source and destination of a prompt's KV cache, as a request's `kv_transfer_params` name them.
 #[derive(Default)]
 pub(crate) struct KvTransferTerms {
     pub(crate) transfer: KvTransfer,

@@ -31,9 +31,11 @@ pub(super) struct GenerateResponseSettings {
 
 /// Functions by which vLLM or llm-d-inference-sim renders a reply of `/inference/v1/generate`.
 pub(super) struct GenerateReplyFormat {
-    /// Appends the JSON members after the id of a response that is no stream.
+    /// Appends the JSON members that follow the id in a complete response of
+    /// `/inference/v1/generate`.
     members: fn(&GenerateResponseSettings, &mut String, &Reply),
-    /// Appends the JSON members of a stream chunk before its choices.
+    /// Appends the JSON members that precede the choices in a stream chunk of
+    /// `/inference/v1/generate`.
     chunk_members: fn(&mut GenerateStream, &mut String, &ReplyChoice),
     choice: fn(
         &GenerateResponseSettings,
@@ -264,7 +266,8 @@ impl GenerateStream {
         Self { generate, head, shown_prompt: false }
     }
 
-    /// Appends the JSON members of a stream chunk before its choices.
+    /// Appends the JSON members that precede the choices in a stream chunk of
+    /// `/inference/v1/generate`.
     fn write_chunk_members(&mut self, out: &mut String, choice: &ReplyChoice) {
         let generate = &self.generate;
         out.push_str(",\"usage\":");

@@ -4,20 +4,20 @@ use serde_json::{Map, Value, json};
 
 use crate::app::RouteIndex;
 
-/// Tag of the routes that vLLM does not have.
+/// OpenAPI tag of the routes that vLLM does not have.
 const TAG: &str = "vllm-sim";
 
 struct OwnRoute {
     path: &'static str,
     method: &'static str,
     summary: &'static str,
-    /// Media type and example of the route's request body; `None` if the route has no body.
+    /// Media type and example of the route's request body; `None` if the route reads no body.
     body: Option<(&'static str, &'static str)>,
     /// Name and description of each optional query parameter of the route.
     query: &'static [(&'static str, &'static str)],
 }
 
-/// Returns a route without a body and query parameters.
+/// Returns the OpenAPI description of a route that has neither a body nor query parameters.
 const fn simple_route(path: &'static str, method: &'static str, summary: &'static str) -> OwnRoute {
     OwnRoute { path, method, summary, body: None, query: &[] }
 }

@@ -117,7 +117,7 @@ fn label_probability(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 
     weights[0] / sum
 }
 
-/// Maximum number of items times labels in one request (vLLM has no limit).
+/// Maximum number of items times labels in one generative scoring request (vLLM has no limit).
 const MAX_SCORES: usize = 65_536;
 
 /// Checks labels and items, in the order of vLLM's `create_generative_scoring`.

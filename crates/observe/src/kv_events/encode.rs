@@ -212,8 +212,8 @@ fn block_stored_event(
     }
 }
 
-/// Returns, for each stored block, the tokens behind it that its hash includes as lookahead; `None`
-/// without lookahead.
+/// Returns, for each stored KV block, the tokens after the block that its hash includes as
+/// lookahead; `None` without lookahead.
 fn lookahead_tokens_per_block(
     plan: &PlannedKvBlocks,
     blocks: impl Iterator<Item = u32>,

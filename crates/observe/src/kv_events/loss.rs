@@ -18,12 +18,12 @@ pub struct KvEventLossSchedule {
 /// Injected loss of KV event messages: none, all, or those that a schedule selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvEventLoss {
-    /// No KV event message is lost.
+    /// Injected loss: no KV event message is lost.
     #[default]
     None,
-    /// Every KV event message is lost.
+    /// Injected loss: every KV event message is lost.
     All,
-    /// KV event messages are lost on a schedule.
+    /// Injected loss: KV event messages are lost on a schedule.
     Gaps(KvEventLossSchedule),
 }
 

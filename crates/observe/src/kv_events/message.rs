@@ -73,7 +73,7 @@ pub(super) struct BlockStored<'a> {
     pub(super) medium: StorageMedium,
     /// Session of the request that stored or reused the blocks; only in vLLM's format.
     pub(super) session: Option<&'a str>,
-    /// For each stored block, the tokens behind it that its hash includes as lookahead; `None`
+    /// Tokens after each stored KV block that the block's hash includes as lookahead; `None`
     /// without lookahead.
     pub(super) lookahead: Option<Vec<&'a [u32]>>,
 }
@@ -83,14 +83,15 @@ pub(super) struct BlockStored<'a> {
 /// **Source:** vLLM 0.33 `vllm/v1/kv_cache_interface.py`, `KVCacheSpecKind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AttentionKind {
-    /// Layers with full attention.
+    /// Attention kind in KV events: layers with full attention.
     #[default]
     Full,
-    /// Layers with multi-head latent attention.
+    /// Attention kind in KV events: layers with multi-head latent attention.
     Mla,
-    /// Layers with sliding-window attention; the number is the window, in tokens.
+    /// Attention kind in KV events: layers with sliding-window attention; the number is the window,
+    /// in tokens.
     Window(u32),
-    /// Mamba layers, which keep a state instead of keys and values.
+    /// Attention kind in KV events: Mamba layers, which keep a state instead of keys and values.
     Mamba,
 }
 
@@ -116,7 +117,7 @@ impl AttentionKind {
 pub(super) enum StorageMedium {
     Gpu,
     Cpu,
-    /// Storage medium: CPU memory with the locality `LOCAL`.
+    /// Storage medium of a KV event's blocks: CPU memory with the locality `LOCAL`.
     LocalCpu,
 }
 
@@ -206,7 +207,7 @@ impl KvEventBatch<'_> {
 }
 
 impl KvEvent<'_> {
-    /// Removes the event fields that the vLLM release `version` does not send.
+    /// Removes those fields of a KV event that the vLLM release `version` does not send.
     pub(super) fn clear_newer_fields(&mut self, version: VllmVersion) {
         if let Self::BlockStored(event) = self
             && version < SESSION_SINCE

@@ -8,7 +8,7 @@
 
 use super::message::{BlockHash, ExtraKey};
 
-/// Appends MessagePack items to a buffer, with the shortest integers and headers.
+/// Buffer of MessagePack items, with the shortest integers and headers.
 pub(crate) struct MsgpackWriter(Vec<u8>);
 
 impl MsgpackWriter {
@@ -78,7 +78,8 @@ impl MsgpackWriter {
         self.0.push(0x80 | len as u8);
     }
 
-    /// Writes the header of a map in its form for up to 65,535 entries, also for fewer than 16.
+    /// Appends the header of a MessagePack map in its 16-bit form (`map 16`), also for fewer than
+    /// 16 entries.
     pub(crate) fn write_map16_header(&mut self, len: u16) {
         self.0.push(0xde);
         self.0.extend(len.to_be_bytes());

@@ -22,8 +22,8 @@ const ZMQ_LINGER: Duration = Duration::from_secs(1);
 /// Batching of KV events into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvEventBatching {
-    /// One KV event message is sent per call of [`KvEventPublisher::publish`] (vLLM: one per
-    /// scheduler step).
+    /// All KV events of one call of [`KvEventPublisher::publish`] form one message, as vLLM sends
+    /// one message per scheduler step.
     #[default]
     PerCall,
     /// A KV event message is sent per number of events, or earlier when the oldest event has waited

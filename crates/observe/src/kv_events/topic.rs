@@ -1,9 +1,9 @@
 //! Renders the ZMQ topic of KV events, which is the first frame of a message.
 
-/// Default topic template of llm-d-inference-sim.
+/// Default template of llm-d-inference-sim for the ZMQ topic of KV events.
 pub const LLMD_TOPIC_TEMPLATE: &str = "kv@{pod_ip}:{port}@{model}";
 
-/// Values of the fields in a template of the ZMQ topic.
+/// Values of the fields `{…}` in a template of the ZMQ topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicTemplateFields {
     /// Value of `{pod_ip}` in a ZMQ topic template: environment variable `POD_IP`.

@@ -18,7 +18,7 @@ use vllm_sim_engine::driver::KvSourceServer;
 
 /// First field of a ZMQ message that queries the metadata of an engine.
 const META_QUERY: &[u8] = b"get_meta_msg";
-/// Interval between two checks whether the answer of a prefill server is still wanted, in
+/// Interval between two checks whether a request still waits for the prefill server's answer, in
 /// milliseconds.
 const POLL_MS: i32 = 200;
 /// Maximum number of waits of [`POLL_MS`] for a prefill server's answer with NIXL, which waits 5 s
@@ -26,8 +26,8 @@ const POLL_MS: i32 = 200;
 const MAX_NIXL_POLLS: u32 = 25;
 /// Maximum number of requests that wait for a handshake; for further ones, the handshake fails.
 const MAX_WAITING_REQUESTS: usize = 10_000;
-/// Maximum number of engines that are remembered after their handshake; beyond it, all are
-/// forgotten.
+/// Maximum number of prefill engines that a decode server remembers after a handshake; beyond it,
+/// all are forgotten.
 const MAX_MET_ENGINES: usize = 65_536;
 
 /// Engine id and block size of a prefill server.

@@ -10,7 +10,8 @@ pub(super) const BLOCKS_READ_MESSAGE: &[u8] = b"read";
 
 const POLL_MS: i32 = 200;
 
-/// Receives ZMQ messages of other servers on a thread, until the listener is dropped.
+/// Listener for ZMQ messages of other servers, on a thread of its own; dropping it stops the
+/// thread.
 #[derive(Debug)]
 pub struct PeerListener {
     /// ZMQ endpoint to which the listener is bound, with its port.
@@ -73,8 +74,8 @@ impl Drop for PeerListener {
     }
 }
 
-/// Receives notifications of decode servers that they have read a request's blocks; one listener
-/// per data-parallel rank.
+/// Listener for notifications that decode servers have read a request's KV blocks; one per
+/// data-parallel rank.
 #[derive(Debug)]
 pub struct BlockReadListener {
     _listener: PeerListener,

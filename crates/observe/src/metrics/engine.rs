@@ -24,13 +24,13 @@ const TIER_EXTERNAL: usize = 4;
 /// Sleep state of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SleepState {
-    /// The engine is not asleep.
+    /// Sleep state: the engine is awake.
     Awake,
-    /// Sleep level 1: weights are in CPU memory, the KV cache is discarded.
+    /// Sleep state of level 1: weights are in CPU memory, and the KV cache is discarded.
     WeightsOffloaded,
-    /// Sleep level 2: weights and KV cache are discarded.
+    /// Sleep state of level 2: weights and KV cache are discarded.
     DiscardAll,
-    /// Sleep level 0: scheduling is paused. All of vLLM's state series are 0.
+    /// Sleep state of level 0: scheduling is paused. All of vLLM's state series are 0.
     Paused,
 }
 
@@ -132,7 +132,7 @@ impl EngineMetrics {
         }
     }
 
-    /// Returns the totals of speculative decoding.
+    /// Returns the engine's totals of speculative decoding since its start.
     pub fn draft_token_totals(&self) -> DraftTokenTotals {
         let c = &self.cells;
         let accepted_at = c.series_cells(Id::AcceptedTokensPerPos).iter().map(|n| n.get() as u64);
@@ -171,7 +171,8 @@ pub struct EngineFeatures {
     pub tokens_per_block: Option<u32>,
 }
 
-/// Updates the metrics of one engine from its events, at the times at which vLLM does.
+/// Observer of one engine: updates the engine's metrics from its events, at the times at which vLLM
+/// does.
 pub struct EngineMetricsObserver {
     metrics: Arc<EngineMetrics>,
     loras: LoraRequestsWriter,
@@ -438,8 +439,8 @@ impl EngineObserver for EngineMetricsObserver {
         }
     }
 
-    /// Lists the adapter of a rejected request briefly as running: llm-d's simulator checks the
-    /// context length only when a request runs.
+    /// Counts the LoRA adapter of a rejected request briefly as running, because llm-d's simulator
+    /// checks the context length only of running requests.
     fn on_lora_refused(&mut self, lora: &Arc<str>) {
         self.count_lora(Some(lora), [1, 0]);
         self.count_lora(Some(lora), [-1, 0]);

@@ -51,23 +51,23 @@ pub enum ToolParserApi {
 /// Operation requested by an administrator. Its metric family appears with the first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdminOperation {
-    /// Sleep of the engines (`/sleep`).
+    /// Administrator's operation: sleep of the engines (`/sleep`).
     Sleep,
-    /// Release of the KV cache's memory.
+    /// Administrator's operation: release of the KV cache's memory.
     ReleaseKvCacheMemory,
-    /// Wake-up of the engines (`/wake_up`).
+    /// Administrator's operation: wake-up of the engines (`/wake_up`).
     Wake,
-    /// Initialization of a weight transfer.
+    /// Administrator's operation: initialization of a weight transfer.
     WeightsInit,
-    /// Shutdown of a weight transfer.
+    /// Administrator's operation: shutdown of a weight transfer.
     WeightsShutdown,
-    /// Start of a weight update.
+    /// Administrator's operation: start of a weight update.
     WeightsStart,
-    /// Start of a weight update of the draft model.
+    /// Administrator's operation: start of a weight update of the draft model.
     WeightsStartDraft,
-    /// One part of a weight update.
+    /// Administrator's operation: one part of a weight update.
     WeightsUpdate,
-    /// End of a weight update.
+    /// Administrator's operation: end of a weight update.
     WeightsFinish,
 }
 

@@ -109,7 +109,8 @@ pub(super) struct LoraRequestsWriter {
     info: Arc<LoraRequestsInfo>,
     /// LoRA adapters with sequences, ordered by their first sequence.
     adapters: Vec<AdapterRequests>,
-    /// Most recently set series; while the lists are unchanged, only its time is set.
+    /// Most recently set series of `vllm:lora_requests_info`; while its adapter lists stay the
+    /// same, only its time is updated.
     last: Option<Arc<MetricSeries>>,
     /// Label values of the most recently set series: lists of the running and of the waiting LoRA
     /// adapters.

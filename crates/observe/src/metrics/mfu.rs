@@ -9,7 +9,7 @@ use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::latency::{MfuStepTokens, MfuWorkModel};
 use vllm_sim_engine::{SchedulerEvent, SimTime};
 
-/// Accumulates the estimated operations and bytes of one engine for the MFU metrics.
+/// Observer of one engine: accumulates its estimated operations and bytes for the MFU metrics.
 pub struct MfuObserver {
     metrics: Arc<EngineMetrics>,
     model: MfuWorkModel,

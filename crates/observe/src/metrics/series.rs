@@ -15,7 +15,7 @@ use super::families::Id;
 use super::family::{Family, MetricOwner};
 use super::settings::{ApiServerCount, MetricsSettings};
 
-/// Metric cells of one engine, or of the server, for every family of a list; clones share the
+/// Metric cells of one engine, or of the server: those of every family in a list. Clones share the
 /// cells.
 #[derive(Debug, Clone)]
 pub(crate) struct MetricCells {

@@ -44,7 +44,7 @@ pub struct MetricsSettings {
     pub lora: Option<u32>,
     /// Project to imitate where vLLM and llm-d-inference-sim differ.
     pub compat: MetricsCompat,
-    /// vLLM release whose families are exposed.
+    /// vLLM release whose metric families are exposed.
     pub version: VllmVersion,
     /// Whether deprecated names of metrics are exposed too.
     pub legacy: bool,

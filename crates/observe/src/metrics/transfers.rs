@@ -47,7 +47,7 @@ impl NixlTransferShape {
     }
 }
 
-/// Records the copies between the GPU and CPU memory of one engine.
+/// Observer of the copies between the GPU and CPU memory of one engine, for their metrics.
 pub(super) struct CpuOffloadRecorder {
     workers: u32,
     bytes_per_block: f64,

@@ -61,7 +61,7 @@ impl TraceExporter {
     }
 }
 
-/// Creates a trace span for each finished sequence of one engine.
+/// Observer of one engine: creates a trace span for each finished sequence.
 #[derive(Debug)]
 pub struct RequestSpanObserver {
     tracer: SdkTracer,

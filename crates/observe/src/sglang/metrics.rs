@@ -150,7 +150,7 @@ fn observe(cells: &MetricCells, id: Id, series: usize, value: f64) {
     cell.show_series(1.0);
 }
 
-/// Tokens and steps since the generation throughput was last computed.
+/// Numbers of output tokens and decode steps since the generation throughput was last computed.
 #[derive(Debug, Default)]
 struct DecodeWindow {
     since: Option<SimTime>,
@@ -158,7 +158,7 @@ struct DecodeWindow {
     tokens: u32,
 }
 
-/// Updates the metrics that SGLang's scheduler owns, from the events of one engine.
+/// Observer of one engine: updates the metrics that SGLang's scheduler owns.
 pub struct SglangObserver {
     metrics: SglangMetrics,
     engine: MetricCells,

@@ -14,7 +14,7 @@ const OMITTED_SERVER_FLAGS: [&str; 3] = ["config", "replicas", "model"];
 /// Default `--kv-transfer-config` of disaggregated deployments.
 const NIXL_CONNECTOR_JSON: &str = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#;
 
-/// Returns a flag as one word; vLLM takes switches without a value.
+/// Returns a flag of `vllm serve` as one word; vLLM takes switches without a value.
 fn flag_argument(name: &str, value: &str) -> String {
     let mut all = all_effective_flags();
     let is_switch = all.any(|flag| flag.name == name && flag.kind == FlagKind::Switch);

@@ -24,7 +24,8 @@ impl ParallelLayout {
         self.tensor * self.data
     }
 
-    /// Returns the values of the layout's flags, in the order of [`LAYOUT_FLAG_NAMES`].
+    /// Returns the values of the flags for this parallel layout, in the order of
+    /// [`LAYOUT_FLAG_NAMES`].
     pub(super) fn flag_values(self) -> [String; 3] {
         [self.tensor.to_string(), self.data.to_string(), (self.data > 1).to_string()]
     }
@@ -44,7 +45,7 @@ impl ParallelLayout {
     }
 }
 
-/// Names of the flags that a layout sets.
+/// Names of the flags that set a parallel layout.
 pub(super) const LAYOUT_FLAG_NAMES: [&str; 3] =
     ["tensor-parallel-size", "data-parallel-size", "enable-expert-parallel"];
 
@@ -88,14 +89,15 @@ pub(super) struct ParallelLayoutSearch {
     pub(super) has_experts: bool,
 }
 
-/// Candidates of a layout search, and notes about layouts that were refused.
+/// Candidate deployments of a search over parallel layouts, and notes about refused layouts.
 pub(super) struct ParallelLayoutCandidates {
     pub(super) candidates: Vec<DeploymentCandidate>,
     pub(super) notes: Vec<String>,
 }
 
 impl ParallelLayoutSearch {
-    /// Returns the layout search if the flags name a GPU and no parallelism; else `None`.
+    /// Returns the search over parallel layouts if the flags name a GPU and no parallelism; else
+    /// `None`.
     ///
     /// `typed` has the flags of `serve` that the command line, files and variables set.
     pub(super) fn new(
@@ -172,8 +174,8 @@ impl ParallelLayoutSearch {
         Ok(all)
     }
 
-    /// Adds a layout with separate prefill and decode workers for each candidate that fits; refused
-    /// layouts become notes.
+    /// Adds a parallel layout with separate prefill and decode workers for each candidate that
+    /// fits; refused layouts become notes.
     fn add_splits(
         self,
         all: &mut ParallelLayoutCandidates,
@@ -203,7 +205,8 @@ impl ParallelLayoutSearch {
     }
 }
 
-/// Returns the layouts of one worker: tensor parallelism, and ranks that share experts.
+/// Returns the parallel layouts that one worker may have: tensor parallelism, and data-parallel
+/// ranks that share experts.
 fn layouts(datas: &[u32]) -> impl Iterator<Item = ParallelLayout> + '_ {
     let tensors = SIZES.into_iter().filter(|tensor| *tensor <= MAX_TENSOR);
     datas.iter().flat_map(move |&data| {

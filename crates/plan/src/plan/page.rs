@@ -11,7 +11,8 @@ use super::report::{
 };
 use super::search::SimulatedDeploymentTrial;
 
-/// Latency metrics with the keys of their bounds for each request in a run's summary.
+/// Latency metrics, each with the key in a run's summary that holds the latency bound of every
+/// request.
 const REQUEST_BOUNDS: [(&str, &str); 3] =
     [("TTFT", "slo_ttft_ms"), ("ITL", "slo_itl_ms"), ("E2E", "slo_e2e_ms")];
 

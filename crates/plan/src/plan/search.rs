@@ -35,7 +35,7 @@ pub(super) struct PlanRequirements {
 
 pub(super) struct DeploymentCandidate {
     pub(super) values: Vec<String>,
-    /// Parallelism of the candidate from the layout search; `None` if the command line describes
+    /// Parallel layout chosen by the search for the candidate; `None` if the command line describes
     /// it.
     pub(super) layout: Option<ParallelLayout>,
     pub(super) workload: WorkloadArgs,
@@ -455,7 +455,7 @@ fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RunExtent {
     Whole,
-    /// Simulation stops as soon as too many requests have missed their latency bounds.
+    /// The simulation stops as soon as too many requests have missed their latency bounds.
     UntilMissed,
 }
 

@@ -14,8 +14,8 @@ pub(super) enum WorkerCount {
 }
 
 impl WorkerCount {
-    /// Returns the number of times that the engines of the prefill pool, and those of the other
-    /// pool, are repeated.
+    /// Returns how many times the deployment contains the engines of the prefill pool, and those of
+    /// the other pool.
     pub(super) fn worker_pool_repeats(self) -> (u32, u32) {
         match self {
             Self::Groups(groups) => (groups, groups),
@@ -87,7 +87,8 @@ pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 
     prefill.saturating_add(of(serving, pools.ranks.1, pools.gpus.1))
 }
 
-/// Returns worker pools in which the engines of `group` are repeated for a number of workers.
+/// Returns the worker pools for a number of workers, by repeating the engines of the smallest
+/// pools, `group`.
 pub(super) fn repeat_worker_pools(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
     let mut pools = group.clone();
     let (prefill, serving) = workers.worker_pool_repeats();

@@ -100,7 +100,7 @@ fn bars(names: &[&str], played: &[PointResult]) -> Vec<ChartBar> {
     bars.collect()
 }
 
-/// Draws the latency of each point against its throughput.
+/// Draws a scatter chart of the sweep's grid points: the latency of each against its throughput.
 fn draw_scatter_chart(body: &mut String, names: &[&str], played: &[PointResult]) {
     let points = played.iter().enumerate().filter_map(|(at, point)| {
         let summary = point.played.as_ref().ok()?;

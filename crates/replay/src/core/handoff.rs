@@ -19,16 +19,17 @@ use super::report_position::PositionedSink;
 use super::{EventLoop, ReplayError, TimerEvent, WorkerAddress};
 use crate::sessions::NumberedSessionSource;
 
-/// Next action of a prefill-to-decode handoff, with the index of its request in the `RequestSlab`.
+/// Next action of the handoff of a request from its prefill to its decode worker, with the
+/// request's index in the `RequestSlab`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandoffAction {
-    /// Routes the prompt of the request to a prefill worker.
+    /// Handoff action: routes the request's prompt to a prefill worker.
     Compute(u32),
-    /// Routes the request to a decode worker, which reserves KV blocks.
+    /// Handoff action: routes the request to a decode worker, which reserves KV blocks.
     Reserve(u32),
-    /// Starts decoding the request: its KV transfer is complete.
+    /// Handoff action: starts decoding the request, whose KV transfer is complete.
     Activate(u32),
-    /// Frees the KV blocks of the request's prompt on the prefill worker.
+    /// Handoff action: frees the KV blocks of the request's prompt on the prefill worker.
     Release(u32),
 }
 

@@ -8,14 +8,14 @@ pub(super) const MIN_MS_SHOWN_AS_SECONDS: f64 = 10_000.0;
 /// Meaning of a value on an HTML page, such as better or worse, shown by its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ValueColour {
-    /// The value has no better or worse side.
+    /// The coloured value is neutral: neither better nor worse.
     #[default]
     Plain,
-    /// The value is better than another one, or within a bound.
+    /// The coloured value is better than another one, or within a bound.
     Better,
-    /// The value is worse than another one, or a bound was missed.
+    /// The coloured value is worse than another one, or misses a bound.
     Worse,
-    /// The value belongs to the best row of a table.
+    /// The coloured value belongs to the best row of a table.
     Best,
 }
 

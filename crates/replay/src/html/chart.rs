@@ -12,7 +12,7 @@ const MAX_CHART_POINTS: usize = 480;
 /// Ratio of the medians of two distributions above which their axis is logarithmic.
 const LOG_AXIS_RATIO: f64 = 20.0;
 
-/// Largest percentage for which an axis of percentages ends below 100.
+/// Largest percentage in a chart with which the percentage axis may end below 100.
 const LOW_PERCENTAGE: f64 = 40.0;
 
 /// Line of a chart, with its name in the legend.

@@ -19,7 +19,7 @@ use crate::workload::{
 use vllm_sim_random::mix_u64_pair;
 
 const AGENTIC_MOONCAKE_SCHEMA: &str = "dynamo.agentic_mooncake";
-/// Hash domain of the block ids in Applied Compute traces.
+/// Salt in the hashes of the block ids of Applied Compute traces.
 const APPLIED_COMPUTE_HASH_DOMAIN: u64 = 3;
 
 pub(super) fn is_agentic_mooncake_row(row: &Map<String, Value>) -> bool {

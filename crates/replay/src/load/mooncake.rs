@@ -27,12 +27,12 @@ pub(super) const BAILIAN_BLOCK_TOKENS: u32 = 16;
 /// the unit of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MooncakeRowContent {
-    /// Each row has the whole prompt; the times in a row are in milliseconds.
+    /// Mooncake trace with the whole prompt in each row, and times in milliseconds.
     Whole,
-    /// Later rows of a session have only the tokens that they add to the previous prompt.
+    /// Mooncake trace in which later rows of a session have only the tokens that they add to the
+    /// previous prompt.
     Added,
-    /// Each row has the whole prompt, in the format of Alibaba Bailian's traces; the times in a row
-    /// are in seconds.
+    /// Alibaba Bailian's trace format: each row has the whole prompt, and times are in seconds.
     Bailian,
 }
 

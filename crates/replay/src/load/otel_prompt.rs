@@ -7,7 +7,7 @@ use super::sharegpt::TokenCounter;
 use crate::workload::{PromptTokenRun, TurnPrompt};
 use vllm_sim_random::mix_u64_pair;
 
-/// Hash domain of the texts in recorded prompts.
+/// Salt in the hashes of the texts of recorded prompts.
 const TEXT_HASH_DOMAIN: u64 = 13;
 
 /// Texts of all recorded prompts so far, from which later prompts share tokens.

@@ -16,13 +16,13 @@ const FAILED_STATUS: (u64, &str) = (2, "STATUS_CODE_ERROR");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GenAiSpanKind {
-    /// Span of a generation request to a model, with its token counts.
+    /// Trace span of a generation request to a model, with the request's token counts.
     Request,
     /// Trace span without replay, of a request that failed or has no prompt or no output.
     Unusable,
-    /// Span of the invocation of an agent.
+    /// Trace span of the invocation of an agent.
     Agent,
-    /// Span of any kind except generation requests and agents, such as a tool call.
+    /// Trace span of any other kind than generation requests and agents, such as a tool call.
     Other,
 }
 

@@ -24,9 +24,10 @@ use super::weka_chains::{WekaTraceRequest, split_into_agent_chains};
 use crate::workload::{PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError};
 use vllm_sim_random::mix_u64_pair;
 
-/// Hash domain of the prompt blocks that have a hash id in a Weka trace.
+/// Salt in the hashes of the prompt blocks that have a hash id in a Weka trace.
 const BLOCK_HASH_DOMAIN: u64 = 11;
-/// Hash domain of prompt tokens without a hash id, which no other prompt shares.
+/// Salt in the hashes of prompt tokens without a hash id, which no other prompt of the Weka trace
+/// shares.
 const UNSHARED_HASH_DOMAIN: u64 = 12;
 /// Scope of the hash ids that stand for the same tokens in all Weka traces.
 const GLOBAL_SCOPE: u64 = u64::MAX;
@@ -70,7 +71,8 @@ struct TraceCounts {
     left_out: u64,
 }
 
-/// Agent split off from another agent's list of requests, with the end of its last request.
+/// An agent made of requests that overlap others of the agent in whose list the trace has them, and
+/// the end time of its last request.
 struct SplitAgent {
     agent: usize,
     end_ms: f64,

@@ -85,8 +85,8 @@ pub(super) fn split_into_agent_chains(list: &[WekaTraceRequest<'_>]) -> Vec<Vec<
     chains
 }
 
-/// Returns whether the first request of a list only asks for something like a title, and shares no
-/// prefix with the other requests.
+/// Returns whether the first request in the list of a Weka trace only asks for something like a
+/// title, and shares no prefix with the other requests.
 fn is_preamble(list: &[WekaTraceRequest<'_>]) -> bool {
     let Some((first, rest)) = list.split_first() else {
         return false;
@@ -237,8 +237,8 @@ impl ChainBuilder<'_> {
         found.map(|(chain, ..)| chain)
     }
 
-    /// Compares the remaining forked chains with the new last prompt of the chain to which a fork
-    /// was joined.
+    /// Updates the shared prefix length of the forked chains that remain, after a fork was joined
+    /// to the chain that ends with request `tail`.
     ///
     /// Returns whether one of them shares a part of its prompt.
     fn compare_again(&mut self, tail: usize, forks: &[usize]) -> bool {

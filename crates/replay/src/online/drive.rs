@@ -38,7 +38,8 @@ struct OnlineRun {
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
     has_dependencies: bool,
     has_agent_runs: bool,
-    /// Permits of the sessions in flight, or of the requests in an open loop with dependencies.
+    /// Semaphore for limiting the sessions in flight, or the requests in flight in an open loop
+    /// with dependencies.
     places: Arc<Semaphore>,
     moved: Notify,
     out: mpsc::Sender<SessionTaskEvent>,
@@ -93,7 +94,7 @@ struct FinishedRequest {
 }
 
 impl FinishedRequest {
-    /// Creates the record of a request that was in flight at `ended`, the end of the run.
+    /// Creates the record of a request that was still in flight when the replay ended at `ended`.
     fn unfinished(request: SentRequest, ended: SimTime) -> Self {
         Self {
             request,
@@ -131,7 +132,7 @@ impl OnlineRun {
         place % self.targets.len()
     }
 
-    /// Returns the time at which the run is stopped.
+    /// Returns the time at which the replay over HTTP is stopped.
     fn deadline(&self) -> tokio::time::Instant {
         let limit = self.options.limit;
         let limit = limit.unwrap_or(Duration::from_secs(u32::MAX.into()));

@@ -89,7 +89,7 @@ impl<W: Write> TraceEventWriter<W> {
         process
     }
 
-    /// Writes an event that lasts from the first to the second of two times.
+    /// Writes a trace event with a duration, which lasts from the first to the second of two times.
     fn write_span(
         &mut self,
         (process, track): (u64, u64),

@@ -103,7 +103,8 @@ struct RoutedRequest {
     worker: u32,
     prefill_tokens: u32,
     nodes: Vec<u32>,
-    /// Number of the request's KV blocks that were counted without the block index.
+    /// Number of the request's KV blocks in the worker's load that are counted without the block
+    /// index.
     blocks: u32,
 }
 

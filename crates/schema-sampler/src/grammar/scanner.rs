@@ -6,7 +6,7 @@ const ERROR_CONTEXT_CHARS: usize = 20;
 pub(super) struct GrammarScanner {
     source: String,
     chars: Vec<char>,
-    /// Byte offset of each character in the source.
+    /// Byte offset of each character in the source text of the grammar.
     starts: Vec<usize>,
     pub(super) at: usize,
 }

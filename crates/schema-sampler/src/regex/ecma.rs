@@ -2,7 +2,8 @@
 
 #[derive(Debug, Default)]
 pub(super) struct TranslatedPattern {
-    /// The regular expression in `regex-syntax` notation, without look-around and back-references.
+    /// The translated regular expression in `regex-syntax` notation, without look-around and
+    /// back-references.
     pub(super) rust: String,
     /// Bodies of the positive look-aheads in the source pattern, untranslated.
     pub(super) look_aheads: Vec<String>,

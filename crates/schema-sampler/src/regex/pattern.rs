@@ -136,8 +136,8 @@ impl SchemaPattern {
         self.exact
     }
 
-    /// Returns the place of this pattern's match in a string of several patterns: start, middle or
-    /// end.
+    /// Returns the position of this pattern's match in a string that concatenates matches of
+    /// several patterns. 0: start; 1: middle; 2: end.
     pub(crate) fn splice_order(&self) -> u8 {
         match (self.open_start, self.open_end) {
             (false, _) => 0,

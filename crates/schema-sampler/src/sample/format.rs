@@ -98,7 +98,8 @@ fn random_duration(low: u32, rng: &mut ChaCha8Rng) -> String {
     }
 }
 
-/// Inserts `filler` before the last character of `text` until it has `low` characters.
+/// Inserts the text `filler` before the last character of `text` until `text` has at least `low`
+/// characters.
 fn pad_to_length(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> String {
     let missing = (low as usize).saturating_sub(text.len());
     let extra = if missing == 0 { 0 } else { missing + rng.draw_u64_between(0, 1) as usize };

@@ -405,7 +405,8 @@ impl<'a> ValueSampler<'a> {
         Ok(None)
     }
 
-    /// Returns the schemas of an object member, and its meaning recognised by name or description.
+    /// Returns the schemas of an object member, and the member's meaning recognised by its name or
+    /// description.
     fn member_schemas(
         &self,
         rules: &[&'a ObjectRules],

@@ -16,8 +16,8 @@ pub(super) struct ValuePlan {
     pub(super) allowed: Option<SchemaNodeId>,
     /// Number of alternatives not chosen, summed over all choices between schema branches.
     pub(super) choices: u32,
-    /// Whether the generated value must be validated, because generation does not guarantee all
-    /// keywords of its schemas.
+    /// Whether the generated value must be validated, because the generator does not guarantee all
+    /// keywords of the value's schemas.
     pub(super) is_hard: bool,
     pub(super) without: Vec<String>,
     pub(super) with: Vec<String>,

@@ -32,7 +32,8 @@ pub(super) enum SampleStrategy {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SampleFailure {
-    /// The chosen schema branches exclude every value; [`ValueSampler::failure`] holds the reason.
+    /// No value can be generated, since the chosen schema branches exclude every value;
+    /// [`ValueSampler::failure`] holds the reason.
     NoValue,
     FuelExhausted,
 }
@@ -75,7 +76,8 @@ pub(super) struct ValueSampler<'a> {
     pub(super) rng: &'a mut ChaCha8Rng,
     pub(super) strategy: SampleStrategy,
     pub(super) values: u32,
-    /// Whether generated values must differ from earlier ones, so that unusual values are allowed.
+    /// Whether the generated values must differ from earlier ones, as unique array items do; then
+    /// unusual values are allowed.
     pub(super) spread: bool,
     /// Schema node of each value being generated, outermost first, before the node's `$ref` is
     /// followed.

@@ -148,7 +148,8 @@ impl ValueSampler<'_> {
     }
 }
 
-/// Counts the groups of keywords of a schema node other than `type` and combinators.
+/// Counts the kinds of constraints of a schema node: allowed values, number, string, array and
+/// object keywords.
 fn keyword_group_count(node: &SchemaNode) -> usize {
     [
         node.allowed.is_some(),

@@ -3,8 +3,8 @@
 use super::node::{INFINITE_HEIGHT, SchemaNode, SchemaNodeId};
 use super::types::{JsonTypes, json_type_of};
 
-/// Maximum number of rounds of the fixpoint iterations; longer chains of references get a weaker
-/// but still correct result.
+/// Maximum number of rounds in which types and heights of schema nodes are computed; longer chains
+/// of references get a weaker but still correct result.
 const MAX_FIXPOINT_ROUNDS: usize = 64;
 
 /// Computes [`SchemaNode::possible`] and [`SchemaNode::height`] of all nodes.

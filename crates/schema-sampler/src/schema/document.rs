@@ -16,7 +16,7 @@ const MAX_UNEVALUATED_KEYWORDS: usize = 8;
 pub(crate) struct Schema {
     pub(crate) nodes: Vec<SchemaNode>,
     pub(crate) root: SchemaNodeId,
-    /// Schema document in the form that the crate `jsonschema` receives.
+    /// The schema document as it is passed to the crate `jsonschema`.
     checked: Value,
     draft: Draft,
     /// Whether the schema has `unevaluatedItems` or `unevaluatedProperties`, so that the validator

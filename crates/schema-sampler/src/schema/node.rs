@@ -9,7 +9,7 @@ use super::types::JsonTypes;
 use crate::regex::SchemaPattern;
 use crate::semantic_type::SemanticType;
 
-/// Height of a schema node that no finite value satisfies.
+/// Height (minimum nesting) of a schema node that no finite value satisfies.
 pub(crate) const INFINITE_HEIGHT: u16 = u16::MAX;
 
 pub(crate) type SchemaNodeId = u32;
@@ -121,7 +121,7 @@ pub(crate) struct PropertyRule {
     pub(crate) semantic_type: Option<&'static SemanticType>,
 }
 
-/// Keywords with other schemas for the same value, such as `allOf`.
+/// Keywords of a JSON schema with other schemas for the same value, such as `allOf`.
 #[derive(Debug, Default)]
 pub(crate) struct ApplicatorKeywords {
     pub(crate) refs: Vec<SchemaNodeId>,

@@ -11,10 +11,12 @@ use vllm_sim_random::DrawRandom;
 /// Smallest magnitude of 64-bit floats without a fraction, 2^53.
 const MAX_EXACT_INTEGER_F64: f64 = 9_007_199_254_740_992.0;
 
-/// Maximum width of integer ranges in a schema; samples of wider ranges come from a narrower one.
+/// Maximum width of a schema's integer range in which every integer may be generated. In a wider
+/// range, integers come from the default range, such as 0 to 100, if the two overlap.
 const WIDE_RANGE_WIDTH: i128 = 10_000;
 
-/// The preferred range of a generated number.
+/// The preferred range of a generated number: the default range, or one that the field name
+/// suggests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PreferredRange<T> {
     Default((T, T)),
@@ -129,8 +131,8 @@ impl NumberRange {
             .or_else(|| self.huge_integer_as_f64(value))
     }
 
-    /// Returns an integer beyond 64 bits as a nearby 64-bit float in this range; `None` without
-    /// one.
+    /// Returns an integer beyond 64 bits as a nearby 64-bit float in this number range; `None` if
+    /// the range contains no such float.
     fn huge_integer_as_f64(&self, value: i128) -> Option<Number> {
         let near = value as f64;
         [near, near.next_up(), near.next_down()]

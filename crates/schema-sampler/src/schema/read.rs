@@ -108,9 +108,9 @@ fn detect_draft(source: &Value) -> Draft {
 /// all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeywordSet {
-    /// Keywords of draft 4, without `const`, `contains`, `propertyNames` and `if`.
+    /// The JSON Schema keywords of draft 4, without `const`, `contains`, `propertyNames` and `if`.
     Draft4,
-    /// Keywords of draft 6, without `if`.
+    /// The JSON Schema keywords of draft 6, without `if`.
     Draft6,
     All,
 }

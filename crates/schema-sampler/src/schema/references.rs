@@ -12,10 +12,11 @@ pub(super) fn ignores_ref_siblings(draft: Draft) -> bool {
 
 #[derive(Debug)]
 pub(super) struct ReferenceIndex {
-    /// Base URI and JSON pointer of each part of the document with an `$id`; the document itself is
-    /// first.
+    /// Base URI and JSON pointer of each part of the schema document with an `$id`; the document
+    /// itself is first.
     resources: Vec<(String, String)>,
-    /// JSON pointer by index of the resource and name of the anchor.
+    /// Maps each anchor of the schema document to its JSON pointer. The key is the index in
+    /// `resources` of the part with the anchor, and the anchor's name.
     anchors: HashMap<(usize, String), String>,
 }
 

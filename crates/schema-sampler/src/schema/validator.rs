@@ -25,8 +25,8 @@ pub(crate) struct FuelExhausted;
 
 type ValidationResult = Result<bool, FuelExhausted>;
 
-/// Flags for the members or items of a JSON value, by position: true if a schema keyword has
-/// evaluated the part.
+/// Flags for the members or items of a JSON value, by position; true means that a schema keyword
+/// has evaluated this member or item.
 type EvaluatedParts = Vec<bool>;
 
 pub(crate) struct BoundedValidator<'a> {
@@ -49,8 +49,8 @@ impl<'a> BoundedValidator<'a> {
         }
     }
 
-    /// Creates a validator that caches no results; its spent work budget is then the cost of a
-    /// plain validator.
+    /// Creates a validator that caches no results. The work budget that it spends is the cost of a
+    /// validator without a cache, such as `jsonschema`.
     pub(crate) fn new_uncached(schema: &'a Schema, fuel: u32) -> Self {
         Self { known: None, ..Self::new(schema, fuel) }
     }
@@ -398,8 +398,8 @@ impl<'a> BoundedValidator<'a> {
         Ok(valid)
     }
 
-    /// Counts the schema branches that a JSON value satisfies, at most `enough`; marks the parts of
-    /// the value that these branches evaluate.
+    /// Counts the schemas in `branches` that a JSON value satisfies, at most `enough`. Marks the
+    /// members or items of the value that these schemas evaluate.
     fn count_matching_branches(
         &self,
         branches: &[SchemaNodeId],

@@ -17,7 +17,7 @@ fn bad_tag<T>(words: impl Into<String>) -> TagResult<T> {
 }
 
 impl StructuralTag {
-    /// Parses a structural tag: the form with `format`, or the older one with `structures` and
+    /// Parses a structural tag: an object with `format`, or an older one with `structures` and
     /// `triggers`.
     ///
     /// # Errors

@@ -169,7 +169,8 @@ impl TagWriter<'_> {
         Ok(())
     }
 
-    /// Appends a sentence that contains none of the structural tag's stop strings, or nothing.
+    /// Appends a sentence as free text, unless it contains one of the structural tag's stop strings
+    /// or is too long.
     fn write_free_text(&mut self, stops: &[&[String]], max_chars: Option<u64>) {
         let text = format!("{} ", random_sentence(self.rng));
         let stopped = stops

@@ -123,9 +123,9 @@ impl ServerDialect for VllmDialect {}
 /// The point at which the values of a request are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValidationPoint {
-    /// Validation precedes tokenization (vLLM).
+    /// Request values are validated before tokenization (vLLM).
     BeforePrompt,
-    /// Validation follows tokenization (llm-d-inference-sim).
+    /// Request values are validated after tokenization (llm-d-inference-sim).
     AfterPrompt,
 }
 
@@ -150,7 +150,7 @@ pub struct RequestRules {
     pub max_bad_words: usize,
     /// Accepted JSON Schemas for tool parameters.
     pub tool_schemas: AllowedToolSchemas,
-    /// Rules of the imitated server.
+    /// Request rules of the imitated server.
     pub dialect: &'static dyn ServerDialect,
 }
 

@@ -32,7 +32,7 @@ impl InjectedFailure {
         Self::ModelNotFound,
     ];
 
-    /// Returns the name of the failure in flags, files, headers and metrics.
+    /// Returns the name of the injected error response, as in flags, files, headers and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::RateLimit => "rate_limit",

@@ -5,25 +5,25 @@ use super::StreamFault;
 /// A fault injected at one token of a streamed reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultAction {
-    /// Pauses the reply for the given time.
+    /// Injected fault: pauses the streamed reply for the given time.
     Stall(Duration),
-    /// Closes the client's connection in the normal way, without a TCP reset.
+    /// Injected fault: closes the client's connection in the normal way, without a TCP reset.
     Cut,
-    /// Resets the client's connection (TCP RST).
+    /// Injected fault: resets the client's connection (TCP RST).
     Reset,
-    /// Sends a server-sent event that is not JSON.
+    /// Injected fault: sends a server-sent event that is not JSON.
     Malformed,
 }
 
 /// End of a stream with or without an injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StreamEnding {
-    /// The last event (`[DONE]`) is sent once.
+    /// The last event of the stream (`[DONE]`) is sent once, without a fault.
     #[default]
     Proper,
-    /// The last event (`[DONE]`) is missing.
+    /// The last event of the stream (`[DONE]`) is missing, as an injected fault.
     Missing,
-    /// The last event (`[DONE]`) is sent twice.
+    /// The last event of the stream (`[DONE]`) is sent twice, as an injected fault.
     Duplicate,
 }
 

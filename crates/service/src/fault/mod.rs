@@ -37,11 +37,11 @@ pub enum ExceededAdmissionLimit {
     Tokens,
 }
 
-/// Receives every injected fault that reached a client, and every rejection by an admission limit.
+/// Observer of the injected faults that reached a client, and of rejections by an admission limit.
 pub trait FaultObserver: Send + Sync {
-    /// Receives an injected fault that reached a client; `kind` is the name of the fault.
+    /// Reports an injected fault that reached a client; `kind` is the name of the fault.
     fn on_fault(&self, kind: &'static str, origin: &FaultOrigin);
 
-    /// Receives the admission limit that rejected a request.
+    /// Reports the admission limit that rejected a request.
     fn on_rejected(&self, bound: ExceededAdmissionLimit);
 }

@@ -14,7 +14,7 @@ pub struct FaultRates {
     pub specs: Vec<FaultSpec>,
 }
 
-/// The faults drawn for one request.
+/// The faults drawn at random for one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrawnFaults {
     /// Error response in place of the reply; `None` serves the request.

@@ -9,31 +9,34 @@ use vllm_sim_engine::{MAX_SIMULATED_DELAY, duration};
 /// changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamFault {
-    /// Delays the whole response, including its status line, by the given time.
+    /// Injected fault: delays the whole response, including its status line, by the given time.
     SlowFirstByte(Duration),
-    /// Pauses the reply for some time.
+    /// Injected fault: pauses the reply after a number of output tokens.
     Stall {
         /// Number of output tokens sent before the injected pause of the reply.
         after: u32,
         /// Length of the pause in the reply.
         time: Duration,
     },
-    /// Closes the connection after this number of output tokens, before the end of the reply.
+    /// Injected fault: closes the connection after this number of output tokens, before the end of
+    /// the reply.
     CutAfter(u32),
-    /// Resets the connection (TCP RST) after this number of output tokens.
+    /// Injected fault: resets the connection (TCP RST) after this number of output tokens.
     ResetAfter(u32),
-    /// Sends an event that is not JSON after this number of output tokens; the reply then
-    /// continues.
+    /// Injected fault: sends an event that is not JSON after this number of output tokens; the
+    /// reply then continues.
     MalformedAfter(u32),
-    /// Sends the last event of the stream (`[DONE]` or its equivalent) twice.
+    /// Injected fault: sends the last event of the stream (`[DONE]` or its equivalent) twice.
     DuplicateDone,
-    /// Omits the last event of the stream; the stream otherwise ends regularly.
+    /// Injected fault: omits the last event of the stream, which otherwise ends regularly.
     MissingDone,
-    /// Adds this number of bytes (possibly negative) to the header `content-length`.
+    /// Injected fault: adds this number of bytes (possibly negative) to the header
+    /// `content-length`.
     ///
     /// A stream, which has no known length, announces this number itself.
     WrongContentLength(i32),
-    /// Fails to load the prompt's KV cache from another engine or from CPU memory.
+    /// Injected fault: the prompt's KV cache cannot be loaded from another engine or from CPU
+    /// memory.
     ///
     /// The value is the percentage of blocks that are still loaded, at most 99. A request that
     /// loads no blocks is not affected.

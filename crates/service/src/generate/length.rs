@@ -3,15 +3,15 @@
 
 use vllm_sim_random::DrawRandom;
 
-/// Probabilities of the five length buckets below the maximum; all other replies get exactly the
-/// maximum.
+/// Probabilities of the five ranges of reply lengths below the maximum; all other replies have
+/// exactly the maximum length.
 const BUCKET_PROBABILITIES: [f64; 5] = [0.20, 0.30, 0.20, 0.05, 0.10];
-/// Width of a length bucket for a large maximum, in tokens.
+/// Width of each range of reply lengths if the maximum length is large, in tokens.
 const BUCKET_WIDTH_TOKENS: u32 = 20;
 /// Mean and standard deviation of the length of replies without a maximum, in tokens.
 const FREE_LENGTH_MEAN_AND_SD: (f64, f64) = (40.0, 20.0);
 
-/// Smallest maximum reply length with five non-empty buckets, in tokens.
+/// Smallest maximum reply length for which none of the five length ranges is empty, in tokens.
 const MIN_BUCKETED_MAX_TOKENS: u32 = 7;
 
 /// Draws the length of a reply whose maximum the client set, in tokens.

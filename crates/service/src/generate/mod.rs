@@ -210,8 +210,8 @@ impl ReplyGenerator {
         script
     }
 
-    /// Ends a reply whose complete text has `whole` tokens, of which the output limit allows
-    /// `room`.
+    /// Ends a reply: adds the end-of-sequence token if the output limit has room for it after the
+    /// `whole` tokens of the complete text.
     ///
     /// Adds the end-of-sequence token if there is room; otherwise the limit ends the text.
     fn end_reply(

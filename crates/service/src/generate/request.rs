@@ -37,9 +37,9 @@ pub struct TokenizedPrompt {
     /// Token ids of the reply in echo mode; `None` encodes `echo`.
     pub echo_ids: Option<Arc<[u32]>>,
     /// Token ids of the start marker of reasoning; `None` unless the client parses tokens and the
-    /// prompt lacks them.
+    /// prompt does not contain the marker.
     pub reasoning_start: Option<Arc<[u32]>>,
-    /// Images, audio clips and videos among the tokens, in order.
+    /// Images, audio clips and videos among the prompt's tokens, in order.
     pub media: Vec<PlacedMediaItem>,
     /// Hash of the conversation, if the dataset identifies prompts by their text; `None` uses the
     /// hash of `echo`.
@@ -108,13 +108,13 @@ pub enum ReplyContentKind {
     /// The reply is free text, from the generator's text mode.
     #[default]
     Text,
-    /// The reply is a fixed text (structured output), cut only by the token limit.
+    /// The reply is a fixed text (structured output), which only the token limit may cut.
     Exact(Arc<str>),
     /// The reply is a fixed text that is parsed for tool calls in the format of Hermes models.
     Parsed(Arc<str>),
     /// The reply is one or more tool calls, written as the raw text of a model.
     Calls(Vec<ToolCall>),
-    /// The reply is a scripted one, cut only by the token limit.
+    /// The reply is a scripted one, which only the token limit may cut.
     Scripted(Arc<ScriptedReply>),
 }
 
@@ -131,7 +131,7 @@ impl ReplyContentKind {
 /// Input of the reply generator for one sequence.
 #[derive(Debug, Clone)]
 pub struct ReplyGeneratorInput<'a> {
-    /// Key of the random streams; equal keys give equal content.
+    /// Seed key of the random streams for a reply; equal keys give equal content.
     pub key: u64,
     /// Maximum number of output tokens, at least 1.
     pub limit: u32,

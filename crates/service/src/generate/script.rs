@@ -11,22 +11,23 @@ const ESTIMATED_TOKEN_BYTES: usize = 6;
 /// The part of a response message to which an output token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputChannel {
-    /// Content of the response message.
+    /// Output channel: content of the response message.
     Content,
-    /// Reasoning of the response message.
+    /// Output channel: reasoning of the response message.
     Reasoning,
-    /// Marker of the model's output format that clients do not see (`</think>`, `<tool_call>`).
+    /// Output channel: marker of the model's output format that clients do not see (`</think>`,
+    /// `<tool_call>`).
     Marker,
-    /// Arguments of the tool call with this index, from 0.
+    /// Output channel: arguments of the tool call with this index, from 0.
     Call(u16),
 }
 
 /// The reason why an output ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputEndReason {
-    /// The output ends at an end-of-sequence token or by a stop condition.
+    /// Finish reason: the output ends at an end-of-sequence token or by a stop condition.
     Stop,
-    /// The output ends at its token limit.
+    /// Finish reason: the output ends at its token limit.
     Length,
 }
 
@@ -87,13 +88,14 @@ pub(super) struct ScriptTokenRun {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ScriptTokenSource {
-    /// Consecutive sentences of the corpus, from index `start` of the script's list of sentences.
-    /// The token run may end within the last sentence; `first` selects the form without a leading
-    /// space.
+    /// Source of a reply's token run: consecutive sentences of the built-in corpus, from index
+    /// `start` of the sentence list. The run may end within its last sentence; `first` selects the
+    /// form without a leading space.
     Sentences { start: u32, first: bool },
-    /// A text outside the corpus, by its index in the script's list of own texts.
+    /// Source of a reply's token run: a text outside the corpus, given by its index in the list of
+    /// such texts.
     Own(u16),
-    /// One output token without text, by its id.
+    /// Source of a reply's token run: one token without text, given by its id.
     Silent(u32),
 }
 
@@ -121,7 +123,7 @@ pub struct ReplyScriptCursor {
     offset: u32,
 }
 
-/// The remaining tokens of a token run within one sentence or text.
+/// The remaining tokens of a token run in a reply script, within one sentence or text.
 struct RunPiece<'a> {
     /// Whether JSON escapes any character of the text; `None` if not computed.
     has_escapes: Option<bool>,
@@ -133,7 +135,8 @@ struct RunPiece<'a> {
 }
 
 impl ReplyScriptCursor {
-    /// Moves the cursor over `tokens` tokens of the [`TokenTexts`] that begin at the cursor.
+    /// Moves a cursor of a reply script over `tokens` tokens of the [`TokenTexts`] that begin at
+    /// the cursor.
     pub fn advance(&mut self, tokens: u32) {
         self.taken += tokens;
         self.offset += tokens;
@@ -158,13 +161,13 @@ pub struct TokenText<'a> {
 }
 
 impl<'a> TokenText<'a> {
-    /// Returns the token's text.
+    /// Returns the output token's text.
     #[inline]
     pub fn as_str(self) -> &'a str {
         self.fragments.fragment_text(self.index)
     }
 
-    /// Appends the token's text to `out`.
+    /// Appends the output token's text to `out`.
     #[inline]
     pub fn append_to(self, out: &mut String) {
         self.fragments.append_fragment_text(self.index, out);
@@ -230,7 +233,8 @@ impl ReplyScript {
         starts.into()
     }
 
-    /// Returns the token at the cursor and moves the cursor behind it; `None` at the end.
+    /// Returns the output token at a cursor of the reply script, and moves the cursor after it;
+    /// `None` at the end of the reply.
     pub fn next_token(&self, at: &mut ReplyScriptCursor) -> Option<OutputToken<'_>> {
         let piece = self.next_piece(at)?;
         at.taken += 1;
@@ -243,8 +247,8 @@ impl ReplyScript {
         Some(OutputToken { id, text, channel: piece.channel })
     }
 
-    /// Returns the texts of the consecutive tokens at the cursor; `None` if the next token has no
-    /// text.
+    /// Returns the texts of the consecutive output tokens at a cursor of the reply script; `None`
+    /// if the next token has no text.
     pub fn next_token_texts(&self, at: &mut ReplyScriptCursor) -> Option<TokenTexts<'_>> {
         let piece = self.next_piece(at)?;
         let from = piece.from as usize;
@@ -256,8 +260,8 @@ impl ReplyScript {
         })
     }
 
-    /// Returns the tokens at the cursor that belong to one text, and moves a cursor at the end of a
-    /// run to the next run.
+    /// Returns the output tokens at a cursor that belong to one text; a cursor at the end of a
+    /// token run first moves to the next run.
     fn next_piece(&self, at: &mut ReplyScriptCursor) -> Option<RunPiece<'_>> {
         loop {
             let run = self.runs.get(at.run as usize)?;
@@ -293,7 +297,7 @@ impl ReplyScript {
         }
     }
 
-    /// Returns the ids of the tokens before a position, at most four.
+    /// Returns the ids of the output tokens before a position, at most the last four.
     pub fn token_ids_before(&self, position: usize) -> Vec<u32> {
         let from = position.saturating_sub(4);
         let mut cursor = self.cursor_at(from as u32);

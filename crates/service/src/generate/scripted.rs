@@ -43,7 +43,7 @@ impl ReplyGenerator {
         reason
     }
 
-    /// Returns the number of end-of-sequence tokens behind the content of a scripted reply.
+    /// Returns the number of end-of-sequence tokens after the content of a scripted reply.
     fn end_tokens(&self, reply: &ScriptedReply) -> u32 {
         match reply.finish {
             Some(ScriptedFinishReason::Length) => 0,

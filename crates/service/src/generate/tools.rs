@@ -28,13 +28,13 @@ pub struct ToolDefinition {
 /// The tools that a reply must or may call (`tool_choice`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// The reply contains no tool calls.
+    /// Tool choice `none`: the reply contains no tool calls.
     None,
-    /// The reply contains tool calls or text.
+    /// Tool choice `auto`: the reply contains tool calls or text.
     Auto,
-    /// The reply contains one or more tool calls.
+    /// Tool choice `required`: the reply contains one or more tool calls.
     Required,
-    /// The reply contains one or more calls of the tool with the given name.
+    /// Tool choice by name: the reply contains one or more calls of the given tool.
     Named(String),
 }
 

@@ -4,7 +4,7 @@ use vllm_sim_random::mix_u64_pair;
 
 /// Number of ranks whose probabilities are summed exactly; an integral approximates the others.
 const EXACTLY_SUMMED_RANKS: u32 = 64;
-/// Minimum of the exponent s, and size of the range above it; the hash of the preceding tokens
+/// Minimum of the Zipf exponent s, and size of the range above it; the hash of the preceding tokens
 /// selects s in the range.
 const EXPONENT_MIN_AND_RANGE: (f64, f64) = (1.2, 1.3);
 
@@ -13,7 +13,7 @@ pub(super) struct ZipfDistribution {
     context: u64,
     vocabulary: u32,
     exponent: f64,
-    /// Sum of r^-s over all ranks r.
+    /// Sum of r^-s over all ranks r of the Zipf distribution with exponent s.
     total: f64,
     norm: f64,
     /// Distance between the ids of the tokens of consecutive ranks, coprime with the vocabulary

@@ -77,7 +77,7 @@ pub enum PromptTextOrTokenIds {
         ids: Vec<i64>,
         /// Text of a reply in echo mode; `None` uses the comma-separated ids.
         text: Option<Box<str>>,
-        /// Images, audio clips and videos among the tokens.
+        /// Images, audio clips and videos among the tokens of the prompt.
         media: Vec<PlacedMediaItem>,
     },
 }

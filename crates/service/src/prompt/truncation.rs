@@ -10,7 +10,7 @@ pub struct PromptTruncation {
     pub keep: Option<i64>,
     /// Side of the prompt that is cut.
     pub side: TruncationSide,
-    /// Whether the special tokens around the text are kept.
+    /// Whether truncation keeps the special tokens around the text.
     ///
     /// The tokenizers of vLLM truncate a text before they add special tokens. If the request names a
     /// side, vLLM itself cuts the tokens, special ones too.
@@ -75,8 +75,8 @@ impl PromptTruncation {
         tokens
     }
 
-    /// Removes media items that the truncation of their prompt cut; `gone` tokens were removed and
-    /// `left` remain.
+    /// Removes the media items of a truncated prompt that were cut; truncation removed `gone`
+    /// tokens and kept `left`.
     pub(super) fn truncate_media(self, media: &mut Vec<PlacedMediaItem>, gone: usize, left: usize) {
         if gone == 0 {
             return;

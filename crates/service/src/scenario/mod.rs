@@ -130,20 +130,20 @@ pub enum ScenarioPhaseLength {
 /// An action at the start of a scenario's phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScenarioPhaseAction {
-    /// Clears the prefix cache of all engines.
+    /// Scenario action: clears the prefix cache of all engines.
     ResetPrefixCache,
-    /// Aborts all requests in flight on the server.
+    /// Scenario action: aborts all requests in flight on the server.
     AbortRequests,
-    /// Loads a LoRA adapter, replacing a loaded one of the same name.
+    /// Scenario action: loads a LoRA adapter, replacing a loaded one of the same name.
     LoadLora {
         /// Name of the LoRA adapter to load.
         name: String,
         /// Path of the files of the LoRA adapter to load.
         path: String,
     },
-    /// Unloads the LoRA adapter with this name, if it is loaded.
+    /// Scenario action: unloads the LoRA adapter with this name, if it is loaded.
     UnloadLora(String),
-    /// Simulates a pod that is killed and restarted.
+    /// Scenario action: simulates a pod that is killed and restarted.
     ///
     /// Resets every client connection, and new ones until the given time has passed, and clears the
     /// caches.

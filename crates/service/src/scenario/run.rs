@@ -109,9 +109,10 @@ impl ScenarioPosition {
 /// The reason for a call of [`ScenarioPhaseCallback`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScenarioPhaseChange {
-    /// A phase of the scenario begins.
+    /// A phase of the fault scenario begins.
     Begin,
-    /// The phase continues, but the settings from before the scenario have changed.
+    /// The phase of the fault scenario continues, but the settings from before the scenario have
+    /// changed.
     Again,
 }
 

@@ -11,7 +11,7 @@ use super::read::{expect_mapping, non_null_field, text_field, whole_number_field
 use vllm_sim_wire::openai::message::RequestMessage;
 
 const KEYS: &str = "contains, matches, model, role, turn, system, tool_result, tool, header";
-/// Roles of messages that a rule can match.
+/// Roles of chat messages that a scripted-reply rule can match.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// Conditions of a scripted-reply rule, all of which a request must satisfy.
@@ -40,7 +40,7 @@ pub(super) struct ReplyRuleCondition {
 pub struct MatchedRequest<'r> {
     /// Name of the model that the client asked for.
     pub model: &'r str,
-    /// Names in lower case and values of the headers in the conditions of rules.
+    /// Headers of the request that any scripted-reply rule names: names in lower case, and values.
     pub headers: &'r [(Box<str>, Box<str>)],
     /// Messages and tools of each prompt; empty for prompts that are no conversations.
     pub conversations: Vec<ConversationFacts>,

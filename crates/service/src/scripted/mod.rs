@@ -53,7 +53,7 @@ struct ReplyRule {
     source: Value,
 }
 
-/// A reply with fixed content.
+/// A reply whose text, tool calls and token counts the operator has written in advance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScriptedReply {
     /// Reasoning before the reply's text; omitted if the server has no reasoning parser.
@@ -114,7 +114,7 @@ pub enum UnmatchedRequestPolicy {
     Refused,
 }
 
-/// An error response instead of a scripted reply.
+/// An error response that takes the place of a scripted reply.
 #[derive(Debug)]
 pub struct ScriptedRefusal {
     /// The error response that replaces the scripted reply.
@@ -140,8 +140,8 @@ impl ScriptedReplies {
         self.rules.load_full()
     }
 
-    /// Returns the headers of a request that rules of scripted replies name; `value` looks a header
-    /// up.
+    /// Returns the request's headers that any rule of scripted replies names; `value` returns a
+    /// header's value by its name.
     pub fn request_headers_in_rules<'h>(
         &self,
         value: impl Fn(&str) -> Option<&'h str>,

@@ -29,16 +29,16 @@ const MAX_RENDER_WORK_BYTES: u64 = 96 << 20;
 const MAX_VALUE_DEPTH: usize = 500;
 /// Maximum width of a padded field in a format string, in characters.
 const MAX_FIELD_WIDTH: usize = 1 << 16;
-/// Assumed cost of one list element, in bytes of work.
+/// Assumed cost of one list element of a template value, in bytes of work.
 const ELEMENT_WORK_BYTES: u64 = 64;
 
-/// Name of the inserted template filter that counts the work of an expression part.
+/// Name of the template filter, inserted by this crate, that counts the work of an expression part.
 pub(super) const COUNT_EXPRESSION_WORK_FILTER: &str = "__part__";
-/// Name of the inserted template filter that counts the work of a whole value with all nested
-/// values, such as an assigned value.
+/// Name of the template filter, inserted by this crate, that counts the work of a whole value with
+/// all nested values, such as an assigned value.
 pub(super) const COUNT_NESTED_VALUE_WORK_FILTER: &str = "__kept__";
-/// Name of the inserted template filter that counts the work of a loop: the size of its body, once
-/// per element.
+/// Name of the template filter, inserted by this crate, that counts the work of a loop: the size of
+/// its body, once per element.
 pub(super) const COUNT_LOOP_WORK_FILTER: &str = "__looped__";
 
 /// Rejects a chat template whose source is too large or too deeply nested.
@@ -77,8 +77,8 @@ pub(super) fn check_template_limits(source: &str) -> Result<(), ChatTemplateErro
     Ok(())
 }
 
-/// Returns the maximum number of nested operators in a tag's expressions; commas separate
-/// expressions.
+/// Returns the maximum number of nested operators in the expressions of a template tag; commas
+/// separate expressions.
 fn max_nested_operators(tag: &JinjaTag<'_>) -> usize {
     const OPERATOR_WORDS: [&str; 8] = ["and", "or", "not", "in", "is", "if", "else", "recursive"];
     // Operators in the current element of each open bracket, and in all brackets around it.

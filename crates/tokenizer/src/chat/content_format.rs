@@ -62,8 +62,8 @@ struct CallArgument<'t> {
 
 struct AttributePath<'t> {
     path: Vec<PathSegment<'t>>,
-    /// Whether this template expression is only a path of attributes and keys, without a filter,
-    /// test or slice after it.
+    /// Whether the template expression consists only of this path of attributes and keys, without a
+    /// filter, test or slice after it.
     whole: bool,
     bare: bool,
 }
@@ -301,7 +301,7 @@ impl<'t> TemplateStatements<'t> {
         Some(false)
     }
 
-    /// Returns the parameters of a template macro that receive a message's content in some call.
+    /// Returns those parameters of a template macro to which some call passes a message's content.
     fn parameters_bound_to_content(
         &self,
         of: &MacroDefinition<'t>,

@@ -149,8 +149,8 @@ impl TemplateMessage {
         found.map(|(_, value)| value)
     }
 
-    /// Returns whether the message's content is one text in the given content format; a tool
-    /// message of text parts always is.
+    /// Returns whether the message's content is one text in the given content format. Also true for
+    /// a tool message with text parts only.
     fn is_single_text(&self, format: ChatTemplateContentFormat) -> bool {
         match &self.content {
             MessageContent::Text(_) => true,

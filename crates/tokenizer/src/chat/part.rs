@@ -22,7 +22,8 @@ pub struct MessageContentPart {
 enum MessagePartContent {
     Text(String),
     ToolReference(Json),
-    /// Media part; its type is one of [`PART_TYPES`].
+    /// Media part of a message's content, such as an image; the type of the part is one of
+    /// [`PART_TYPES`].
     Media(&'static str),
 }
 
@@ -136,7 +137,7 @@ impl MessageContentPart {
         Ok(content.map(|content| Self { content, extra: unknown.map(owned).collect() }))
     }
 
-    /// Returns the type of a media part, such as `image_url`; `None` for other parts.
+    /// Returns the content part's type if it is media, such as `image_url`; `None` for other parts.
     pub fn modality_name(&self) -> Option<&'static str> {
         match self.content {
             MessagePartContent::Media(kind) => Some(kind),

@@ -83,7 +83,7 @@ fn count_recursion_edits(tokens: &[JinjaToken<'_>], body: usize) -> Vec<TextEdit
     edits
 }
 
-/// Returns the size of the text in each loop's body, in bytes, without nested loops.
+/// Returns the size of the template text in each loop's body, in bytes, without nested loops.
 fn loop_body_sizes(tags: &[JinjaTag<'_>]) -> Vec<usize> {
     let mut bodies = vec![0; tags.len()];
     let mut open = Vec::new();

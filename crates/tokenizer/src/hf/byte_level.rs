@@ -149,13 +149,14 @@ fn split_pattern_of(steps: &Json) -> Option<PreTokenizerSplitPattern> {
 
 #[derive(Debug)]
 struct AddedTokens {
-    /// Flags by byte value: whether an added token starts with the byte.
+    /// Flags by byte value: whether some added token of the tokenizer starts with the byte.
     starts: Box<[bool; 256]>,
     tokens: Vec<(Box<str>, u32)>,
 }
 
 impl AddedTokens {
-    /// Reads the tokenizer's added tokens; `None` if some of them match by more than their text.
+    /// Reads the tokenizer's added tokens. Returns `None` if some of them match more than their
+    /// text, such as the spaces around it.
     fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let tokens = tokenizer.get_added_tokens_decoder();
         let normalized = tokens.values().filter(|token| token.normalized).count();

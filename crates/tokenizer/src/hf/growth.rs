@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 /// Maximum growth factor of a text's length in bytes; Unicode's normal forms need at most 11.
 const MAX_TEXT_GROWTH_FACTOR: f64 = 256.0;
 
-/// Checks that a normalizer or decoder (`part`) cannot make text much longer.
+/// Checks that a tokenizer's normalizer or decoder (`part`) cannot make a text much longer.
 ///
 /// # Errors
 /// A message if the part may lengthen a text by more than [`MAX_TEXT_GROWTH_FACTOR`].

@@ -279,8 +279,8 @@ fn library_encoding(
 /// panic on runs of some ten million spaces.
 const MAX_ENCODED_PART_BYTES: usize = 1 << 20;
 
-/// Returns the end of a text's first part for encoding: before the space after a word if one is
-/// near, because no token spans it.
+/// Returns the end of the first part of a text that is encoded in parts. The part ends before the
+/// space after a word if one is near, because no token spans it.
 fn first_part_end(text: &str) -> usize {
     const NEAR: usize = 1 << 16;
     if text.len() <= MAX_ENCODED_PART_BYTES {

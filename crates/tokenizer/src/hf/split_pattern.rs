@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use regex_syntax::hir::{Class, HirKind};
 
-/// The split pattern of Llama 3; with one digit instead of three, that of Qwen.
+/// Regular expression by which Llama 3's tokenizer splits text into words, with up to three digits
+/// in a number; with one digit, that of Qwen.
 ///
 /// ```text
 /// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*

@@ -20,7 +20,7 @@ pub(crate) struct DecodeStream<'t> {
 
 #[derive(Debug)]
 enum StreamState<'t> {
-    /// State for a byte-level tokenizer: only the bytes of an incomplete character.
+    /// Decoder state for a byte-level tokenizer: only the bytes of an incomplete character.
     Bytes {
         vocabulary: &'t TokenVocabulary,
         held: Vec<u8>,
@@ -33,7 +33,8 @@ enum StreamState<'t> {
     },
 }
 
-/// Number of last prompt tokens that determine whether the first decoded word starts with a space.
+/// Number of tokens at the end of the prompt from which it is determined whether the first decoded
+/// word starts with a space.
 const CONTEXT_TOKENS: usize = 8;
 
 impl<'t> DecodeStream<'t> {

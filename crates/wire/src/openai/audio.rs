@@ -26,7 +26,7 @@ pub enum SpeechTask {
     Translate,
 }
 
-/// An uploaded file, by its index among the form's files.
+/// An uploaded file of a multipart form, by its index among the form's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UploadedFile(pub usize);
 
@@ -52,7 +52,7 @@ static EXTRA_ITEM: Schema = Schema::Union(&[STR, INT, FLOAT]);
 static EXTRA_FIELDS: Schema = Schema::Dict(&STR, &EXTRA_VALUE);
 
 wire_model! {
-    /// A form of `POST /v1/audio/transcriptions`.
+    /// The form fields of a `POST /v1/audio/transcriptions` request.
     pub struct TranscriptionRequest: Wrapped "TranscriptionRequest" before [validate_speech_form] {
         /// The uploaded audio file.
         file: UploadedFile,
@@ -110,7 +110,7 @@ wire_model! {
 }
 
 wire_model! {
-    /// A form of `POST /v1/audio/translations`.
+    /// The form fields of a `POST /v1/audio/translations` request.
     pub struct TranslationRequest: Wrapped "TranslationRequest" before [validate_speech_form] {
         /// The uploaded audio file.
         file: UploadedFile,
@@ -183,7 +183,8 @@ wire_model! {
     }
 }
 
-/// Checks the options of a transcription against each other.
+/// Checks the options of a transcription request against each other, as vLLM's
+/// `validate_transcription_request` does.
 ///
 /// Source: vLLM's `validate_transcription_request` and `validate_stream_options`.
 ///

@@ -60,7 +60,7 @@ wire_model! {
             Some("none".to_owned()),
         /// Whether the response includes the model's reasoning.
         include_reasoning: bool = true,
-        /// Number of candidates of the legacy API; ignored.
+        /// Number of candidates of which OpenAI's completions API returns the best; ignored.
         best_of: Option<i128> = None,
         /// Whether to use beam search; always false.
         use_beam_search: bool = false,

@@ -92,7 +92,8 @@ impl ValidatedChatMessage {
     }
 }
 
-/// Returns the error for a content part of type `kind` when `model` accepts only text.
+/// Returns the error for a content part of type `kind` in a chat message, since the served model
+/// `model` accepts only text.
 pub fn text_only_model_fault(kind: &str, part: &Value, model: &str) -> Fault {
     if kind == "prompt_embeds" {
         let data = part.get("data").and_then(Value::as_str);

@@ -166,7 +166,7 @@ wire_model! {
             Schema::Bytes,
             Schema::List(&Schema::Bytes, ANY_LENGTH),
         ]))] = None,
-        /// Whether the tokenizer adds special tokens to the text.
+        /// Whether the tokenizer adds special tokens, such as BOS, to the prompt text.
         add_special_tokens: bool = true,
         /// Required format of the model's reply: text, JSON or a structural tag.
         response_format: Option<ResponseFormat> = None,

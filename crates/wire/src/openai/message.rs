@@ -106,11 +106,11 @@ fn exact_members<'v>(value: &'v Value, names: [&str; 2]) -> Option<[&'v Value; 2
 pub enum ChatContent<'a> {
     /// The content of the chat message is absent or null.
     None,
-    /// Content as a plain string.
+    /// Content of a chat message as a plain string.
     Text(&'a str),
-    /// Content parts, all of type `text`.
+    /// Content of a chat message as parts, all of type `text`.
     Texts(&'a [String]),
-    /// Content parts of any type, as sent.
+    /// Content of a chat message as parts of any type, as sent.
     Parts(&'a [Value]),
 }
 

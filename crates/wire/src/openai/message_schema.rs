@@ -52,8 +52,8 @@ pub(super) static MESSAGE_SCHEMAS: &[Schema] = &[
 /// Index of the class of assistant messages in [`MESSAGE_SCHEMAS`].
 pub(super) const ASSISTANT_BRANCH_INDEX: usize = 3;
 
-/// Returns the schema of the content parts for this branch of [`MESSAGE_SCHEMAS`]; `None` if the parts are
-/// already checked.
+/// Returns the schema of the content parts for the message class with index `branch` in
+/// [`MESSAGE_SCHEMAS`]; `None` if the parts are already checked.
 pub(super) fn unchecked_part_schema(branch: usize) -> Option<&'static Schema> {
     static TEXT: Schema = Model(&TEXT_PART);
     static USER: Schema = Union(USER_PART_SCHEMAS);

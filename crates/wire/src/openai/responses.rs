@@ -401,8 +401,8 @@ fn with_text_member(map: &JsonBody, key: &str, value: &str) -> Value {
     Value::Object(map)
 }
 
-/// Returns an assistant input message in the form of an earlier response; `None` if its content is
-/// a plain text.
+/// Returns an assistant message of the input with the members that it has in an earlier response;
+/// `None` if the message's content is a plain text.
 fn to_output_message(map: &JsonBody) -> Option<Value> {
     let content = map.get("content")?.as_array()?;
     let mut message = map.clone();

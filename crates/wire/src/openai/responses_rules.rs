@@ -44,7 +44,7 @@ impl ResponsesRequest {
         Ok(())
     }
 
-    /// Checks the Responses request in vLLM's order, as far as no prompt is needed.
+    /// Runs those of vLLM's checks of the Responses request that need no prompt, in vLLM's order.
     ///
     /// An untrusted chat template is rejected before the lookup in the response store.
     ///

@@ -86,7 +86,8 @@ impl ChatRequest {
         limits.check_requested_lengths(name, asked, self.truncate_prompt_tokens)
     }
 
-    /// Returns the effective output limit, in tokens, and the name of its request field.
+    /// Returns the effective output limit of the chat request, in tokens, and the name of its
+    /// request field.
     pub fn requested_output_limit(&self) -> (&'static str, Option<i128>) {
         match self.max_completion_tokens {
             Some(asked) => ("max_completion_tokens", Some(asked)),
@@ -148,7 +149,8 @@ impl ChatRequest {
         }))
     }
 
-    /// Returns whether a stream reports token usage, and whether in every chunk.
+    /// Returns whether the stream of a chat completion reports token usage, and whether in every
+    /// chunk.
     pub fn stream_usage_options(&self) -> (bool, bool) {
         parse_usage_options(self.stream_options.as_ref())
     }
@@ -168,7 +170,7 @@ impl CompletionRequest {
         Ok(())
     }
 
-    /// Checks the completion request as far as no tokenizer is needed.
+    /// Runs those checks of the completion request that need no tokenizer.
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
@@ -255,7 +257,7 @@ impl CompletionRequest {
         })
     }
 
-    /// Returns whether a stream reports token usage, and whether in every chunk.
+    /// Returns whether the stream of a completion reports token usage, and whether in every chunk.
     pub fn stream_usage_options(&self) -> (bool, bool) {
         parse_usage_options(self.stream_options.as_ref())
     }
@@ -314,7 +316,8 @@ fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenLogitBias>, Fault> {
     asked.map(sampling::to_token_bias).transpose()
 }
 
-/// Builds the sampling parameter `extra_args` from custom arguments and connector parameters.
+/// Builds the sampling parameter `extra_args` from a request's custom arguments (`vllm_xargs`) and
+/// connector parameters.
 pub(super) fn extra(
     own: Option<&ExtraArgs>,
     kv: Option<&Map<String, Value>>,

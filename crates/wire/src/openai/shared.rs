@@ -292,7 +292,7 @@ wire_model! {
             STR,
             Schema::Dict(&Schema::Any, &Schema::Any),
         ]))] = None,
-        /// Regular expression for the whole output.
+        /// Regular expression for the whole output, which must match it.
         regex: Option<String> = None,
         /// List of texts; the output is one of them.
         choice: Option<Vec<String>> = None,

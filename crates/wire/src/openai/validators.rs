@@ -23,7 +23,7 @@ pub(crate) type JsonBody = Map<String, Value>;
 
 pub(crate) type ValidatorResult = Result<(), ValidatorError>;
 
-/// Returns Python's `bool(data.get(key))` for a body member.
+/// Returns Python's `bool(data.get(key))` for a member of the request body.
 pub(crate) fn is_truthy_member(body: &JsonBody, key: &str) -> bool {
     find_member(body, key).is_some_and(|(_, value)| PythonValue::from_json_value(value).is_truthy())
 }
@@ -140,7 +140,8 @@ pub(crate) fn validate_response_format(body: &mut Cow<'_, JsonBody>) -> Validato
     }
 }
 
-/// Checks that a response format of type `structural_tag` has one of the two forms of a tag.
+/// Checks that a response format of type `structural_tag` has the member `format`, or `structures`
+/// and `triggers`.
 ///
 /// Source: vLLM's `validate_structural_tag_response_format`.
 pub(crate) fn validate_structural_tag_format(body: &JsonBody) -> ValidatorResult {
@@ -175,8 +176,8 @@ fn is_structural_tag(format: &JsonBody) -> bool {
     }
 }
 
-/// Returns whether a body has one of the constraints `json`, `regex` and `choice`; more than one is
-/// an error.
+/// Returns whether a request body has one of the constraints `json`, `regex` and `choice`; more
+/// than one is an error.
 ///
 /// The check is the part of `check_structured_outputs_count` that is common to chat and
 /// completions.
@@ -219,7 +220,8 @@ pub(crate) fn check_structural_tag(body: &JsonBody) -> ValidatorResult {
     .into())
 }
 
-/// Checks that a body member like `logprobs` is absent or a number, so that it can be compared.
+/// Checks that a member of the request body like `logprobs` is absent or a number, so that it can
+/// be compared.
 pub(crate) fn check_number_or_absent(body: &JsonBody, key: &str) -> ValidatorResult {
     match non_null_member(body, key) {
         Some(value) if PythonValue::from_json_value(value).as_number().is_none() => {

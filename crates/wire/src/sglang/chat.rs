@@ -97,7 +97,7 @@ wire_model! {
         min_p: Option<f64> = None,
         /// Minimum number of output tokens.
         min_tokens: i64 = 0,
-        /// Regular expression for the output.
+        /// Regular expression for the output, which must match it.
         regex: Option<String> = None,
         /// Context-free grammar of the output, in EBNF.
         ebnf: Option<String> = None,
@@ -424,7 +424,7 @@ impl SglangChatRequest {
         Some(schema)
     }
 
-    /// Returns the sampling parameters of the chat request in the form of `/generate`. Without a
+    /// Returns the sampling parameters of the chat request as `/generate` takes them. Without a
     /// tool parser, forced tool calls are a text that follows a JSON Schema.
     ///
     /// # Errors
@@ -454,8 +454,8 @@ fn is_continuable(message: &Value) -> bool {
     message["role"] == "assistant" && message["content"].is_string()
 }
 
-/// Returns a tool as chat templates expect it: with `type`, and without the member that validation
-/// added.
+/// Returns a tool as chat templates expect it: with `type`, and without the member `key_order` that
+/// validation added.
 fn plain_tool(tool: &Value) -> Value {
     let mut tool = tool.clone();
     tool["type"] = "function".into();

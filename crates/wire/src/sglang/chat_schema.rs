@@ -171,7 +171,8 @@ const USER_MESSAGE: Schema = Schema::Model(&Model::plain(
 pub(super) const MESSAGES_SCHEMA: Schema =
     Schema::List(&Schema::Union(&[GENERIC_MESSAGE, USER_MESSAGE]), ANY_LENGTH);
 
-/// Name of the member that SGLang adds to functions, which errors show.
+/// Name of the member that SGLang adds to functions during validation, and that its error messages
+/// therefore show.
 pub(super) const KEY_ORDER_MEMBER: &str = "key_order";
 
 /// Adds the names of a function's members as `key_order`, as SGLang's `Function._capture_key_order`

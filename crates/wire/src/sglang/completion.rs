@@ -68,7 +68,7 @@ wire_model! {
         min_tokens: i64 = 0,
         /// JSON schema of the output, as text.
         json_schema: Option<String> = None,
-        /// Regular expression for the output.
+        /// Regular expression for the output, which must match it.
         regex: Option<String> = None,
         /// Context-free grammar of the output, in EBNF.
         ebnf: Option<String> = None,
@@ -158,7 +158,7 @@ impl SglangCompletionRequest {
         }
     }
 
-    /// Returns the sampling parameters of the completion request in the form of `/generate`.
+    /// Returns the sampling parameters of the completion request as `/generate` takes them.
     ///
     /// # Errors
     /// A 400 for a response format without schema.

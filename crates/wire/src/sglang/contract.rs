@@ -27,17 +27,18 @@ enum Shape {
     List(&'static Shape),
     /// Member of a `/generate` request that is a list, whose items may be null.
     NullableList(&'static Shape),
-    /// Member of a `/generate` request that is one item or a list of items; errors show the name.
+    /// Member of a `/generate` request that is one item or a list of items; error messages contain
+    /// the type's name.
     OrList(&'static str, &'static Shape),
-    /// Member of a `/generate` request that is one item, or a list whose items may be null; errors
-    /// show the name.
+    /// Member of a `/generate` request that is one item, or a list whose items may be null; error
+    /// messages contain the type's name.
     OrNullableList(&'static str, &'static Shape),
     /// Member of a `/generate` request with the token ids of one prompt, or of several.
     TokenIds,
     /// Member of a `/generate` request that is an object whose values have this type.
     MapOf(&'static Shape),
-    /// Member of a `/generate` request that is an object with these members only; errors show the
-    /// name.
+    /// Member of a `/generate` request that is an object with these members only; error messages
+    /// contain the type's name.
     Struct(&'static str, &'static [(&'static str, Shape)]),
     /// Member of a `/generate` request with one object of sampling parameters, or several.
     Sampling,

@@ -5,11 +5,13 @@
 use super::generate::VertexRequest;
 use crate::schema::{FLOAT, NumberBounds, Schema, wire_model};
 
-/// A msgspec struct as body, which pydantic accepts as an instance or by its fields.
+/// A request body that is a msgspec struct of SGLang; pydantic accepts it as an instance or by its
+/// fields.
 #[derive(Debug)]
 pub struct Struct<T>(pub T);
 
-/// Implements the reader of msgspec structs, each with the name of its class.
+/// Implements the schema and the reader of SGLang's msgspec structs, each with the name of its
+/// Python class.
 macro_rules! msgspec_structs {
     ($($name:ident: $class:literal),* $(,)?) => {$(
         impl $crate::schema::RequestField for $crate::sglang::control::Struct<$name> {

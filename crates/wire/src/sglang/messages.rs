@@ -155,7 +155,7 @@ const CUSTOM_TOOL: Schema = Schema::Model(&Model::plain(
     ],
 ));
 
-/// Returns the union tag and the schema of a tool's class.
+/// Returns the union tag and the schema of the Python class that SGLang chooses for a tool.
 ///
 /// Source: SGLang's `_tool_discriminator`.
 fn tool_class(tool: &Value) -> (&'static str, &'static Schema) {

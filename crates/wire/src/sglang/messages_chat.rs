@@ -275,7 +275,8 @@ fn search_text(block: &Value) -> String {
     parts.join("\n")
 }
 
-/// Returns the contents of the chat messages for a tool result, and the result's text.
+/// Returns the contents of the chat messages that stand for a `tool_result` block, and the block's
+/// text.
 fn result_contents(content: &Value) -> (Vec<Value>, String) {
     let Value::Array(items) = content else {
         let text = content.as_str().unwrap_or_default();

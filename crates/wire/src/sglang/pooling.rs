@@ -54,7 +54,7 @@ wire_model! {
 }
 
 impl SglangEmbeddingRequest {
-    /// Checks the input of the request and the encoding of the vectors.
+    /// Checks the input of an embedding request and the requested encoding of the vectors.
     ///
     /// # Errors
     /// A 400 in SGLang's words.

@@ -14,7 +14,8 @@ use crate::schema::{
 
 const OBJECTS: Schema = Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH);
 
-/// Pydantic's name of a list of items of OpenAI's classes, whose members are not checked here.
+/// Pydantic's name of the type `list` of OpenAI's input item classes, for error messages; the
+/// items' members are not checked here.
 const ITEMS: &str = "list[union[ResponseInputMessageParam,ResponseFunctionCallInputParam,\
      ResponseOutputMessage,EasyInputMessageParam,Message,ResponseOutputMessageParam,\
      ResponseFileSearchToolCallParam,ResponseComputerToolCallParam,ComputerCallOutput,\
@@ -102,7 +103,7 @@ wire_model! {
         service_tier: Option<String> [Schema::Nullable(&Schema::Literal(&[
             "auto", "default", "flex", "scale", "priority",
         ]))] = None,
-        /// Whether the response is stored, which needs a flag.
+        /// Whether the response is stored, for which SGLang needs a command-line flag.
         store: Option<bool> = Some(true),
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
@@ -179,7 +180,7 @@ fn check_function_tool(tool: &Map<String, Value>) -> Result<(), ValidatorError> 
 }
 
 impl ResponseTool {
-    /// Returns the tool as a response repeats it.
+    /// Returns the tool as JSON, with all members that a response repeats.
     pub fn to_json(&self) -> Value {
         json!({
             "type": self.kind,
@@ -256,8 +257,8 @@ impl SglangResponsesRequest {
         }
     }
 
-    /// Returns the name of the only tool that the model may call by `tool_choice`; `None` if it
-    /// names none.
+    /// Returns the name of the tool that `tool_choice` forces the model to call; `None` if it names
+    /// none.
     fn named_tool(&self) -> Option<&str> {
         let choice = self.tool_choice.as_object()?;
         let kind = choice.get("type").and_then(Value::as_str)?;

@@ -166,7 +166,7 @@ impl SglangSampling {
         Self { n: Some(outputs), ..sampling }.verified(value, vocabulary)
     }
 
-    /// Reads a JSON object of sampling parameters.
+    /// Reads a JSON object of sampling parameters, without checks of their values.
     fn read(value: &Value) -> Result<Self, Fault> {
         let empty = Map::new();
         let map = match value {

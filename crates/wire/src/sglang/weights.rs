@@ -66,7 +66,7 @@ wire_model! {
         token_step: i64 = 0,
         /// Whether the update of the weights empties the prefix cache.
         flush_cache: bool = true,
-        /// Description of the weight tensors.
+        /// Description of the weight tensors to load (`manifest`).
         manifest: Option<Map<String, Value>> = None,
     }
 }
@@ -178,7 +178,7 @@ wire_model! {
     pub struct WeightsByNameRequest: TypedDict "function-after[build_struct(), GetWeightsByNameReqInput]" {
         /// Name of the model parameter.
         name: String,
-        /// Maximum number of values of the parameter to return.
+        /// Maximum number of values to return of the named model parameter.
         truncate_size: i64 = 100,
     }
 }

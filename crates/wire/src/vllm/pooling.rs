@@ -267,12 +267,12 @@ impl PoolingRequest {
     }
 }
 
-/// Returns a checked member of the body; `None` if it is absent or null.
+/// Returns a checked member of the request body; `None` if it is absent or null.
 fn take_member<T: RequestField>(body: &Value, key: &str) -> Option<T> {
     body.get(key).and_then(T::read)
 }
 
-/// Returns the number of members of an object in the body.
+/// Returns the number of members of an object in the request body; 0 if it is absent.
 fn member_len(body: &Value, key: &str) -> usize {
     body.get(key).and_then(Value::as_object).map_or(0, Map::len)
 }

@@ -132,7 +132,8 @@ const fn form(
     Model { name, kind: ClassKind::Wrapped, fields, before, after: None }
 }
 
-/// Index of `EmbeddingBatchChatRequest` among the forms of an embedding request.
+/// Index of `EmbeddingBatchChatRequest` among the classes of an embedding request
+/// ([`EMBEDDING_REQUEST_SCHEMA`]).
 pub(super) const BATCH_CHAT_FORM: usize = 2;
 
 pub(super) static EMBEDDING_REQUEST_SCHEMA: &[Schema] = &[

@@ -86,8 +86,8 @@ impl ArcEvictionPolicy {
         Self { capacity, ..Self::default() }
     }
 
-    /// Records chunks of KV blocks that a request did not find and would store, in prompt order
-    /// from the start.
+    /// Records the chunks of KV blocks that a request did not find in host memory and offers to
+    /// store there, in prompt order from the start.
     pub(super) fn record_missed_chunks(&mut self, id: SeqId, keys: impl Iterator<Item = BlockKey>) {
         let seen = &mut self.requests.entry(id).or_default().missed;
         let new: Vec<_> = keys.filter(|key| seen.insert(*key)).collect();
@@ -139,8 +139,8 @@ impl ArcEvictionPolicy {
         }
     }
 
-    /// Returns the first `n` chunks of KV blocks in the order of eviction for which `may` returns
-    /// true, or `None` if there are fewer.
+    /// Returns the first `n` chunks of KV blocks, in the order of eviction, for which `may` returns
+    /// true. Returns `None` if there are fewer.
     pub(super) fn choose_chunks_to_evict(
         &self,
         n: usize,

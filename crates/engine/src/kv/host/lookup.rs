@@ -32,7 +32,7 @@ impl HostCacheLookupRequest {
 
 impl LayerGroup {
     /// Returns the index of the first chunk of KV blocks in `first..end` that the layer group still
-    /// reads after `tokens` tokens; at most that of the last chunk.
+    /// reads after `tokens` tokens; at most the index of the last chunk in this range.
     fn first_needed_chunk(&self, (first, end): (u32, u32), tokens: u32) -> u32 {
         match self.has_full_attention() {
             true => first,

@@ -94,8 +94,8 @@ pub struct HostCacheChunkCounts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostCacheLookupResult {
-    /// A copy of the prompt's KV blocks is in progress; the lookup in host memory must be repeated
-    /// later.
+    /// The lookup in host memory must be repeated later, because a copy of the prompt's KV blocks
+    /// is in progress.
     Wait,
     Blocks(u32),
 }
@@ -112,8 +112,8 @@ pub(crate) struct HostStoreCopy {
 }
 
 impl HostStoreCopy {
-    /// Sets the KV blocks on the GPU that the copy to host memory reads. `ids` are those of the
-    /// sequence in a single layer group.
+    /// Sets the KV blocks on the GPU that the copy to host memory reads. `ids` are all GPU blocks
+    /// of the sequence, in a model with a single layer group.
     pub(crate) fn set_source_blocks(&mut self, ids: &[u32]) {
         let size = self.blocks_per_chunk as usize;
         let blocks = self.chunks.iter().filter_map(|chunk| {
@@ -175,8 +175,8 @@ impl<T> HostCopyQueue<T> {
 
 #[derive(Debug, Default)]
 struct HostSequenceState {
-    /// Value of the use counter at the request's last use of its chunks of KV blocks; 0 if it has
-    /// used none.
+    /// Recency of the request's chunks of KV blocks in host memory: value of a counter at the
+    /// request's first use; 0 if it has used none.
     epoch: u64,
     offered: u32,
     copies: u32,
@@ -264,8 +264,8 @@ impl HostCache {
         self.epoch
     }
 
-    /// Returns the value of the use counter for a sequence's chunks of KV blocks, assigned at the
-    /// sequence's first use of a chunk.
+    /// Returns the recency number of a sequence's chunks of KV blocks in host memory; the sequence
+    /// gets the next number when it first uses a chunk.
     fn use_counter_of(&mut self, id: SeqId) -> u64 {
         let seq = self.seqs.entry(id).or_default();
         if seq.epoch == 0 {

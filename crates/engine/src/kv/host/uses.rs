@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::{HostCache, HostStoreCopy, OffloadConnector};
 use crate::{BlockKey, PlannedKvBlocks, SchedulerEvent, SeqId, SimTime};
 
-/// A request that has ended, whose use of chunks of KV blocks counts from the next scheduling pass
-/// on.
+/// A request that has ended; its use of chunks of KV blocks in host memory is recorded in the next
+/// scheduling pass.
 #[derive(Debug)]
 pub(super) struct EndedHostCacheRequest {
     id: SeqId,
@@ -79,10 +79,10 @@ impl HostCache {
             || self.ended.iter().any(|request| request.id == id)
     }
 
-    /// Finishes ended requests after a scheduling pass has offered its chunks to host memory. The
-    /// chunks of these requests count as used once more, from the last to the first; those without
-    /// room are offered for the last time. Returns the copies that must end before the step begins,
-    /// because the step reuses their GPU blocks, and the other copies.
+    /// Finishes ended requests after a scheduling pass has offered its chunks to host memory. Their
+    /// chunks count as used once more, from the last to the first; chunks without room are offered
+    /// for the last time. Returns the copies that must end before the step begins, because the step
+    /// reuses their GPU blocks, and the other copies.
     ///
     /// **Source:** `_build_store_jobs` and `_build_connector_meta`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct LatencyCurve(Vec<(u64, f64)>);
 
-/// Selects the measured points whose hardware efficiency is used to extrapolate past an end of a
-/// curve.
+/// Number of points at an end of a latency curve from whose hardware efficiency the curve is
+/// extrapolated: the last point, or the median of three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExtrapolationEnd {
     Last,
@@ -97,7 +97,8 @@ pub(super) type GemmCurve = ((u64, u64), LatencyCurve);
 /// Holds the kernel times of all measured matrix shapes, by number of rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct GemmTable {
-    /// Measured matrix shapes, in the order that decides ties of equal distance.
+    /// Measured matrix shapes; of several shapes at the same distance from a requested shape, the
+    /// first one is used.
     shapes: Vec<GemmCurve>,
     places: BTreeMap<(u64, u64), usize>,
     /// Measured matrix shapes near each shape passed to [`Self::cache_nearby_gemm_shapes`]:
@@ -105,8 +106,8 @@ pub(super) struct GemmTable {
     near: BTreeMap<(u64, u64), Vec<(f64, usize)>>,
 }
 
-/// Maximum distance, in doublings, of a measured matrix shape whose times are used for another
-/// shape.
+/// Maximum distance between a requested matrix shape and a measured one whose times are used for
+/// it, in doublings of a size.
 const MAX_SHAPE_DISTANCE: f64 = 2.0;
 /// Maximum number of measured points from which a kernel time is extrapolated.
 const MAX_NEAR_POINTS: usize = 4;

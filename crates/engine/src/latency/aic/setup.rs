@@ -56,8 +56,8 @@ pub enum MixedStepTiming {
 }
 
 impl AiConfiguratorSetup {
-    /// Converts a roofline deployment for table lookups, with combined steps and the step overhead
-    /// `beside`.
+    /// Converts a roofline model's deployment to one for AIConfigurator's tables. Prefill and
+    /// decode work of a step are one forward pass; `beside` is the step's time outside of kernels.
     ///
     /// # Errors
     /// [`AiConfiguratorError::Gpu`] for a GPU that was not measured.

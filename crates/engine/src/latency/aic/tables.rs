@@ -131,8 +131,8 @@ impl KernelTableFolder {
         })
     }
 
-    /// Reads the kernel table `name` of this backend version, of the versions whose tables this one
-    /// reuses, and of earlier versions, nearest first.
+    /// Reads the kernel table `name` of this backend version, of the versions whose tables this
+    /// version reuses, and of earlier versions, the newest first.
     fn read_tables(
         &self,
         family: &str,

@@ -124,7 +124,8 @@ impl DynamoMockerConfig {
         Ok(())
     }
 
-    /// Converts the mocker's configuration to that of vLLM's scheduler, with one step in flight.
+    /// Converts the configuration of Dynamo's mocker to that of vLLM's scheduler, with one step in
+    /// flight.
     pub(super) fn into_vllm_config(self) -> VllmSchedulerConfig {
         VllmSchedulerConfig {
             latency: self.latency,

@@ -6,7 +6,8 @@ use crate::sched::vllm::seqs::SequenceSlot;
 
 #[derive(Debug, Default)]
 pub(super) struct PrefillTransferDestinations {
-    /// Sequences waiting for KV blocks into which their prompts can be transferred, in order.
+    /// Sequences waiting for KV blocks into which their prompts' KV cache can be transferred, in
+    /// order.
     pub pending: VecDeque<SequenceSlot>,
     /// Ids of the sequences for whose transferred prompts KV blocks were reserved since the caller
     /// last took this list, each with the number of prompt tokens to transfer.

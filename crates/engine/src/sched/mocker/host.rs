@@ -9,13 +9,14 @@ use crate::{SeqId, SimTime};
 pub(super) struct DynamoMockerOffloadState {
     pub tier: DynamoMockerHostCache,
     pub seqs: HashMap<SeqId, SequenceOffloadState>,
-    /// Ids of sequences that admission skips until a copy ends.
+    /// Ids of sequences that are not tried for admission until a copy between GPU and host memory
+    /// ends.
     pub waiting_for_copy: HashSet<SeqId>,
     /// Number of requests so far that had to wait for a copy from host memory; orders these
     /// requests in the waiting queue.
     pub waited: i64,
-    /// Earliest start of the next computation: until then, copies still read GPU blocks that the
-    /// computation writes.
+    /// Earliest start of the next step's computation: until then, copies still read GPU blocks that
+    /// the computation writes.
     pub compute_after: SimTime,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct SequenceOffloadState {
     pub store: Option<DynamoMockerHostCopyId>,
     pub load: Option<DynamoMockerHostCopyId>,
     /// Number of the sequence's KV blocks on the GPU after the load from host memory, and number of
-    /// all its KV blocks. Set until the sequence runs.
+    /// KV blocks that all its tokens need. Set until the sequence runs.
     pub loaded: Option<(u32, u32)>,
 }
 

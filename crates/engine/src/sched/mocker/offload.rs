@@ -159,7 +159,7 @@ impl DynamoMockerScheduler {
         Some(seq.load.tokens)
     }
 
-    /// Registers the prompt blocks computed by a pass for a copy to host memory after the pass.
+    /// Registers the prompt blocks that a step computes for a copy to host memory after the step.
     pub(super) fn offer_to_host_cache(&mut self, step: &mut ScheduledStep) {
         let size = self.config.block_size;
         let Some(offload) = &mut self.rules.offload else {

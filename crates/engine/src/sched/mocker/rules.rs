@@ -113,8 +113,9 @@ impl SchedulingRules for DynamoMockerRules {
         }
     }
 
-    /// Accepts every submitted sequence, except one whose delivered prompt is larger than the KV
-    /// cache. Other sequences that can never run are cancelled at the head of the waiting queue.
+    /// Accepts every submitted sequence, except one whose prompt was computed by another engine and
+    /// is larger than the KV cache. Other sequences that can never run are cancelled at the head of
+    /// the waiting queue.
     fn check_fits(engine: &DynamoMockerScheduler, seq: &Sequence) -> Result<(), SubmitError> {
         let expected =
             engine.rules.is_disaggregated() && seq.transfer == PromptKvTransfer::RemotePrefill;

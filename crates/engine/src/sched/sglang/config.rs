@@ -6,9 +6,9 @@ use crate::sched::{SchedulerConfigError, check_at_least_one, check_range};
 /// Configures the SGLang scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SglangConfig {
-    /// Latency model of pass times.
+    /// Latency model of the time of a forward pass.
     pub latency: LatencyModel,
-    /// Divisors of pass times and other durations.
+    /// Divisors of the time of a forward pass and of other durations.
     pub speed: SimulationSpeedFactors,
     /// Number of KV cache pages.
     pub num_pages: u32,
@@ -23,7 +23,8 @@ pub struct SglangConfig {
     pub enable_prefix_caching: bool,
     /// Order of the waiting sequences. Default: by arrival.
     pub schedule_policy: SglangSchedulePolicy,
-    /// Maximum number of prompt tokens of a prefill pass; a longer chunk is cut. Default: 16384.
+    /// Maximum number of prompt tokens of a prefill pass, over all prompts; a longer chunk is cut.
+    /// Default: 16384.
     pub max_prefill_tokens: u32,
     /// Maximum number of tokens that a pass computes of one prompt; a multiple of the page size.
     /// Default: 8192.
@@ -31,17 +32,17 @@ pub struct SglangConfig {
     /// Maximum number of output tokens for which admission reserves room, per sequence. Default:
     /// 4096.
     pub clip_max_new_tokens: u32,
-    /// Factor on the fraction of output tokens for which admission reserves room. Default: 1.
+    /// Factor of the fraction of output tokens for which admission reserves room. Default: 1.
     pub schedule_conservativeness: f64,
     /// Number of passes without prefill after each prefill pass. Default: 0.
     pub prefill_decode_interval: u32,
     /// Whether the caller transfers the KV cache of prompts between engines, as for
     /// [`Scheduler::take_reserved_prompts`](crate::Scheduler::take_reserved_prompts). Default: false.
     pub handoff: bool,
-    /// Time to fetch the KV cache of a prompt from another engine, with `handoff`: fixed, and per
-    /// token. `None`: the caller ends each transfer. Default: `None`.
+    /// Time to fetch the KV cache of a prompt from another engine, if `handoff` is set: fixed, and
+    /// per token. `None`: the caller ends each transfer. Default: `None`.
     pub fetch: Option<(Duration, Duration)>,
-    /// Whether computing prompts takes no time, as in a decode worker of the mocker. Default:
+    /// Whether computing prompts takes no time, as in a decode worker of Dynamo's mocker. Default:
     /// false.
     pub free_prompts: bool,
     /// Acceptance probability of draft token i if all draft tokens before it were accepted. Empty:

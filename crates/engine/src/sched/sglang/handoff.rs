@@ -17,21 +17,23 @@ use super::seqs::SequenceSlot;
 
 #[derive(Debug, Default)]
 pub(super) struct PrefillTransferDestinations {
-    /// Sequences waiting for pages into which their prompts can be transferred, in order.
+    /// Sequences waiting for KV cache pages into which their prompts' KV cache can be transferred,
+    /// in order.
     pending: VecDeque<SequenceSlot>,
-    /// Ids of the sequences for whose transferred prompts pages were reserved since the caller last
-    /// took this list, each with the number of prompt tokens to transfer.
+    /// Ids of the sequences for whose transferred prompts KV cache pages were reserved since the
+    /// caller last took this list, each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
-    /// End times of prompt transfers whose duration is configured, by slot and generation of the
-    /// sequence.
+    /// End times of prompt transfers whose duration is configured, by slot of the sequence and by
+    /// reuse counter (generation) of that slot.
     fetches: TimerQueue<(SequenceSlot, u32)>,
-    /// Sequences with transferred prompts; they join the running batch next.
+    /// Sequences to join the running batch next: their prompt's KV cache was transferred from
+    /// another engine.
     ready: VecDeque<SequenceSlot>,
 }
 
 impl PrefillTransferDestinations {
-    /// Returns whether a sequence with a prompt from another engine waits for pages or for room in
-    /// the running batch. If so, no prompt is started that this engine would compute.
+    /// Returns whether a sequence with a prompt from another engine waits for KV cache pages or for
+    /// room in the running batch. If so, no prompt is started that this engine would compute.
     pub(super) fn has_waiting_remote_prompts(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }
@@ -72,8 +74,8 @@ impl SglangScheduler {
         while self.reserve_prompt(now, out) && self.config.fetch.is_some() {}
     }
 
-    /// Reserves pages for the first prompt that waits to be transferred; returns false if no prompt
-    /// waits or no room is left.
+    /// Reserves KV cache pages for the first prompt that waits to be transferred; returns false if
+    /// no prompt waits or no room is left.
     fn reserve_prompt(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let Some(&slot) = self.destinations.pending.front() else {
             return false;
@@ -156,8 +158,8 @@ impl SglangScheduler {
         }
     }
 
-    /// Frees the pages of a prompt that another engine has fetched; returns false if no such pages
-    /// are kept.
+    /// Frees the KV cache pages of a prompt that another engine has fetched; returns false if no
+    /// such pages are kept.
     pub(super) fn free_fetched_pages(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find_slot(id).filter(|&slot| self.seqs[slot].held) else {
             return false;

@@ -19,8 +19,8 @@ const MAX_WAITING_FOR_LPM: usize = 128;
 /// Maximum number of cached tokens with which a sequence waits until another sequence with the same
 /// uncached beginning has computed it.
 const SHARED_PREFIX_CHECK_TOKENS: u32 = 32;
-/// Number of decode passes for whose output tokens the retraction of sequences makes room, per
-/// remaining sequence.
+/// Number of decode passes for which the retraction of sequences makes room: each remaining
+/// sequence gets one output token per pass.
 const RETRACT_DECODE_STEPS: u64 = 20;
 
 struct PrefillRoom {
@@ -30,7 +30,8 @@ struct PrefillRoom {
 }
 
 impl SglangScheduler {
-    /// Fills `pass` with prompts if any can be admitted, else with the running sequences.
+    /// Fills the forward pass `pass` with prompts if any can be admitted, else with the running
+    /// sequences.
     pub(super) fn plan_forward_pass(
         &mut self,
         now: SimTime,
@@ -67,15 +68,16 @@ impl SglangScheduler {
         }
     }
 
-    /// Returns whether sequences outside the queue and the batch hold pages for another engine.
-    /// While they hold pages, restarted prompts would compute the same chunks without end.
+    /// Returns whether sequences outside the waiting queue and the running batch hold KV cache
+    /// pages for another engine. While they hold pages, restarted prompts would compute the same
+    /// chunks without end.
     fn are_pages_lent(&self) -> bool {
         let holds =
             |slot: &SequenceSlot| self.seqs[*slot].pages > 0 && !self.waiting.contains(slot);
         self.seqs.live_slots().iter().any(holds)
     }
 
-    /// Frees the pages of partly computed prompts, which are then computed from the start.
+    /// Frees the KV cache pages of partly computed prompts, which are then computed from the start.
     fn restart_partial_prompts(&mut self) {
         for i in 0..self.waiting.len() {
             self.release_pages(self.waiting[i]);
@@ -346,8 +348,8 @@ impl SglangScheduler {
         retracted
     }
 
-    /// Releases the first output tokens of fully computed prompts, if there are pages for all these
-    /// tokens.
+    /// Releases the first output tokens of prompts that a prefill pass has completed, if there are
+    /// KV cache pages for all these tokens.
     pub(super) fn finish_prefill_pass(
         &mut self,
         pass: &mut ForwardPass,
@@ -400,7 +402,7 @@ impl SglangScheduler {
     }
 
     /// Releases the remaining output of a sequence that ends with its prefill: one token or none.
-    /// The token needs no page.
+    /// The token needs no KV cache page.
     fn release_last_token(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) -> u32 {
         let seq = &mut self.seqs[slot];
         let n = seq.remaining_output_tokens();
@@ -418,8 +420,8 @@ impl SglangScheduler {
         n
     }
 
-    /// Releases one output token, stored in an allocated page, and moves full pages into the radix
-    /// tree.
+    /// Releases one output token of a sequence, stored in an allocated KV cache page, and moves
+    /// full pages into the radix tree.
     fn release_token(
         &mut self,
         slot: SequenceSlot,

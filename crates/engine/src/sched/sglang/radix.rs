@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::{BlockKey, CachedBlock, KvBlockUsage};
 
-/// Index of a tree node; 0 is the root.
+/// Index of a node in the radix tree of cached KV pages; 0 is the root.
 pub(super) type RadixNodeId = u32;
 
 const ROOT: RadixNodeId = 0;
@@ -27,9 +27,9 @@ pub(super) struct RadixTree {
     free: u32,
     evictable: u32,
     locked: u32,
-    /// Number of cached pages that several sequences lock.
+    /// Number of cached KV pages that several sequences lock.
     shared: u32,
-    /// Sum over all pages of the number of sequences that lock them.
+    /// Sum over all cached KV pages of the number of sequences that lock a page.
     references: u64,
 }
 
@@ -40,8 +40,8 @@ struct RadixNode {
     pages: Vec<BlockKey>,
     locks: u32,
     used: u64,
-    /// Whether the prefix cache was reset while sequences used the node's pages. Prompts cannot
-    /// find such a node, and its removal emits no event.
+    /// Whether the prefix cache was reset while sequences used the pages of this radix tree node.
+    /// Prompts cannot find such a node, and its removal emits no event.
     ghost: bool,
 }
 
@@ -73,8 +73,8 @@ impl RadixTree {
         self.clock
     }
 
-    /// Returns the number of cached pages at the front of `keys`, without updating their time of
-    /// last use.
+    /// Returns the number of cached KV pages at the front of `keys`, without updating the pages'
+    /// time of last use.
     pub(super) fn cached_prefix_pages(&self, keys: &[BlockKey]) -> u32 {
         let (mut at, mut matched) = (ROOT, 0);
         while let Some(&child) = keys.get(matched).and_then(|key| self.node(at).children.get(key)) {
@@ -89,8 +89,8 @@ impl RadixTree {
         matched as u32
     }
 
-    /// Locks the longest cached prefix of `keys`. Returns the number of pages in this prefix, and
-    /// its last node.
+    /// Locks the longest cached prefix of the KV pages `keys`. Returns the number of pages in this
+    /// prefix, and the radix tree node of the last page.
     pub(super) fn lock_longest_prefix(&mut self, keys: &[BlockKey]) -> (u32, RadixNodeId) {
         let now = self.next_use_counter();
         let (mut at, mut matched) = (ROOT, 0);
@@ -109,8 +109,8 @@ impl RadixTree {
         (matched as u32, at)
     }
 
-    /// Takes free pages for a sequence, evicting cached pages if needed. Returns false without any
-    /// change if there are too few.
+    /// Takes free KV cache pages for a sequence, evicting cached pages if needed. Returns false
+    /// without any change if there are too few.
     pub(super) fn allocate_pages(
         &mut self,
         pages: u32,
@@ -128,8 +128,9 @@ impl RadixTree {
         self.free += pages;
     }
 
-    /// Inserts the pages `keys` of a sequence after the locked node `from`. Returns the node of the
-    /// last page, not yet locked, and the number of pages that were not cached before.
+    /// Inserts the KV pages `keys` of a sequence after the locked radix tree node `from`. Returns
+    /// the node of the last page, not yet locked, and the number of pages that were not cached
+    /// before.
     pub(super) fn insert_pages(
         &mut self,
         from: RadixNodeId,
@@ -238,7 +239,7 @@ impl RadixTree {
         }
     }
 
-    /// Evicts all unlocked pages, and makes locked pages unreachable for later prompts.
+    /// Evicts all unlocked KV pages, and makes locked pages unreachable for later prompts.
     pub(super) fn forget_cached_pages(&mut self) {
         let mut sink = |_| {};
         self.evict_pages(self.evictable, &mut sink);
@@ -247,7 +248,7 @@ impl RadixTree {
         self.nodes[ROOT as usize].ghost = false;
     }
 
-    /// Lists the cached pages. Pages have no ids in this simulation, so the list numbers them in
+    /// Lists the cached KV pages. Pages have no ids in this simulation, so the list numbers them in
     /// order.
     pub(super) fn cached_pages(&self) -> Vec<CachedBlock> {
         let known = self.nodes.iter().filter(|node| !node.ghost);
@@ -256,8 +257,8 @@ impl RadixTree {
         pages.enumerate().map(named).collect()
     }
 
-    /// Counts by use the pages with the numbers `numbers`, out of pages 1 to `all`. Pages have no
-    /// ids: used pages are numbered first, then cached pages.
+    /// Counts the KV cache pages with the numbers `numbers` by use, out of pages 1 to `all`. Pages
+    /// have no ids: used pages are numbered first, then cached pages.
     pub(super) fn kv_page_usage(&self, all: u32, numbers: Range<u32>) -> KvBlockUsage {
         let used = all - self.available_pages();
         let (from, to) = (numbers.start.max(1) - 1, numbers.end.max(1) - 1);
@@ -300,7 +301,7 @@ impl RadixTree {
         child
     }
 
-    /// Splits a tree node: a new node gets the first `at` pages, the old node keeps the rest.
+    /// Splits a radix tree node: a new node gets the first `at` pages, the old node keeps the rest.
     fn split_node(&mut self, child: RadixNodeId, at: usize) -> RadixNodeId {
         let node = self.node_mut(child);
         let rest = node.pages.split_off(at);
@@ -339,7 +340,7 @@ impl RadixTree {
         }
     }
 
-    /// Adds a tree node to the evictable leaves if the node is an unlocked leaf.
+    /// Adds a radix tree node to the evictable leaves if the node is an unlocked leaf.
     fn index_evictable_leaf(&mut self, at: RadixNodeId) {
         let node = self.node(at);
         if at != ROOT && node.locks == 0 && node.children.is_empty() {

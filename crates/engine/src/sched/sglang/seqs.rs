@@ -14,9 +14,9 @@ pub(super) struct ScheduledSequence {
     pub prompt: u32,
     pub output: u32,
     pub made: u32,
-    /// Number of tokens stored in the sequence's pages.
+    /// Number of tokens whose keys and values are in the sequence's KV cache pages.
     pub stored: u32,
-    /// Number of the sequence's pages, including shared ones.
+    /// Number of the sequence's KV cache pages, including those shared with other sequences.
     pub pages: u32,
     pub shared: u32,
     pub node: RadixNodeId,
@@ -24,20 +24,20 @@ pub(super) struct ScheduledSequence {
     pub holds: bool,
     pub admitted: bool,
     pub preempted: bool,
-    /// Number of output tokens of the sequence from the pass in flight.
+    /// Number of output tokens that the sequence gets from the forward pass in flight.
     pub burst: u32,
     /// Whether another engine fetches the sequence's prompt.
     pub lends: bool,
-    /// Whether the sequence has ended and keeps its pages for another engine.
+    /// Whether the sequence has ended and keeps its KV cache pages for another engine.
     pub held: bool,
-    /// Whether the sequence has ended while a pass in flight computes it.
+    /// Whether the sequence has ended while a forward pass in flight still computes it.
     pub dead: bool,
     pub in_flight: bool,
     /// Whether all tokens of the sequence are released and the sequence waits for the delay after
     /// its last token.
     pub drained: bool,
     pub generation: u32,
-    /// Reset count of the prefix cache when the sequence locked its pages.
+    /// Number of prefix-cache resets before the sequence locked its KV cache pages.
     pub epoch: u32,
     pub arrival: u64,
     pub plan: Option<Arc<PlannedKvBlocks>>,
@@ -116,8 +116,8 @@ impl SequenceSlab {
         self.by_id.get(&id).copied()
     }
 
-    /// Removes a sequence from the scheduler. The sequence's slot is free once no pass refers to
-    /// it.
+    /// Removes a sequence from the scheduler. The sequence's slot is free once no forward pass in
+    /// flight refers to it.
     pub(super) fn end_sequence(&mut self, slot: SequenceSlot) {
         let seq = &mut self.slots[slot as usize];
         self.by_id.remove(&seq.id);

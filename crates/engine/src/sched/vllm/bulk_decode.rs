@@ -20,38 +20,42 @@ use super::seqs::{SequenceRunState, SequenceSlot};
 use super::step::{ScheduledStep, SequenceStepOutput};
 use super::{BatchScheduler, SchedulingRules};
 
-/// Number of future steps for which the sequences to check are listed by step, a power of two. A
-/// sequence decoded in bulk that needs no check within these steps is still checked once at their
+/// Number of future steps for which the checks of sequences decoded in bulk are listed by step; a
+/// power of two. A sequence that needs no check within these steps is still checked once at their
 /// end.
 const LOOKAHEAD_STEPS: u64 = 256;
 
-/// Number of scheduling passes without bulk decoding after an attempt that lacked tokens or KV
-/// blocks, so that the attempt is not repeated in each pass.
+/// Number of scheduling passes after a failed attempt to decode sequences in bulk (for lack of
+/// tokens or KV blocks), before the next attempt.
 const COOLDOWN_PASSES: u8 = 16;
 
-/// Tracks the sequences decoded in bulk, without an event per token, and their batch in the next
-/// step.
+/// Tracks the sequences decoded in bulk, without bookkeeping or an event per token, and their batch
+/// in the next step.
 #[derive(Debug)]
 pub(super) struct BulkDecode {
     allowed: bool,
     count: u32,
     context: u64,
-    /// Sum of the context lengths of the sequences decoded in bulk, each clipped to the sliding
-    /// window, in tokens.
+    /// Sum of the context lengths of the sequences decoded in bulk (without bookkeeping per step),
+    /// each clipped to the sliding window, in tokens.
     clipped: u64,
-    /// Number of sequences decoded in bulk that are shorter than the sliding window.
+    /// Number of sequences decoded in bulk (without bookkeeping per step) that are shorter than the
+    /// sliding window.
     growing: u32,
     window: u32,
     planned: u64,
     ended: u64,
-    /// Sequences decoded in bulk that may need a KV block, a prefix-cache entry or their end in a
-    /// future step, by step number modulo [`LOOKAHEAD_STEPS`]. May contain outdated entries.
+    /// Sequences decoded in bulk that must be checked in a future step, for a KV block, a
+    /// prefix-cache entry or their end. Listed by step number modulo [`LOOKAHEAD_STEPS`]; may
+    /// contain outdated entries.
     due: Vec<Vec<SequenceSlot>>,
-    /// Running sequences not decoded in bulk. May include sequences whose last token is scheduled.
+    /// Running sequences with bookkeeping in every step, because they are not decoded in bulk. May
+    /// include sequences whose last token is scheduled.
     active: Vec<SequenceSlot>,
-    /// Highest admission number of the sequences decoded in bulk.
+    /// Highest admission number of the sequences decoded in bulk (without bookkeeping per step).
     last_place: u64,
-    /// Number of scheduling passes left before sequences may be decoded in bulk again.
+    /// Number of scheduling passes before the scheduler may again decode sequences in bulk, without
+    /// bookkeeping per step.
     cooldown: u8,
     todo: Vec<SequenceSlot>,
 }
@@ -81,8 +85,8 @@ impl BulkDecode {
         }
     }
 
-    /// Removes from the tracking of bulk decoding a sequence that leaves the running batch before
-    /// its last token is scheduled.
+    /// Removes a sequence, which leaves the running batch before its last token is scheduled, from
+    /// the list of running sequences that are not decoded in bulk.
     pub(super) fn remove_sequence(&mut self, slot: SequenceSlot) {
         if self.allowed
             && let Some(at) = self.active.iter().position(|&other| other == slot)
@@ -118,8 +122,8 @@ impl BulkDecode {
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Schedules all running sequences in bulk if the token budget and the KV blocks suffice.
-    /// Otherwise ends the bulk decoding of all sequences and returns false.
+    /// Schedules all running sequences, those decoded in bulk together, if the token budget and the
+    /// KV blocks suffice for all. Otherwise ends all bulk decoding and returns false.
     pub(super) fn schedule_bulk_decodes(&mut self, pass: &mut SchedulingPass) -> bool {
         if self.bulk.count == 0 {
             return false;
@@ -159,8 +163,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         enough
     }
 
-    /// Returns whether the token budget and the KV blocks suffice for all running sequences. `todo`
-    /// lists, in scheduling order, the sequences that are not decoded in bulk or must be checked.
+    /// Returns whether the token budget and the KV blocks suffice for one step of all running
+    /// sequences. `todo` lists, in scheduling order, the sequences that are not decoded in bulk or
+    /// must be checked.
     fn has_enough_for_all(&self, todo: &[SequenceSlot], budget: u32) -> bool {
         let bulk = &self.bulk;
         let Some(mut rest) = budget.checked_sub(bulk.count) else {
@@ -247,8 +252,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         debug_assert!(done, "there were enough blocks for all");
     }
 
-    /// Registers the step after step `number` in which a sequence decoded in bulk next needs a KV
-    /// block, a prefix-cache entry or its end.
+    /// Schedules the check of a sequence decoded in bulk: in the first step after step `number`
+    /// that needs a KV block, adds a prefix-cache entry or ends the sequence.
     fn register_next_need(&mut self, slot: SequenceSlot, number: u64) {
         let seq = &mut self.seqs[slot];
         let age = (number - seq.bulk.joined) as u32;
@@ -266,9 +271,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.register_need(slot, due);
     }
 
-    /// Begins to decode in bulk the sequences that only decode from now on, after a step that gave
-    /// every sequence a token. The token before a series of bulk steps was therefore sampled in the
-    /// previous step.
+    /// Begins to decode sequences in bulk, without bookkeeping per step, if they only decode from
+    /// now on. Called after a step that gave every sequence a token, so the token before a series
+    /// of bulk steps was sampled in the previous step.
     pub(super) fn begin_bulk_decodes(&mut self) {
         if !self.bulk.allowed || self.bulk.active.is_empty() {
             return;
@@ -319,8 +324,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.cooldown = COOLDOWN_PASSES;
     }
 
-    /// Ends the bulk decoding of a running sequence, updates the sequence's counts and reports its
-    /// tokens. Does nothing if the sequence is not decoded in bulk.
+    /// Ends the bulk decoding of a running sequence: updates its token counts for the steps so far,
+    /// and reports its tokens. Does nothing if the sequence is not decoded in bulk.
     pub(super) fn flush_bulk_decode(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) {
         let bulk = &mut self.bulk;
         let seq = &mut self.seqs[slot];

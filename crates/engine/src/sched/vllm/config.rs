@@ -26,7 +26,7 @@ pub struct VllmSchedulerConfig {
     pub max_model_len: u32,
     /// Configuration of chunked prefill: the division of prompts among steps.
     pub prefill: ChunkedPrefillConfig,
-    /// Whether full blocks are kept for later prompts. Default: true.
+    /// Whether full KV blocks are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
     /// Layer groups of models with sliding-window or state layers. Default: none.
     pub layer_groups: Option<KvCacheLayerGroups>,
@@ -36,9 +36,11 @@ pub struct VllmSchedulerConfig {
     pub async_scheduling: bool,
     /// Rule for choosing the sequence to preempt. Default: the last admitted.
     pub victim: PreemptionVictim,
-    /// Fraction of blocks kept free when a sequence joins a running batch. Default: 0.
+    /// Fraction of the KV blocks that stay free when a waiting sequence joins a running batch.
+    /// Default: 0.
     pub watermark: f64,
-    /// Number and acceptance of draft tokens (speculative decoding). Default: none.
+    /// Configuration of speculative decoding: number and acceptance rates of draft tokens. Default:
+    /// no draft tokens.
     pub speculation: Option<SpeculativeDecodingConfig>,
     /// Time per step to propose draft tokens. Default: zero.
     pub drafting: Option<Box<DraftLatencyModel>>,
@@ -46,13 +48,14 @@ pub struct VllmSchedulerConfig {
     pub weights_from_host: Duration,
     /// Limits of LoRA adapters. Default: no limits.
     pub loras: LoraConfig,
-    /// Encoder of images and audio. Default: none; media count as ordinary tokens.
+    /// Configuration of the encoder of images and audio. Default: none; media count as ordinary
+    /// tokens.
     pub encoder: Option<Box<EncoderSchedulingConfig>>,
     /// Maximum length of the waiting queue. Default: no limit.
     pub max_waiting: Option<usize>,
-    /// Transfer of prompts between prefill and decode engines.
+    /// Configuration of the transfer of prompts' KV cache between prefill and decode engines.
     pub transfer: PrefillTransferConfig,
-    /// Whether steps begin and end together with other ranks
+    /// Whether the engine's steps begin and end together with those of other data-parallel ranks
     /// ([`RankLockStep`](crate::lock_step::RankLockStep)). Default: false.
     pub lock_step: bool,
     /// Prefix cache in host memory. Default: none.
@@ -108,7 +111,7 @@ pub struct LoraConfig {
     pub load_time: Duration,
 }
 
-/// Configures the transfer of prompts between prefill and decode engines.
+/// Configures the transfer of prompts' KV cache between prefill and decode engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PrefillTransferConfig {
     /// Time to fetch the KV cache of a prompt from another engine: fixed, and per token. Default:
@@ -139,8 +142,8 @@ pub struct SchedulerReportingConfig {
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
     /// Whether every planned and updated step is recorded for
-    /// [`Scheduler::take_step_log`](crate::Scheduler::take_step_log). Sequences are then not decoded
-    /// in bulk. Default: false.
+    /// [`Scheduler::take_step_log`](crate::Scheduler::take_step_log). The scheduler then keeps full
+    /// bookkeeping of every sequence in every step. Default: false.
     pub step_log: bool,
 }
 
@@ -162,9 +165,9 @@ pub enum PreemptionVictim {
     /// The last admitted sequence is preempted.
     #[default]
     Last,
-    /// The first admitted sequence is preempted, unless it was preempted several times without a
-    /// new token: else two sequences could preempt each other forever. Full prompts are reserved
-    /// for the same reason.
+    /// The first admitted sequence is preempted. One that was preempted several times without a new
+    /// token is spared, since two sequences could preempt each other forever. For the same reason,
+    /// full prompts are reserved.
     First,
 }
 
@@ -267,8 +270,8 @@ impl VllmSchedulerConfig {
         Ok(())
     }
 
-    /// Returns whether sequences are decoded in bulk: the caller needs no event per token, and
-    /// every decode step of a sequence is alike.
+    /// Returns whether sequences are decoded in bulk, without bookkeeping per step: the caller
+    /// needs no event per token, and every decode step of a sequence is alike.
     ///
     /// The pattern names every setting, so that a new one does not compile until it is classified.
     pub(super) fn decodes_in_bulk(&self) -> bool {
@@ -340,7 +343,8 @@ impl VllmSchedulerConfig {
             && !offers_outputs
     }
 
-    /// Returns whether KV blocks that a step in flight may write are freed only when it ends.
+    /// Returns whether the KV blocks of an ended sequence, into which a step in flight may write,
+    /// are freed only when that step ends.
     ///
     /// **Source:** `defer_block_free`, `vllm/v1/core/sched/scheduler.py`.
     pub(super) fn defers_block_frees(&self) -> bool {

@@ -104,7 +104,7 @@ struct PlannedEncoding {
     slot: Option<SequenceSlot>,
     keys: HashSet<u64>,
     items: Vec<usize>,
-    /// Indices of further occurrences of the media items to encode.
+    /// Indices of the prompt's media items that repeat an item already planned for encoding.
     repeated: Vec<usize>,
     /// Encoder budget left after the prompt chunk, in embeddings.
     budget: u32,

@@ -56,7 +56,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Ends a sequence after a failed KV load, or requeues it to compute the part of the prompt
-    /// after the first bad block.
+    /// after the first block that was not loaded.
     fn handle_load_failure(
         &mut self,
         slot: SequenceSlot,

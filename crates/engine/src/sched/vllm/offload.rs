@@ -138,9 +138,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Delays a step until no copy to host memory for an ended sequence reads the KV blocks that
-    /// this sequence gets. At its admission these are all its blocks, also cached ones; later,
-    /// those after the first `held`.
+    /// Delays a step until no copy to host memory, made for an ended sequence, reads the KV blocks
+    /// newly given to a sequence of the step. At that sequence's admission these are all its
+    /// blocks, also cached ones; later, those after the first `held`.
     pub(super) fn delay_step_for_host_reads(
         &mut self,
         slot: SequenceSlot,

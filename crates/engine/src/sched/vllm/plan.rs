@@ -116,7 +116,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         seq.tokens_with_keys(seq.known_tokens_at_planning(known, self.flight.len() as u32))
     }
 
-    /// Adds blocks to the prefix cache that are full of tokens which the step has verified.
+    /// Adds those KV blocks to the prefix cache that are full of tokens after the step has verified
+    /// the draft tokens.
     ///
     /// **Source:** `cache_blocks` in `update_from_output`, `vllm/v1/core/sched/scheduler.py`.
     pub(in crate::sched) fn cache_verified_blocks(&mut self, step: &ScheduledStep) {

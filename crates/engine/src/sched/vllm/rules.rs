@@ -60,7 +60,7 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Returns whether all decode steps of a sequence are alike, so that they may be simulated in
-    /// bulk.
+    /// bulk, without bookkeeping per step.
     fn decodes_in_bulk(&self) -> bool {
         true
     }
@@ -86,8 +86,8 @@ pub trait SchedulingRules: Debug + Sized {
         config.max_model_len
     }
 
-    /// Accepts a sequence whose prompt the caller computes elsewhere and delivers later. Returns
-    /// false for other sequences, which enter the waiting queue.
+    /// Accepts a sequence whose prompt another engine computes, and whose KV cache the caller
+    /// transfers later. Returns false for other sequences, which enter the waiting queue.
     fn accept_remote_prompt(
         _engine: &mut BatchScheduler<Self>,
         _slot: SequenceSlot,
@@ -97,14 +97,14 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns the sequences for whose delivered prompts KV blocks were allocated since this
-    /// function was last called, each with the number of prompt tokens to deliver.
+    /// Returns the sequences for whose transferred prompts KV blocks were allocated since this
+    /// function was last called, each with the number of prompt tokens to transfer.
     fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
 
-    /// Resumes a sequence whose prompt was delivered; returns false if the sequence does not wait
-    /// for a prompt.
+    /// Resumes a sequence whose prompt's KV cache was transferred from another engine; returns
+    /// false if the sequence does not wait for a transfer.
     fn resume_transferred(
         _engine: &mut BatchScheduler<Self>,
         _now: SimTime,
@@ -114,8 +114,8 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns whether the caller may still deliver prompts to waiting sequences, at any later
-    /// time.
+    /// Returns whether the caller may still transfer the KV cache of prompts to waiting sequences,
+    /// at any later time.
     fn awaits_remote_prompts(&self) -> bool {
         false
     }

@@ -11,8 +11,8 @@ use crate::{
     SequenceProgress, SimTime, StepDraftCounts,
 };
 
-/// Identifies a moment of a scheduler's run by the simulated time and the count of progress until
-/// then.
+/// Identifies a moment of a scheduler's run by the simulated time and the number of progress events
+/// (tokens, ends, freed blocks) until then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sched) struct ProgressMark {
     pub(super) at: SimTime,
@@ -80,8 +80,8 @@ pub(in crate::sched) struct ScheduledSequence {
     /// Number of cached prompt tokens at the first admission.
     pub cached: u32,
     pub load: PromptLoadState,
-    /// Time and progress count at the last start of the sequence, if it was preempted before
-    /// without a new token.
+    /// Time of the sequence's last start and number of progress events until then, if the sequence
+    /// was preempted before without a new token.
     pub vain_start: Option<ProgressMark>,
     pub draws: Option<Box<ChaCha8Rng>>,
     /// Media items of the prompt; `None` if there are none or no encoder is simulated.
@@ -91,8 +91,8 @@ pub(in crate::sched) struct ScheduledSequence {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct PreemptionCounts {
     pub recent: u8,
-    /// Number of recent preemptions before the newest token, with which `recent` is restored if
-    /// that token is undone.
+    /// Value of `recent` (number of recent preemptions) before the newest token; restored if that
+    /// token is undone.
     earlier: u8,
 }
 
@@ -100,11 +100,11 @@ pub(in crate::sched) struct PreemptionCounts {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct SequenceStepState {
     pub stale: StaleSteps,
-    /// Number of draft tokens in steps in flight that are rejected, which the scheduler does not
-    /// know yet.
+    /// Number of draft tokens, in the sequence's steps in flight, that will be rejected; the
+    /// scheduler does not know this yet.
     pub ahead: u32,
-    /// Whether the newest step of the sequence left known tokens to compute, so that it sampled
-    /// none.
+    /// Whether the sequence's newest step computed only a part of its known tokens, so that it
+    /// sampled no new token.
     pub is_prefill_chunk: bool,
     /// Whether the next step of the sequence has draft tokens only as padding, to compute as many
     /// tokens as other sequences.
@@ -164,21 +164,24 @@ pub(in crate::sched) type WaitingSortKey = (WaitingClass, i64, i64);
 /// Class of a waiting sequence; sequences of a lower class are tried for admission first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::sched) enum WaitingClass {
-    /// The sequence holds KV blocks of a loaded prompt, and is tried before all others.
+    /// The waiting sequence holds KV blocks of a loaded prompt, and is tried for admission before
+    /// all others.
     HoldsBlocks,
     Plain,
 }
 
-/// State of a sequence that is decoded in bulk ([`BulkDecode`](super::bulk_decode::BulkDecode)).
+/// State of a sequence that is decoded in bulk, without bookkeeping per step
+/// ([`BulkDecode`](super::bulk_decode::BulkDecode)).
 #[derive(Debug, Default)]
 pub(in crate::sched) struct BulkDecodeState {
-    /// Whether the sequence is decoded in bulk, with a token in every step. If so, `known` and
-    /// `computed` are the values at step `joined`.
+    /// Whether the sequence is decoded in bulk, with a token in every step but no bookkeeping. If
+    /// so, `known` and `computed` are the values at step `joined`.
     pub is_in: bool,
-    /// Number of the last step before the sequence was decoded in bulk.
+    /// Number of the last step before the sequence was decoded in bulk, without bookkeeping per
+    /// step.
     pub joined: u64,
-    /// Number of the step at which the sequence next needs a KV block, a prefix-cache entry or its
-    /// end.
+    /// Number of the step at which the sequence next needs a KV block, adds a prefix-cache entry or
+    /// ends.
     pub due: u64,
 }
 
@@ -345,7 +348,7 @@ pub(in crate::sched) struct SequenceSlab {
 }
 
 impl SequenceSlab {
-    /// Adds a sequence to the slab, limited to `max_len` tokens.
+    /// Adds a sequence, with at most `max_len` tokens, to the scheduler's sequence slots.
     pub(in crate::sched) fn insert(
         &mut self,
         seq: Sequence,
@@ -410,7 +413,7 @@ impl SequenceSlab {
         self.by_id.get(&id).copied()
     }
 
-    /// Returns the progress of a sequence that is not decoded in bulk.
+    /// Returns the progress of a sequence with bookkeeping in every step (not decoded in bulk).
     pub(in crate::sched) fn sequence_progress(&self, id: SeqId) -> Option<SequenceProgress> {
         let seq = &self[self.find_slot(id)?];
         Some(SequenceProgress {
@@ -419,8 +422,7 @@ impl SequenceSlab {
         })
     }
 
-    /// Removes a sequence from the slab. The sequence's slot is free once no step in flight refers
-    /// to it.
+    /// Removes a sequence from its slot. The slot is free once no step in flight refers to it.
     pub(in crate::sched) fn end_sequence(&mut self, slot: SequenceSlot) {
         self.set_fetch_stage(slot, None);
         let seq = &mut self.slots[slot as usize];
@@ -449,7 +451,7 @@ impl SequenceSlab {
         self.by_id.len()
     }
 
-    /// Iterates over all slots, including free ones.
+    /// Iterates over all sequence slots, including free ones.
     pub(in crate::sched) fn iter_all_slots(&self) -> impl Iterator<Item = &ScheduledSequence> {
         self.slots.iter()
     }

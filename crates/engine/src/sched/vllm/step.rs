@@ -41,13 +41,13 @@ pub(in crate::sched) struct SequenceStepWork {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct ScheduledStep {
     pub entries: Vec<SequenceStepOutput>,
-    /// Work of all sequences of the step except plain decodes.
+    /// Work of the step by sequence, without sequences that only decode one token.
     pub work: Vec<SequenceStepWork>,
     pub events: Vec<SchedulerEvent>,
     pub rejected: Vec<SeqId>,
     pub batch: BatchWork,
-    /// Number of sequences decoded in bulk, which compute one token each and have no entry in the
-    /// step.
+    /// Number of sequences of the step that are decoded in bulk: they compute one token each and
+    /// have no entry of their own.
     pub bulk_decodes: u32,
     /// Whether a running sequence got no tokens or no KV blocks in this step.
     pub short: bool,
@@ -122,8 +122,9 @@ impl ScheduledStep {
         self.prompt_tokens += prompt_tokens;
     }
 
-    /// Removes a sequence from the step, but not from its batch. Returns the sequence's output
-    /// tokens and its recorded work in the step, or `plain` if no work is recorded.
+    /// Removes a sequence from the step, but not from the step's batch counts. Returns the
+    /// sequence's output tokens and its recorded work in the step, or `plain` if no work is
+    /// recorded.
     pub(in crate::sched) fn remove_sequence(
         &mut self,
         slot: SequenceSlot,
@@ -159,11 +160,12 @@ pub(in crate::sched) struct StepReports {
     /// **Source:** `take_events` in `update_from_output`, `vllm/v1/core/sched/scheduler.py`.
     pub events: Vec<SchedulerEvent>,
     /// Whether an empty step, without sequences, is queued behind the steps in flight. The empty
-    /// step ends as soon as another step is planned, and then KV events are published.
+    /// step ends as soon as another step is planned; then the scheduler publishes its KV events.
     ///
     /// **Source:** `step_with_batch_queue`, `vllm/v1/engine/core.py`.
     pub has_empty_step: bool,
-    /// KV blocks to free later, each table with the number of the step that must have ended before.
+    /// KV blocks to free later; each block table comes with the number of the step that must have
+    /// ended before.
     pub deferred_frees: VecDeque<(u64, BlockTable)>,
     /// Resets of the prefix cache to do when the running step has ended.
     pub resets: Vec<PrefixCacheResetScope>,

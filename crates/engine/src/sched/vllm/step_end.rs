@@ -96,8 +96,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Records in the step log that a step was planned. `from` is the length of the outbox before
-    /// the scheduling pass.
+    /// Records in the step log that a step was planned. The scheduling pass has added the events
+    /// from index `from` of the outbox.
     pub(super) fn record_planned_step(
         &mut self,
         now: SimTime,
@@ -146,8 +146,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Records in the step log that the output of a step was processed. `from` is the length of the
-    /// outbox before the output was processed.
+    /// Records in the step log that the output of a step was processed. This has added the events
+    /// from index `from` of the outbox.
     pub(super) fn record_updated_step(&mut self, now: SimTime, out: &Outbox, from: usize) {
         let Some(log) = &mut self.reports.log else {
             return;

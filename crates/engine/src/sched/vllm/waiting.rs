@@ -21,12 +21,14 @@ pub(super) enum PauseState {
 /// Holds the waiting sequences in scheduling order.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct WaitingQueue {
-    /// The only sequence in the waiting queue. Avoids an allocation in the common case.
+    /// The waiting sequence if it is alone in the queue; stored apart to avoid an allocation in the
+    /// common case.
     single: Option<QueuePosition>,
     queue: BTreeSet<QueuePosition>,
-    /// Lowest sort key assigned so far; each preempted sequence gets the next lower one.
+    /// Lowest sort key assigned so far to a waiting sequence; each preempted sequence gets the next
+    /// lower one.
     front: i64,
-    /// Number of sequences that have begun to wait with KV blocks. Under FCFS, this count is the
+    /// Number of times that a sequence began to wait with KV blocks. Under FCFS, this count is the
     /// sort key of the newest such sequence.
     holders: i64,
 }

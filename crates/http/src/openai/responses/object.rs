@@ -144,7 +144,8 @@ impl ResponseObjectBuilder {
         Value::Object(map)
     }
 
-    /// Returns prompt and reply as the model sees them, if the request asks for raw messages.
+    /// Returns prompt and reply of a Responses request as raw text and tokens, if the request asks
+    /// for raw messages.
     fn raw_messages(&self, reply: Option<&Reply>) -> Option<(Value, Value)> {
         let (prompt, tokenizer) = (self.prompt.as_ref()?, &self.view.tokenizer);
         let raw = |text: String, ids: &[u32]| json!([{"message": text, "tokens": ids, "type": "raw_message_tokens"}]);
@@ -332,7 +333,8 @@ fn usage_json(reply: &Reply) -> Value {
     })
 }
 
-/// Returns an SDK object with `members` in that order, absent ones as null, then its other members.
+/// Returns a JSON object with `members` first, in the given order and null if absent, then its
+/// other members.
 fn with_ordered_members(value: &Value, members: &[&str]) -> Value {
     let Value::Object(given) = value else {
         return value.clone();

@@ -216,7 +216,7 @@ impl ResponseStream {
     }
 }
 
-/// Removes the bytes of tokens from a log probability, which the events of a delta do not have.
+/// Removes the `bytes` members from a log probability, because text delta events have none.
 fn remove_bytes(logprob: &mut Value) {
     let tops = logprob.get_mut("top_logprobs").and_then(Value::as_array_mut);
     tops.into_iter().flatten().for_each(remove_bytes);

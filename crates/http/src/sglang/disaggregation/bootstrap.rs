@@ -39,8 +39,8 @@ struct Registry {
 }
 
 impl BootstrapServer {
-    /// Creates a bootstrap server with the ranks of its own prefill server, whose listener has the
-    /// endpoint `tcp://IP:PORT`.
+    /// Creates a bootstrap server with the ranks of this process's prefill server, whose ZeroMQ
+    /// listener has the endpoint `tcp://IP:PORT`.
     pub fn new(app: &App, endpoint: &str) -> Self {
         let parallel = &app.settings.parallel;
         let address = endpoint.strip_prefix("tcp://").unwrap_or(endpoint);

@@ -45,7 +45,7 @@ pub struct DisaggregationParts {
     pub kv_cache_dtype: String,
     /// Endpoint of this server's listener.
     pub endpoint: String,
-    /// Sends messages to the other servers of the pair.
+    /// Function for sending messages to the other server of the prefill/decode pair.
     pub send: SendToPeer,
     /// Service of this server, which releases the KV blocks of handed-over prompts.
     pub service: Weak<InferenceService>,
@@ -195,8 +195,8 @@ pub(super) struct PrefillBootstrapTarget {
 }
 
 impl PrefillBootstrapTarget {
-    /// Reads the members of a request body that name the other server; `index` is the index of the
-    /// prompt.
+    /// Reads the members of a request body that name the other server of the prefill/decode pair;
+    /// `index` is the index of the prompt.
     ///
     /// A single room is that of the first prompt; the others follow.
     ///

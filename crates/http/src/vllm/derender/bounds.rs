@@ -6,8 +6,8 @@ use super::json_list::iter_array_field;
 use crate::app::App;
 use vllm_sim_wire::fault::Fault;
 
-/// Checks that the `generate_responses` of a request have no more responses, choices, tokens and
-/// log probabilities than this server can produce.
+/// Checks the size of a derender request: the responses, choices, tokens and log probabilities in
+/// `generate_responses` must not exceed what this server can produce.
 ///
 /// # Errors
 /// vLLM's 400 for the first count above its limit.

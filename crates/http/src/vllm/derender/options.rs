@@ -57,8 +57,8 @@ impl DerenderOptions {
         }
     }
 
-    /// Returns whether token ids and log probabilities must be left out, because they would reveal
-    /// hidden reasoning.
+    /// Returns whether a derendered response must omit token ids and log probabilities, because
+    /// they would reveal hidden reasoning.
     pub(super) fn hides_output_tokens(&self, parsers: Option<&OutputParsers>) -> bool {
         parsers.is_some() && !self.include_reasoning
     }

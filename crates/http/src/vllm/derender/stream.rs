@@ -208,8 +208,8 @@ fn plain_delta(
     Ok((delta, choice.finish_reason().map(str::to_owned), stop_reason))
 }
 
-/// Returns the delta of a chat chunk with parsers: all parsed text so far, without what was sent
-/// before.
+/// Returns the delta of a streamed chat chunk on a server with parsers: the text parsed so far,
+/// less the text in earlier chunks.
 fn parsed_delta(
     app: &App,
     request: &DerenderStreamRequest,
@@ -340,7 +340,8 @@ fn id_of_piece(app: &App, piece: &str) -> u32 {
     known.or_else(numbered).unwrap_or(u32::MAX)
 }
 
-/// Stores the last tokens of a chunk in the state, as context for the next log probabilities.
+/// Stores the last tokens of a chunk in the state of the derendered stream, as context for the next
+/// log probabilities.
 fn remember_context(state: &mut DerenderState, choice: &TokenResponseChoice<'_>) {
     let all = [&state.logprob_context_token_ids[..], &choice.ids].concat();
     let from = all.len().saturating_sub(LOGPROB_CONTEXT_TOKENS);

@@ -251,7 +251,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Takes the KV blocks of a waiting sequence with a fetched prompt, before the last running
+    /// Takes the KV blocks of a waiting sequence whose prompt was fetched, before the last running
     /// sequence preempts itself. Otherwise the two could block each other forever.
     pub(in crate::sched) fn reclaim_fetched_blocks(&mut self) -> bool {
         if !self.rules.takes_fetched_blocks(self.running.len()) {
