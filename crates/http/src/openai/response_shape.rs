@@ -49,7 +49,7 @@ impl ResponseShape {
         let params = &facts.params;
         let answers = &app.settings.answers;
         Self {
-            id: facts.id.clone(),
+            id: facts.request.id.clone(),
             created: unix_now_secs() as u64,
             model: app.service.models.model_name_in_responses(&facts.target),
             version: app.version,
