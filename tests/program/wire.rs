@@ -217,8 +217,11 @@ fn chat(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), Fault> 
         .sum();
     let words = words.min(limits.max_model_len as usize + 1);
     generate(case, limits, &[words], request.requested_output_limit().1, |budget, defaults| {
-        let sampling = request.sampling_request(defaults)?;
-        sampling.with_output_budget(budget, &defaults.bounds)
+        let sampling = request.sampling_params(defaults)?;
+        match request.use_beam_search {
+            true => Ok(sampling),
+            false => sampling.with_output_budget(budget, &defaults.bounds),
+        }
     })
 }
 
@@ -236,8 +239,12 @@ fn completion(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), F
         })
         .collect();
     generate(case, limits, &counts, request.max_tokens, |budget, defaults| {
-        let sampling = request.sampling_request(defaults)?;
-        sampling.with_output_budget(budget, &defaults.bounds)
+        let sampling = request.sampling_params(defaults)?;
+        let budget = if request.only_echoes_prompt() { 1 } else { budget };
+        match request.use_beam_search {
+            true => Ok(sampling),
+            false => sampling.with_output_budget(budget, &defaults.bounds),
+        }
     })?;
     for prompt in &prompts {
         if let CompletionPrompt::Tokens(ids) = prompt {

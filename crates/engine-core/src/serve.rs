@@ -30,11 +30,9 @@ use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
     GenerationRequest, KvBlockLabels, OutputTokenBudget, RequestError, RequestFaults, RequestRules,
-    ServeError,
+    RequestSubmissionChecks, ServeError,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
-use vllm_sim_wire::SamplingRequest;
-use vllm_sim_wire::sampling::SamplingParamChecks;
 
 /// Error code for which the front end returns status 400.
 const VALIDATION_ERROR_CODE: &str = "validation_error";
@@ -227,11 +225,8 @@ impl RequestSubmitter {
                 media: fields.media,
                 ..TokenizedPrompt::default()
             }]),
-            sampling: Ok(SamplingRequest {
-                checks: SamplingParamChecks::None,
-                ..sampling.params.into()
-            })
-            .into(),
+            checks: RequestSubmissionChecks::AllButSamplingRanges,
+            sampling: Ok(Some(Box::new(sampling.params))).into(),
             ..GenerationRequest::default()
         };
         let resolved = service.resolve_model(&self.rules, lora.as_deref());

@@ -59,7 +59,7 @@ pub(super) fn to_generation_request(
         max_tokens: params.max_tokens,
         room: OutputTokenBudget::PerPrompt,
         validation: validation.into(),
-        sampling: Ok(params.into()).into(),
+        sampling: Ok(Some(Box::new(params))).into(),
         constraint: sampling.constraint.and_then(read_constraint),
         rank: metadata.rank,
         trace: metadata.trace,

@@ -14,8 +14,8 @@ use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GenerationRequest, Reply, RequestError, ResolvedModel, ValidatedRequestFacts,
-    run_blocking_if_large,
+    self as service, GenerationRequest, KvBlockLabels, Reply, RequestError, ResolvedModel,
+    ValidatedRequestFacts, run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -197,7 +197,7 @@ pub(crate) async fn start_generation(
     app: &App,
     resolved: ResolvedModel,
     request: GenerationRequest,
-) -> Result<(Reply, ValidatedRequestFacts), RejectedGeneration> {
+) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedGeneration> {
     let load = app.count_request_in_load();
     let generated = app.service.generate_reply(&app.rules, resolved, Box::new(request));
     let (mut reply, facts) = generated.await.map_err(|refused| match refused {
@@ -235,11 +235,22 @@ pub(crate) fn resolve_model_target(app: &App, model: Option<&str>) -> Result<Mod
     }
 }
 
+/// Returns the labels of the KV blocks of an OpenAI request, from the members of its body and its
+/// headers.
+pub(crate) fn kv_block_labels(
+    head: &RequestHead,
+    cache_salt: Option<&str>,
+    session: Option<&str>,
+    xargs: Option<&ExtraArgs>,
+) -> KvBlockLabels {
+    KvBlockLabels { salt: cache_salt.map(Into::into), session_id: session_id(head, session, xargs) }
+}
+
 /// Returns the session id of a request: from `body`, else the header `X-Session-ID`, else
 /// `session_id` of `vllm_xargs`. An empty id counts as none.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generate/base/serving.py`, `_get_session_id`.
-pub(crate) fn session_id(
+fn session_id(
     head: &RequestHead,
     body: Option<&str>,
     xargs: Option<&ExtraArgs>,

@@ -239,7 +239,7 @@ impl TraceRecorder {
                 | SequenceEndReason::Cancelled
                 | SequenceEndReason::Threshold => RequestStatus::Rejected,
             },
-            arrival: record.arrived,
+            arrival: record.request.arrived,
             ended: at,
             prompt: record.prompt,
             requested: record.request.max_tokens,

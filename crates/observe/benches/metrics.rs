@@ -23,6 +23,7 @@ fn time_per_round(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
 fn decoding_sequence(lora: Option<&str>) -> SequenceRecord {
     let request = RequestInfo {
         id: "request".into(),
+        arrived: SimTime::ZERO,
         max_tokens: 1000,
         limited: true,
         finish: PlannedFinishReason::Length,
@@ -33,7 +34,7 @@ fn decoding_sequence(lora: Option<&str>) -> SequenceRecord {
         plan: None,
     };
     let sequence = Sequence::new(SeqId(1), 100, 1000);
-    let mut record = SequenceRecord::new(SimTime::ZERO, SimTime::ZERO, &sequence, request);
+    let mut record = SequenceRecord::new(SimTime::ZERO, &sequence, request);
     record.output = 2_000_000;
     record
 }

@@ -6,14 +6,13 @@
 use std::sync::Arc;
 
 use super::dialect::{RequestRules, ValidationPoint};
-use super::job::{GenerationJob, KvTransfer, ReplyContent, reply_content};
+use super::job::{KvTransfer, ReplyContent, ValidatedRequestFacts, reply_content};
 use super::{InferenceService, RejectedRequest, Reply, RequestError, ServeError, run_blocking};
 use crate::fault::FaultOrigin;
 use crate::generate::request::ModelTarget;
 use crate::prompt::PromptSource;
 use crate::request::{
     GenerationRequest, OutputTokenBudget, RequestSubmissionChecks, ResolvedModel,
-    ValidatedRequestFacts,
 };
 use crate::scripted::{ConversationFacts, MatchedRequest, ReservedReply};
 use vllm_sim_tokenizer::SpecialTokenHandling;
@@ -54,57 +53,52 @@ impl InferenceService {
         rules: &RequestRules,
         resolved: ResolvedModel,
         // Boxed, because a future stores its argument twice and moves with it.
-        mut request: Box<GenerationRequest>,
-    ) -> Result<(Reply, ValidatedRequestFacts), RejectedRequest> {
+        request: Box<GenerationRequest>,
+    ) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedRequest> {
         let conversations = match self.replies.has_conversation_conditions() {
             true => conversations(&request),
             false => Vec::new(),
         };
-        let mut facts = self.check_and_tokenize(rules, &resolved, &mut request).await?;
-        let scripted = self.reserve_scripted_replies(&resolved, &request, &facts, conversations)?;
-        let content = match self.check_engine_limits(rules, &request, &facts) {
-            Ok(()) => reply_content(&request, &facts, rules.tool_schemas).await,
+        let mut job = self.check_and_tokenize(rules, &resolved, request).await?;
+        job.scripted = self.reserve_scripted_replies(&resolved, &job, conversations)?;
+        let content = match self.check_engine_limits(rules, &job) {
+            Ok(()) => reply_content(&job, rules.tool_schemas).await,
             Err(refusal) => Err(refusal),
         };
-        let content = match content {
-            Ok(content) => content,
-            Err(refusal) => return Err(RejectedRequest::Late(refusal, Box::new(facts))),
-        };
-        if let KvTransfer::Negotiated(negotiation) = &request.transfer {
+        match content {
+            Ok(content) => job.content = content,
+            Err(refusal) => return Err(RejectedRequest::Late(refusal, job)),
+        }
+        if let KvTransfer::Negotiated(negotiation) = &job.request.transfer {
             match negotiation.begin_negotiation().await {
-                Ok(transfer) => request.transfer = transfer,
-                Err(fault) => {
-                    return Err(RejectedRequest::Late(fault.into(), Box::new(facts)));
-                }
+                Ok(transfer) => job.request.transfer = transfer,
+                Err(fault) => return Err(RejectedRequest::Late(fault.into(), job)),
             }
         }
-        if self.has_lost_kv_source(&request.transfer).await {
-            request.transfer = KvTransfer::FromLostRemote;
+        if self.has_lost_kv_source(&job.request.transfer).await {
+            job.request.transfer = KvTransfer::FromLostRemote;
         }
-        let tail = std::mem::take(&mut request.tail).into_result()?;
-        facts.offers_tools = matches!(content, ReplyContent::Tools { .. });
-        let job =
-            GenerationJob { tail, scripted, ..GenerationJob::new(rules, request, facts, content) };
-        let (job, reply) = match is_long_generation(&job) {
+        job.tail = std::mem::take(&mut job.request.tail).into_result()?;
+        let (mut job, reply) = match is_long_generation(&job) {
             false => {
                 let reply = self.submit_job(&job, None);
                 (job, reply)
             }
             true => self.submit_blocking(job).await,
         };
-        let GenerationJob { mut request, facts, scripted, .. } = job;
         match reply {
             Ok(mut reply) => {
-                override_prompt_tokens(&mut reply, &scripted);
-                scripted.into_iter().flatten().for_each(ReservedReply::mark_used);
-                reply.usage = request.usage.take();
-                let faults = request.faults.filter(|f| f.loaded_kv_percent().is_some());
+                override_prompt_tokens(&mut reply, &job.scripted);
+                job.scripted.drain(..).flatten().for_each(ReservedReply::mark_used);
+                reply.usage = job.request.usage.take();
+                let faults = job.request.faults.take();
+                let faults = faults.filter(|f| f.loaded_kv_percent().is_some());
                 reply.load_failure =
                     faults.and_then(|f| self.faults.kv_load_failure_report(&f.settings.origin));
-                Ok((reply, facts))
+                Ok((reply, job))
             }
             Err(error) if error.is_reported_after_headers() => {
-                Err(RejectedRequest::Late(error.into(), Box::new(facts)))
+                Err(RejectedRequest::Late(error.into(), job))
             }
             Err(error) => Err(error.into()),
         }
@@ -116,8 +110,8 @@ impl InferenceService {
         self: &Arc<Self>,
         rules: &RequestRules,
         resolved: &ResolvedModel,
-        request: &mut GenerationRequest,
-    ) -> Result<ValidatedRequestFacts, RequestError> {
+        mut request: Box<GenerationRequest>,
+    ) -> Result<Box<ValidatedRequestFacts>, RequestError> {
         let RequestRules { limits, defaults, dialect, .. } = rules;
         let source = std::mem::take(&mut request.prompts);
         if dialect.admits_on_arrival() {
@@ -130,7 +124,7 @@ impl InferenceService {
         }
         let prompts = self.create_prompts(rules, source).await?;
         let lengths = || prompts.iter().map(|prompt| prompt.tokens.len());
-        if request.checks == RequestSubmissionChecks::All {
+        if request.checks != RequestSubmissionChecks::OnlySamplingRanges {
             let asked = request.max_tokens;
             let whole = lengths()
                 .try_for_each(|prompt| dialect.check_prompt_and_output(limits, prompt, asked));
@@ -142,22 +136,22 @@ impl InferenceService {
             whole?;
         }
         validation.into_result()?;
-        let longest = match request.room {
-            OutputTokenBudget::Shared | OutputTokenBudget::PerPrompt => {
-                lengths().max().unwrap_or(0)
-            }
-            OutputTokenBudget::Context => 0,
+        let longest = || lengths().max().unwrap_or(0);
+        let budget_after =
+            |prompt| output_budget_tokens(limits, request.max_tokens, prompt, defaults);
+        let budget = match request.room {
+            OutputTokenBudget::Shared | OutputTokenBudget::PerPrompt => budget_after(longest()),
+            OutputTokenBudget::Context => budget_after(0),
+            OutputTokenBudget::OneToken => 1,
         };
-        let budget = output_budget_tokens(limits, request.max_tokens, longest, defaults);
-        let sampling = std::mem::take(&mut request.sampling).into_result()?;
-        Ok(ValidatedRequestFacts {
-            id: request.id.clone(),
-            target: resolved.target.clone(),
-            prompts,
-            budget,
-            params: sampling.with_output_budget(budget, &defaults.bounds)?,
-            offers_tools: false,
-        })
+        let params = std::mem::take(&mut request.sampling).into_result()?;
+        let mut params = params.unwrap_or_default();
+        params.max_tokens = Some(budget);
+        if request.checks != RequestSubmissionChecks::AllButSamplingRanges {
+            params.normalize_and_verify(&defaults.bounds)?;
+        }
+        let target = resolved.target.clone();
+        Ok(Box::new(ValidatedRequestFacts::new(rules, request, target, prompts, params)))
     }
 
     /// Returns for each prompt the scripted reply of a matching rule, if any.
@@ -168,19 +162,18 @@ impl InferenceService {
     fn reserve_scripted_replies(
         &self,
         resolved: &ResolvedModel,
-        request: &GenerationRequest,
         facts: &ValidatedRequestFacts,
         conversations: Vec<ConversationFacts>,
     ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
         let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
         let matched = MatchedRequest {
             model: resolved.asked.as_deref().unwrap_or(self.models.displayed_model_name()),
-            headers: &request.headers,
+            headers: &facts.request.headers,
             conversations,
         };
         self.replies.reserve_replies(texts, &matched).map_err(|refusal| {
             if let Some(name) = refusal.injected {
-                let settings = request.faults.as_ref().map(|faults| &faults.settings);
+                let settings = facts.request.faults.as_ref().map(|faults| &faults.settings);
                 let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
                 self.faults.report_fault(name, &origin);
             }
@@ -192,10 +185,9 @@ impl InferenceService {
     fn check_engine_limits(
         &self,
         rules: &RequestRules,
-        request: &GenerationRequest,
         facts: &ValidatedRequestFacts,
     ) -> Result<(), RequestError> {
-        if request.checks == RequestSubmissionChecks::None {
+        if facts.request.checks == RequestSubmissionChecks::OnlySamplingRanges {
             return Ok(());
         }
         let limits = &rules.limits;
@@ -206,7 +198,7 @@ impl InferenceService {
             limits.check_prompt_ids(&prompt.tokens)?;
             facts.params.verify_against_prompt(prompt.tokens.len())?;
         }
-        Ok(limits.check_data_parallel_rank(request.rank.map(i128::from))?)
+        Ok(limits.check_data_parallel_rank(facts.request.rank.map(i128::from))?)
     }
 
     /// Checks the number of a request's bad words after tokenization.
@@ -241,8 +233,8 @@ impl InferenceService {
 
     async fn submit_blocking(
         self: &Arc<Self>,
-        job: GenerationJob,
-    ) -> (GenerationJob, Result<Reply, ServeError>) {
+        job: Box<ValidatedRequestFacts>,
+    ) -> (Box<ValidatedRequestFacts>, Result<Reply, ServeError>) {
         let service = self.clone();
         // Dropping this tells the blocking task, which cannot be cancelled, that the caller has
         // left.
@@ -284,8 +276,8 @@ fn override_prompt_tokens(reply: &mut Reply, scripted: &[Option<ReservedReply>])
 }
 
 /// Returns whether generating the content of a job would block an async thread for long.
-fn is_long_generation(job: &GenerationJob) -> bool {
-    let sequences = (job.n as usize).saturating_mul(job.facts.prompts.len());
+fn is_long_generation(job: &ValidatedRequestFacts) -> bool {
+    let sequences = (job.n as usize).saturating_mul(job.prompts.len());
     let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);
     let constrained = matches!(job.content, ReplyContent::Constrained(_) | ReplyContent::Parsed(_));
     sequences >= BLOCKING_MIN_SEQUENCES || tokens >= BLOCKING_MIN_TOKENS || constrained

@@ -9,9 +9,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::dialect::{AllowedToolSchemas, RequestRules};
-use super::request::{GenerationRequest, OutputTokenBudget, ValidatedRequestFacts};
+use super::request::{GenerationRequest, OutputTokenBudget};
 use super::{PrefillHandoff, RequestError, ServeError, run_blocking};
-use crate::generate::request::{OutputTokenConstraints, StopConditions, StopString};
+use crate::generate::request::{
+    ModelTarget, OutputTokenConstraints, StopConditions, StopString, TokenizedPrompt,
+};
 use crate::generate::tools::{ToolChoice, ToolDefinition, validate_llmd_tool_parameters};
 use crate::scripted::ReservedReply;
 use vllm_sim_engine::driver::KvSourceServer;
@@ -23,11 +25,17 @@ use vllm_sim_wire::openai::shared::StructuredOutputs;
 use vllm_sim_wire::sampling::GREEDY_TEMPERATURE;
 use vllm_sim_wire::{Fault, SamplingParams};
 
-/// A validated request, ready for the engine: each choice of each prompt is one sequence.
-pub(crate) struct GenerationJob {
-    /// The request without its prompts and sampling parameters, which are in `facts`.
-    pub(crate) request: Box<GenerationRequest>,
-    pub(crate) facts: ValidatedRequestFacts,
+/// A validated request: what its sequences in the engine and the renderer of its reply need. Each
+/// choice of each prompt is one sequence.
+pub struct ValidatedRequestFacts {
+    /// The request, without the prompts and sampling parameters that are below.
+    pub request: Box<GenerationRequest>,
+    /// Served model or LoRA adapter of the request.
+    pub target: ModelTarget,
+    /// Tokenized prompts, at least one.
+    pub prompts: Vec<TokenizedPrompt>,
+    /// Sampling parameters, complete with defaults and the limit of the output.
+    pub params: Box<SamplingParams>,
     /// Number of choices per prompt, at least 1.
     pub(crate) n: u32,
     /// Maximum number of output tokens per choice; the context limits it further.
@@ -112,14 +120,19 @@ fn token_steering(params: &SamplingParams) -> Cow<'static, OutputTokenConstraint
     Cow::Owned(OutputTokenConstraints::new(logits, allowed.map(to_token_ids), bad_words))
 }
 
-impl GenerationJob {
+impl ValidatedRequestFacts {
+    /// Returns whether the reply may call tools.
+    pub fn offers_tools(&self) -> bool {
+        matches!(self.content, ReplyContent::Tools { .. })
+    }
+
     pub(crate) fn new(
         rules: &RequestRules,
         request: Box<GenerationRequest>,
-        facts: ValidatedRequestFacts,
-        content: ReplyContent,
+        target: ModelTarget,
+        prompts: Vec<TokenizedPrompt>,
+        params: Box<SamplingParams>,
     ) -> Self {
-        let params = &facts.params;
         let asked = request.max_tokens;
         let ids = params.logprob_token_ids.as_ref();
         Self {
@@ -129,18 +142,22 @@ impl GenerationJob {
                     params.max_tokens.map(clamp_to_u32)
                 }
                 // The script also applies the limit of the context.
-                OutputTokenBudget::PerPrompt => asked.map(|n| clamp_to_u32(n).max(1)),
+                OutputTokenBudget::PerPrompt | OutputTokenBudget::OneToken => {
+                    asked.map(|n| clamp_to_u32(n).max(1))
+                }
             },
             limited: match request.room {
                 OutputTokenBudget::Shared => asked.or(rules.defaults.max_tokens).is_some(),
-                OutputTokenBudget::PerPrompt | OutputTokenBudget::Context => asked.is_some(),
+                OutputTokenBudget::PerPrompt
+                | OutputTokenBudget::Context
+                | OutputTokenBudget::OneToken => asked.is_some(),
             },
             seed: params.seed.map(|seed| seed as i64),
             greedy: params.temperature < GREEDY_TEMPERATURE || params.top_k == 1,
-            stops: stop_conditions(params),
-            bias: token_steering(params),
+            stops: stop_conditions(&params),
+            bias: token_steering(&params),
             thinking_budget: params.thinking_token_budget.map(clamp_to_u32),
-            content,
+            content: ReplyContent::Text,
             scripted: Vec::new(),
             whole_calls: rules.dialect.writes_whole_calls(),
             skip_cache_read: request.skip_cache_read
@@ -157,7 +174,9 @@ impl GenerationJob {
                 prompt_logprobs: params.prompt_logprobs.map(clamp_to_i64),
             },
             request,
-            facts,
+            target,
+            prompts,
+            params,
         }
     }
 }
@@ -231,10 +250,10 @@ impl KvTransferNegotiation {
 /// A constraint or tool schema that cannot be satisfied, or a tool whose schema is not on llm-d's
 /// whitelist.
 pub(super) async fn reply_content(
-    request: &GenerationRequest,
     facts: &ValidatedRequestFacts,
     schemas: AllowedToolSchemas,
 ) -> Result<ReplyContent, RequestError> {
+    let request = &facts.request;
     let outputs = facts.params.structured_outputs.as_ref();
     let described = compile_prompt_schema(facts).await;
     let asked = request.constraint.clone();
@@ -351,8 +370,11 @@ impl ReplySize {
     ///
     /// `None` if it exceeds [`MAX_REPLY_BYTES`]. A count of -1 log probabilities means the whole
     /// vocabulary.
-    pub(super) fn of_job(job: &GenerationJob, vocabulary: impl Fn() -> u32) -> Option<Self> {
-        let prompts = job.facts.prompts.iter();
+    pub(super) fn of_job(
+        job: &ValidatedRequestFacts,
+        vocabulary: impl Fn() -> u32,
+    ) -> Option<Self> {
+        let prompts = job.prompts.iter();
         let tokens = prompts.map(|prompt| prompt.tokens.len() as u64).sum();
         Self::of_options(job.shown, job.n, tokens, vocabulary)
     }

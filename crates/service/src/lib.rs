@@ -42,14 +42,14 @@ pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
 pub use control::{PauseControl, PauseMode, SleepTag};
 pub use dialect::{AllowedToolSchemas, RequestRules, ServerDialect};
 pub use fault_control::{ConnectionHandle, FaultControl, LiveFaultSettings, ServerAvailability};
-pub use job::{KvTransfer, KvTransferAgreement, KvTransferNegotiation};
+pub use job::{KvTransfer, KvTransferAgreement, KvTransferNegotiation, ValidatedRequestFacts};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookupSettings;
 pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
 pub use request::{
     DeferredCheck, GenerationRequest, KvBlockLabels, OutputTokenBudget, RejectedRequest, Reply,
     ReplyChoice, RequestContext, RequestError, RequestSubmissionChecks, RequestedTools,
-    ResolvedModel, TokenUsage, TokenUsageCounts, ValidatedRequestFacts,
+    ResolvedModel, TokenUsage, TokenUsageCounts,
 };
 pub use request_faults::{
     CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, FaultInjectorAction, RequestFaults,

@@ -10,16 +10,16 @@ use parking_lot::Mutex;
 use super::prompt::PromptSource;
 use super::{
     ConnectionHandle, InFlightSequencesGuard, KvTransfer, LargeBodyReservation, PrefillHandoff,
-    RequestFaults, ServeError, ServerLoadGuard,
+    RequestFaults, ServeError, ServerLoadGuard, ValidatedRequestFacts,
 };
 use crate::fault_control::KvLoadFailureReport;
-use crate::generate::request::{ModelTarget, TokenizedPrompt};
+use crate::generate::request::ModelTarget;
 use crate::generate::tools::{ToolChoice, ToolDefinition};
 use crate::generate::{ReplyScript, ReplyScriptCursor};
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 use vllm_sim_engine::{SequenceEndReason, SimTime};
 use vllm_sim_schema_sampler::Constraint;
-use vllm_sim_wire::{Fault, SamplingParams, SamplingRequest};
+use vllm_sim_wire::{Fault, SamplingParams};
 
 /// A generation request, independent of its protocol.
 ///
@@ -42,8 +42,8 @@ pub struct GenerationRequest {
     pub checks: RequestSubmissionChecks,
     /// Result of the request checks that do not need the prompt.
     pub validation: DeferredCheck<()>,
-    /// Sampling parameters, without the output limit that the context sets.
-    pub sampling: DeferredCheck<SamplingRequest>,
+    /// Sampling parameters, without the output limit that the context sets; `None`: vLLM's defaults.
+    pub sampling: DeferredCheck<Option<Box<SamplingParams>>>,
     /// Structured-output constraint, if the sampling parameters do not contain it.
     pub constraint: Option<Constraint>,
     /// Tools offered to the model, with the rules for calling them.
@@ -111,6 +111,8 @@ pub enum OutputTokenBudget {
     /// The output limit is checked against the whole context length, regardless of the prompt
     /// (speech).
     Context,
+    /// The output has one token, which the client does not ask for (`echo` with `max_tokens` 0).
+    OneToken,
 }
 
 /// The checks to run before a request is submitted to an engine.
@@ -119,9 +121,12 @@ pub enum RequestSubmissionChecks {
     /// vLLM's checks of the prompt length, token ids and sampling parameters.
     #[default]
     All,
-    /// Speech requests: prompt and sampling parameters are not checked, because vLLM makes them
-    /// itself.
-    None,
+    /// All checks except those of `SamplingParams._verify_args`: a front end has run them, or
+    /// upstream has none (beam search).
+    AllButSamplingRanges,
+    /// Speech requests: only the checks of `SamplingParams._verify_args`, because vLLM makes these
+    /// prompts itself.
+    OnlySamplingRanges,
 }
 
 /// The served model or LoRA adapter that a request names.
@@ -145,23 +150,6 @@ impl ResolvedModel {
     pub fn into_model_target(self) -> ModelTarget {
         self.target
     }
-}
-
-/// The properties of a validated request that the renderer of its reply needs.
-#[derive(Debug)]
-pub struct ValidatedRequestFacts {
-    /// Request id shown to the client.
-    pub id: Arc<str>,
-    /// Served model or LoRA adapter of the request.
-    pub target: ModelTarget,
-    /// Tokenized prompts, at least one.
-    pub prompts: Vec<TokenizedPrompt>,
-    /// Maximum number of output tokens: the client's limit, or less if the context leaves less.
-    pub budget: i128,
-    /// Sampling parameters, complete with defaults.
-    pub params: Box<SamplingParams>,
-    /// Whether the reply may call tools.
-    pub offers_tools: bool,
 }
 
 /// The result of a request check that is computed early and reported later.
@@ -207,7 +195,6 @@ pub enum RequestError {
 }
 
 /// The rejection of a request, with the moment at which vLLM would report it.
-#[derive(Debug)]
 pub enum RejectedRequest {
     /// A rejection before the headers of a stream are sent.
     Early(RequestError),

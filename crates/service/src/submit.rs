@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::job::{GenerationJob, KvTransfer, MAX_REPLY_BYTES, ReplyContent, ReplySize};
+use super::job::{KvTransfer, MAX_REPLY_BYTES, ReplyContent, ReplySize, ValidatedRequestFacts};
 use super::{
     InferenceService, MAX_REQUEST_SEQUENCES, PrefillHandoff, Reply, ServeError, ServingRole,
 };
@@ -15,7 +15,6 @@ use crate::generate::{EMPTY_CONTEXT_HASH, OutputEndReason, ReplyScript, extend_c
 use crate::models::ServedModels;
 use vllm_sim_engine::driver::{
     ParentRequestCounters, PlannedFinishReason, RequestInfo, RequestSpanAttributes, SequenceHandle,
-    SequenceSubmission,
 };
 use vllm_sim_engine::kv::{
     BlockHashExtraKeys, BlockHasher, HashedMediaSpan, LoraAdapter, PlannedKvBlocksBuilder,
@@ -28,8 +27,8 @@ use vllm_sim_random::{RandomStreamPurpose, mix_u64_pair, request_rng};
 use vllm_sim_schema_sampler::{CompiledConstraint, ConstraintError};
 use vllm_sim_tokenizer::SpecialTokenHandling;
 
-fn count_sequences(job: &GenerationJob) -> Result<u32, ServeError> {
-    let asked = u64::from(job.n).saturating_mul(job.facts.prompts.len() as u64);
+fn count_sequences(job: &ValidatedRequestFacts) -> Result<u32, ServeError> {
+    let asked = u64::from(job.n).saturating_mul(job.prompts.len() as u64);
     u32::try_from(asked)
         .ok()
         .filter(|asked| *asked <= MAX_REQUEST_SEQUENCES)
@@ -57,7 +56,7 @@ impl InferenceService {
     /// [`ServeError`]; the job then leaves no state behind.
     pub(super) fn submit_job(
         &self,
-        job: &GenerationJob,
+        job: &ValidatedRequestFacts,
         caller: Option<&Weak<()>>,
     ) -> Result<Reply, ServeError> {
         let sequences = count_sequences(job)?;
@@ -66,7 +65,7 @@ impl InferenceService {
             return Err(ServeError::Paused);
         }
         let prefill = |prompt: &TokenizedPrompt| prompt.tokens.len() as u64 * u64::from(job.n);
-        let queued = self.reserve_prefill_tokens(job.facts.prompts.iter().map(prefill).sum())?;
+        let queued = self.reserve_prefill_tokens(job.prompts.iter().map(prefill).sum())?;
         let rank = self.select_rank(job.request.rank)?;
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
         let parent = Arc::new(ParentRequestCounters::new(job.n, sequences));
@@ -77,7 +76,7 @@ impl InferenceService {
         let answer = job.max_tokens.unwrap_or(0).min(256) as usize;
         let mut scripts = Vec::with_capacity(sequences as usize);
         let mut submissions = Vec::with_capacity(sequences as usize);
-        for (place, prompt) in job.facts.prompts.iter().enumerate() {
+        for (place, prompt) in job.prompts.iter().enumerate() {
             let chosen = job.scripted.get(place).and_then(Option::as_ref);
             let context = prompt.tokens.iter().copied();
             let context = context.fold(EMPTY_CONTEXT_HASH, extend_context_hash);
@@ -111,19 +110,19 @@ impl InferenceService {
                     false => chain.clone(),
                 };
                 let plan = own.map(|chain| add_planned_output_blocks(chain, &script, job));
-                let mut submission =
-                    self.engine_submission(job, prompt, key, &script, plan, parent.clone());
-                submission.sequence.media = media.clone();
+                let (mut sequence, info) =
+                    self.engine_sequence(job, prompt, key, &script, plan, parent.clone());
+                sequence.media = media.clone();
                 let faults = job.request.faults.as_ref();
-                submission.sequence.delays =
+                sequence.delays =
                     faults.and_then(|faults| faults.settings.delays.get(rank).cloned());
-                submissions.push(submission);
+                submissions.push((sequence, info));
                 scripts.push(script);
             }
         }
         let memory_reservation = self.message_memory.reserve_body_bytes(size.bytes() as u64)?;
         let handles = self.ranks[rank].submit(submissions).map_err(submit_error)?;
-        let prompts: Vec<_> = job.facts.prompts.iter().map(|p| p.tokens.len() as u32).collect();
+        let prompts: Vec<_> = job.prompts.iter().map(|p| p.tokens.len() as u32).collect();
         let handoff = self.add_lease(job, rank, &handles);
         if let Some(queued) = queued {
             self.add_to_backlog(job, &handles, &prompts);
@@ -136,7 +135,7 @@ impl InferenceService {
         Ok(reply)
     }
 
-    fn check_block_plan_size(&self, job: &GenerationJob) -> Result<(), ServeError> {
+    fn check_block_plan_size(&self, job: &ValidatedRequestFacts) -> Result<(), ServeError> {
         let most = MAX_PLANNED_KV_BLOCK_BYTES >> 20;
         match &self.hasher {
             Some(hasher) if !fits_planned_kv_block_limit(hasher, job) => {
@@ -150,7 +149,7 @@ impl InferenceService {
     /// job's hand-off.
     fn add_lease(
         &self,
-        job: &GenerationJob,
+        job: &ValidatedRequestFacts,
         rank: usize,
         handles: &[SequenceHandle],
     ) -> Option<Arc<PrefillHandoff>> {
@@ -165,7 +164,12 @@ impl InferenceService {
         Some(Arc::clone(prefill_handoff))
     }
 
-    fn add_to_backlog(&self, job: &GenerationJob, handles: &[SequenceHandle], prompts: &[u32]) {
+    fn add_to_backlog(
+        &self,
+        job: &ValidatedRequestFacts,
+        handles: &[SequenceHandle],
+        prompts: &[u32],
+    ) {
         for (index, handle) in handles.iter().enumerate() {
             let prompt = prompts.get(index / job.n.max(1) as usize);
             self.backlog.add_prefill(handle.progress(), prompt.copied().unwrap_or(0));
@@ -178,14 +182,14 @@ impl InferenceService {
     /// The output limit is excluded, so a longer reply continues the same text.
     fn reply_seed_key(
         &self,
-        job: &GenerationJob,
+        job: &ValidatedRequestFacts,
         prompt: &TokenizedPrompt,
         context: u64,
         arrival: u64,
     ) -> u64 {
         let audio = prompt.audio;
         let mut key = audio.map_or(context, |audio| mix_u64_pair(context, audio.key));
-        if let ModelTarget::Lora { name, .. } = &job.facts.target {
+        if let ModelTarget::Lora { name, .. } = &job.target {
             key = name.bytes().fold(key, |key, byte| mix_u64_pair(key, u64::from(byte)));
         }
         match job.seed {
@@ -196,7 +200,11 @@ impl InferenceService {
         }
     }
 
-    fn reply_form(&self, job: &GenerationJob, key: u64) -> Result<ReplyContentKind, ServeError> {
+    fn reply_form(
+        &self,
+        job: &ValidatedRequestFacts,
+        key: u64,
+    ) -> Result<ReplyContentKind, ServeError> {
         Ok(match &job.content {
             ReplyContent::Text => ReplyContentKind::Text,
             ReplyContent::Constrained(compiled) => {
@@ -223,7 +231,7 @@ impl InferenceService {
 
     fn generate_script(
         &self,
-        job: &GenerationJob,
+        job: &ValidatedRequestFacts,
         prompt: &TokenizedPrompt,
         key: u64,
         form: ReplyContentKind,
@@ -253,7 +261,7 @@ impl InferenceService {
             form,
             reasoning: job.request.reasoning,
             thinking_budget: job.thinking_budget,
-            special_tokens: SpecialTokenHandling::from_bool(!job.facts.params.skip_special_tokens),
+            special_tokens: SpecialTokenHandling::from_bool(!job.params.skip_special_tokens),
             arrived: job.request.arrived,
         })
     }
@@ -267,15 +275,15 @@ impl InferenceService {
         Ok(compiled.sample_text(&mut rng, &Default::default())?.into())
     }
 
-    fn engine_submission(
+    fn engine_sequence(
         &self,
-        job: &GenerationJob,
+        job: &ValidatedRequestFacts,
         prompt: &TokenizedPrompt,
         key: u64,
         script: &ReplyScript,
         plan: Option<Arc<PlannedKvBlocks>>,
         parent: Arc<ParentRequestCounters>,
-    ) -> SequenceSubmission {
+    ) -> (Sequence, RequestInfo) {
         let tokens = prompt.tokens.len().max(1) as u32;
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
         sequence.key = key;
@@ -303,7 +311,7 @@ impl InferenceService {
         };
         sequence.transfer = transfer;
         sequence.load_failure = self.load_failure(job);
-        let lora = match &job.facts.target {
+        let lora = match &job.target {
             ModelTarget::Base => None,
             ModelTarget::Lora { name, id } => {
                 sequence.lora = Some(LoraId(*id));
@@ -320,33 +328,31 @@ impl InferenceService {
         };
         let room = self.output_room_tokens(prompt.tokens.len()).max(1);
         let max_tokens = job.max_tokens.map_or(room, |max| max.min(room));
-        SequenceSubmission {
-            sequence,
+        let info = RequestInfo {
+            id: job.request.id.clone(),
             arrived: job.request.arrived,
-            request: RequestInfo {
-                id: job.facts.id.clone(),
-                max_tokens,
-                limited: job.limited,
-                finish,
-                lora,
-                parent: Some(parent),
-                kv_source,
-                plan: followed.flatten(),
-                span: self.settings.traced.then(|| {
-                    Arc::new(RequestSpanAttributes {
-                        headers: job.request.trace.clone(),
-                        temperature: job.facts.params.temperature,
-                        top_p: job.facts.params.top_p,
-                        n: job.n,
-                    })
-                }),
-            },
-        }
+            max_tokens,
+            limited: job.limited,
+            finish,
+            lora,
+            parent: Some(parent),
+            kv_source,
+            plan: followed.flatten(),
+            span: self.settings.traced.then(|| {
+                Arc::new(RequestSpanAttributes {
+                    headers: job.request.trace.clone(),
+                    temperature: job.params.temperature,
+                    top_p: job.params.top_p,
+                    n: job.n,
+                })
+            }),
+        };
+        (sequence, info)
     }
 
     /// Returns the failure to load the KV cache of a job's prompts: an injected one, or a lost
     /// prefill server.
-    fn load_failure(&self, job: &GenerationJob) -> Option<InjectedKvLoadFailure> {
+    fn load_failure(&self, job: &ValidatedRequestFacts) -> Option<InjectedKvLoadFailure> {
         let faults = job.request.faults.as_ref();
         let loaded = match &job.request.transfer {
             KvTransfer::FromLostRemote => 0,
@@ -402,8 +408,11 @@ pub(super) const MAX_PLANNED_KV_BLOCK_BYTES: u64 = 128 << 20;
 
 /// Returns whether the planned KV blocks of all prompts of a job fit into [`MAX_PLANNED_KV_BLOCK_BYTES`];
 /// output blocks are not counted.
-pub(super) fn fits_planned_kv_block_limit(hasher: &BlockHasher, job: &GenerationJob) -> bool {
-    let prompts = job.facts.prompts.iter();
+pub(super) fn fits_planned_kv_block_limit(
+    hasher: &BlockHasher,
+    job: &ValidatedRequestFacts,
+) -> bool {
+    let prompts = job.prompts.iter();
     let bytes = prompts.map(|prompt| hasher.estimate_block_plan_bytes(prompt.tokens.len() as u64));
     bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_PLANNED_KV_BLOCK_BYTES
 }
@@ -411,10 +420,10 @@ pub(super) fn fits_planned_kv_block_limit(hasher: &BlockHasher, job: &Generation
 /// Returns the extra keys of a prompt's block hashes: LoRA adapter, cache salt and media.
 pub(super) fn block_extra_keys(
     models: &ServedModels,
-    job: &GenerationJob,
+    job: &ValidatedRequestFacts,
     prompt: &TokenizedPrompt,
 ) -> BlockHashExtraKeys {
-    let lora = match &job.facts.target {
+    let lora = match &job.target {
         ModelTarget::Base => None,
         ModelTarget::Lora { name, id } => {
             let adapters = models.loaded_adapters();
@@ -446,12 +455,12 @@ pub(super) fn block_extra_keys(
 pub(super) fn add_planned_output_blocks(
     mut chain: PlannedKvBlocksBuilder<'_>,
     script: &ReplyScript,
-    job: &GenerationJob,
+    job: &ValidatedRequestFacts,
 ) -> Arc<PlannedKvBlocks> {
     chain.append_tokens(&script.output_token_ids());
     let mut plan = chain.finish_kv_block_plan();
     plan.session = job.request.kv_labels.session_id.clone();
-    let extra = job.facts.params.extra_args.as_ref();
+    let extra = job.params.extra_args.as_ref();
     let mode = extra.and_then(|extra| extra.get("kv_cache_report_mode"));
     plan.reports_reused = mode.is_some_and(|mode| mode == "full");
     Arc::new(plan)

@@ -153,6 +153,10 @@ pub fn members_with_unpaired_surrogates(body: &[u8]) -> Vec<String> {
 
 /// Returns whether a JSON text has an escape like `\ud800` without the other half of its pair.
 fn has_unpaired_surrogate_escape(body: &[u8]) -> bool {
+    // Most bodies have no escape, and `contains` compares several bytes at a time.
+    if !body.contains(&b'\\') {
+        return false;
+    }
     let (mut rest, mut after_high) = (body, false);
     while let Some(at) = rest.iter().position(|byte| *byte == b'\\') {
         let unit = escaped_code_unit(&rest[at..]);

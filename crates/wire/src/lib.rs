@@ -30,5 +30,5 @@ pub mod vllm;
 
 pub use fault::{ErrorType, Fault};
 pub use limits::ServerLimits;
-pub use sampling::{SamplingDefaults, SamplingParams, SamplingRequest};
+pub use sampling::{SamplingDefaults, SamplingParams};
 pub use version::VllmVersion;

@@ -167,64 +167,19 @@ pub struct SamplingDefaults {
     pub bounds: RequestBounds,
 }
 
-/// Sampling parameters of a request before its output budget is known.
-#[derive(Debug, Clone, Default)]
-pub struct SamplingRequest {
-    /// Sampling parameters of the request; [`Self::with_output_budget`] sets `max_tokens`.
-    pub params: Box<SamplingParams>,
-    /// Output limit of the request, in tokens.
-    pub limit: OutputLimit,
-    /// Checks to run on the sampling parameters.
-    pub checks: SamplingParamChecks,
-}
-
-/// Rule for the output limit of a request, in tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OutputLimit {
-    /// The output is limited only by the remaining context.
-    #[default]
-    Budget,
-    /// The output has at most this number of tokens, independent of the remaining context.
-    Exactly(i128),
-}
-
-/// Checks of sampling parameters before the request reaches the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SamplingParamChecks {
-    /// All checks of vLLM's `SamplingParams._verify_args`.
-    #[default]
-    All,
-    /// No checks: a front end has run them, or upstream has none (beam search).
-    None,
-}
-
-impl SamplingRequest {
+impl SamplingParams {
     /// Returns the sampling parameters for an output of at most `budget` tokens.
     ///
     /// # Errors
     /// A 400 for a sampling parameter out of range.
     pub fn with_output_budget(
-        self,
+        mut self: Box<Self>,
         budget: i128,
         bounds: &RequestBounds,
-    ) -> Result<Box<SamplingParams>, Fault> {
-        let mut params = self.params;
-        params.max_tokens = Some(match self.limit {
-            OutputLimit::Budget => budget,
-            OutputLimit::Exactly(tokens) => tokens,
-        });
-        if self.checks == SamplingParamChecks::All {
-            params.normalize_and_verify(bounds)?;
-        }
-        Ok(params)
-    }
-}
-
-impl From<SamplingParams> for SamplingRequest {
-    fn from(params: SamplingParams) -> Self {
-        // No `..Self::default()`, which would allocate other parameters only to drop them.
-        let (limit, checks) = (OutputLimit::default(), SamplingParamChecks::default());
-        Self { params: Box::new(params), limit, checks }
+    ) -> Result<Box<Self>, Fault> {
+        self.max_tokens = Some(budget);
+        self.normalize_and_verify(bounds)?;
+        Ok(self)
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::record::{
-    EngineObserver, EngineObservers, SequenceRecord, SequenceSubmission, SharedSequenceProgress,
+    EngineObserver, EngineObservers, RequestInfo, SequenceRecord, SharedSequenceProgress,
 };
 use crate::lock_step::RankLockStep;
 use crate::{
-    EngineCommand, EngineStats, Outbox, Scheduler, SchedulerEvent, SeqId, SequenceEndReason,
-    SimTime, SubmitError,
+    EngineCommand, EngineStats, Outbox, Scheduler, SchedulerEvent, SeqId, Sequence,
+    SequenceEndReason, SimTime, SubmitError,
 };
 
 /// Maximum number of engine events collected before the observers are called: a long reply without
@@ -82,7 +82,8 @@ impl EngineDriver {
     pub(super) fn submit_sequence(
         &mut self,
         now: SimTime,
-        submission: SequenceSubmission,
+        mut sequence: Sequence,
+        request: RequestInfo,
     ) -> Result<(SeqId, Arc<SharedSequenceProgress>), SubmitError> {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.records.push(None);
@@ -90,10 +91,9 @@ impl EngineDriver {
         });
         self.generation += 1;
         let id = SeqId((self.generation << 32) | u64::from(slot));
-        let SequenceSubmission { mut sequence, arrived, request } = submission;
         sequence.id = id;
-        sequence.preparation_time = now.duration_since(arrived);
-        let record = SequenceRecord::new(now, arrived, &sequence, request);
+        sequence.preparation_time = now.duration_since(request.arrived);
+        let record = SequenceRecord::new(now, &sequence, request);
         let progress = record.progress.clone();
         self.records[slot as usize] = Some(record);
         if let Err(error) = self.engine.submit(now, sequence, &mut self.outbox) {

@@ -13,11 +13,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::core::{EngineDriver, EngineProgress, EngineRankGroup};
-use super::record::{
-    EngineObserver, RequestInfo, SequenceState, SequenceSubmission, SharedSequenceProgress,
-};
+use super::record::{EngineObserver, RequestInfo, SequenceState, SharedSequenceProgress};
 use crate::SimTime;
-use crate::{CachedBlock, EngineCommand, EngineStats, Scheduler, SeqId, SubmitError};
+use crate::{CachedBlock, EngineCommand, EngineStats, Scheduler, SeqId, Sequence, SubmitError};
 
 /// Settings for the wakeups of the timer thread that drives engines in real time.
 #[derive(Debug, Clone, Copy)]
@@ -102,19 +100,19 @@ impl LiveEngine {
         self.shared.now()
     }
 
-    /// Submits sequences to the engine: all of them or none.
+    /// Submits sequences of requests to the engine, which assigns their ids: all of them or none.
     ///
     /// # Errors
     /// Returns the error of the first sequence that does not fit.
     pub fn submit(
         &self,
-        submissions: Vec<SequenceSubmission>,
+        submissions: Vec<(Sequence, RequestInfo)>,
     ) -> Result<Vec<SequenceHandle>, SubmitError> {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
         ranks.advance_ranks(now);
         if let [_, _, ..] = submissions[..] {
-            let mut job = submissions.iter().map(|submission| &submission.sequence);
+            let mut job = submissions.iter().map(|(sequence, _)| sequence);
             if let Err(error) = ranks[self.rank].engine.check_submissions(&mut job) {
                 self.shared.wake_timer_if_earlier(ranks);
                 return Err(error);
@@ -122,8 +120,8 @@ impl LiveEngine {
         }
         let mut handles = Vec::with_capacity(submissions.len());
         let mut failed = None;
-        for submission in submissions {
-            match ranks[self.rank].submit_sequence(now, submission) {
+        for (sequence, request) in submissions {
+            match ranks[self.rank].submit_sequence(now, sequence, request) {
                 Ok((id, progress)) => handles.push(SequenceHandle {
                     id,
                     progress,

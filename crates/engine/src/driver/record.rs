@@ -1,5 +1,5 @@
-//! Submissions to an engine, the records of their sequences with the progress that replies see, and
-//! the observers of both.
+//! Requests of an engine's sequences, the records of these sequences with the progress that replies
+//! see, and the observers of both.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -11,17 +11,6 @@ use atomic_waker::AtomicWaker;
 use crate::{
     EngineStats, PlannedKvBlocks, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime,
 };
-
-/// Sequence to run in an engine, with the details of its request.
-#[derive(Debug)]
-pub struct SequenceSubmission {
-    /// Sequence to run; the driver assigns its sequence id.
-    pub sequence: Sequence,
-    /// Arrival time of the request, on the engine's clock.
-    pub arrived: SimTime,
-    /// Details of the request for metrics, traces and KV events.
-    pub request: RequestInfo,
-}
 
 /// Expected finish reason of a sequence, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +31,8 @@ pub enum PlannedFinishReason {
 pub struct RequestInfo {
     /// Request id shown to the client, such as `chatcmpl-…`.
     pub id: Arc<str>,
+    /// Arrival time of the request, on the engine's clock.
+    pub arrived: SimTime,
     /// Maximum number of output tokens of the request.
     pub max_tokens: u32,
     /// Whether the client set `max_tokens` in the request.
@@ -112,8 +103,6 @@ pub struct SequenceRecord {
     pub prompt: u32,
     /// Number of the sequence's released output tokens.
     pub output: u32,
-    /// Arrival time of the request.
-    pub arrived: SimTime,
     /// Time of the sequence's submission to the engine.
     pub queued: SimTime,
     /// Time of the sequence's first admission to the running batch.
@@ -141,12 +130,11 @@ pub struct SequenceRecord {
 
 impl SequenceRecord {
     /// Creates the record of a sequence that is submitted at `now`.
-    pub fn new(now: SimTime, arrived: SimTime, sequence: &Sequence, request: RequestInfo) -> Self {
+    pub fn new(now: SimTime, sequence: &Sequence, request: RequestInfo) -> Self {
         Self {
             id: sequence.id,
             prompt: sequence.prompt,
             output: 0,
-            arrived,
             queued: now,
             scheduled: now,
             first: now,
@@ -157,8 +145,8 @@ impl SequenceRecord {
             running: false,
             drafted: false,
             looked_up: !sequence.skip_cache_read,
+            progress: Arc::new(SharedSequenceProgress::new(request.arrived)),
             request,
-            progress: Arc::new(SharedSequenceProgress::new(arrived)),
         }
     }
 

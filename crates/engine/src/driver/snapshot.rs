@@ -184,6 +184,6 @@ fn snapshot_sequence(
         computed: progress.map(|progress| progress.computed),
         output: record.output,
         max_tokens: record.request.max_tokens,
-        age: now.duration_since(record.arrived),
+        age: now.duration_since(record.request.arrived),
     }
 }

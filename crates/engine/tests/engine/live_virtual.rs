@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
     EngineObserver, LiveEngine, LiveRankGroup, LiveSequencesSnapshot, PlannedFinishReason,
-    RequestInfo, SequencePhase, SequenceRecord, SequenceSubmission, TimerThreadSettings,
+    RequestInfo, SequencePhase, SequenceRecord, TimerThreadSettings,
 };
 use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime, SimulationSpeedFactors};
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
@@ -83,10 +83,11 @@ fn sequence(number: u64) -> Sequence {
     Sequence::new(SeqId(number), prompt, output)
 }
 
-fn submission(number: u64, now: SimTime) -> SequenceSubmission {
+fn submission(number: u64, now: SimTime) -> (Sequence, RequestInfo) {
     let sequence = sequence(number);
     let request = RequestInfo {
         id: number.to_string().into(),
+        arrived: now,
         max_tokens: sequence.output,
         limited: true,
         finish: PlannedFinishReason::Length,
@@ -96,7 +97,7 @@ fn submission(number: u64, now: SimTime) -> SequenceSubmission {
         span: None,
         plan: None,
     };
-    SequenceSubmission { sequence, arrived: now, request }
+    (sequence, request)
 }
 
 /// Runs waves of requests on a real clock: the next one starts when the last has ended.
@@ -312,9 +313,9 @@ fn reply_without_delays_ends_at_submission() {
     let engine = Box::new(VllmScheduler::new(config).unwrap());
     let tune = TimerThreadSettings::default();
     let live = LiveEngine::start("test", Instant::now(), engine, tally, tune).unwrap();
-    let mut asked = submission(1, live.now());
-    asked.sequence.output = 1_000;
-    let handles = live.submit(vec![asked]).unwrap();
+    let (mut sequence, request) = submission(1, live.now());
+    sequence.output = 1_000;
+    let handles = live.submit(vec![(sequence, request)]).unwrap();
     assert_eq!(handles[0].progress().released_tokens(), 1_000);
     live.stop();
     assert_eq!(*counts.lock().unwrap(), (1_000, 1_000));

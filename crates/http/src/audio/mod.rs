@@ -83,11 +83,11 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     let generation = GenerationRequest {
         max_tokens: request.max_completion_tokens,
         room: OutputTokenBudget::Context,
-        checks: RequestSubmissionChecks::None,
+        checks: RequestSubmissionChecks::OnlySamplingRanges,
         rank: None,
         // The prefix cache does not hold encoder output.
         skip_cache_read: !app.settings.speech.model.in_prompt,
-        sampling: Ok(request.sampling.clone().into()).into(),
+        sampling: Ok(Some(Box::new(request.sampling.clone()))).into(),
         ..generation::new_generation_request(app, head, id)
     };
     // Admission is checked before the audio is read, and again with its prompts.
@@ -112,7 +112,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         Err(refused) => return Err(refused.into()),
     };
     let transcript = Transcript {
-        id: facts.id,
+        id: facts.request.id.clone(),
         created: unix_now_secs() as u64,
         model: response_model_name(app, &request, &facts.target),
         seconds,
@@ -358,8 +358,8 @@ pub(crate) async fn start_audio_sequence(
     let request = GenerationRequest {
         prompts: PromptSource::Ready(vec![prompt]),
         room: OutputTokenBudget::Context,
-        checks: RequestSubmissionChecks::None,
-        sampling: Ok(params.into()).into(),
+        checks: RequestSubmissionChecks::OnlySamplingRanges,
+        sampling: Ok(Some(Box::new(params))).into(),
         ..request
     };
     let generated = app.service.generate_reply(&app.rules, resolved, Box::new(request)).await;

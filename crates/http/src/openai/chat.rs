@@ -22,7 +22,8 @@ use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDefinition};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, Reply, RequestedTools, ResolvedModel, ValidatedRequestFacts,
+    GenerationRequest, Reply, RequestSubmissionChecks, RequestedTools, ResolvedModel,
+    ValidatedRequestFacts,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -106,20 +107,22 @@ pub(crate) async fn start_chat_generation(
         n: request.n.unwrap_or(1),
         max_tokens: request.requested_output_limit().1,
         validation: request.validate_without_prompt(&app.rules.limits).into(),
-        sampling: request.sampling_request(&app.rules.defaults).into(),
+        checks: match request.use_beam_search {
+            true => RequestSubmissionChecks::AllButSamplingRanges,
+            false => RequestSubmissionChecks::All,
+        },
+        sampling: request.sampling_params(&app.rules.defaults).map(Some).into(),
         tools: tool_request(request),
         parses_calls: recognizes_tool_calls(app, request),
         reasoning: reasoning_fraction(app, request),
         priority: generation::request_priority(head.special_headers(), request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: KvBlockLabels {
-            salt: request.cache_salt.as_deref().map(Into::into),
-            session_id: generation::session_id(
-                head,
-                request.session_id.as_deref(),
-                request.vllm_xargs.as_ref(),
-            ),
-        },
+        kv_labels: generation::kv_block_labels(
+            head,
+            request.cache_salt.as_deref(),
+            request.session_id.as_deref(),
+            request.vllm_xargs.as_ref(),
+        ),
         hit_threshold,
         tail: image.map(Option::unwrap_or_default).into(),
         prompts: PromptSource::Conversations({
@@ -216,7 +219,7 @@ fn chat_view(
         role,
         echo,
         include_reasoning: request.include_reasoning,
-        parsed: parser || tool_parser || facts.offers_tools,
+        parsed: parser || tool_parser || facts.offers_tools(),
         named: matches!(request.tool_choice, Some(ChatToolChoice::Named(_)))
             && !app.dialect.named_call_sets_finish_reason(),
         forced: matches!(

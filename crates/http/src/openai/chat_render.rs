@@ -4,7 +4,7 @@
 
 use super::chat_stream::{ChatResponseSettings, write_image_part};
 use super::logprobs::{with_token_position, write_chat_logprob_entry, write_prompt_logprobs};
-use super::response_shape::{NullMemberHandling, TokenCounts, UsageMembers, end_of_choice};
+use super::response_shape::{UsageMembers, end_of_choice, write_output_token_ids};
 use crate::json;
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
@@ -21,10 +21,7 @@ impl ChatResponseSettings {
             }
             self.write_choice(&mut out, index, choice);
         }
-        out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
-        json::write_optional_json_string(&mut out, view.fingerprint.as_deref());
-        out.push_str(",\"usage\":");
-        view.write_usage(&mut out, TokenCounts::from_reply(reply), UsageMembers::Chat);
+        view.write_usage_after_choices(&mut out, reply, UsageMembers::Chat);
         out.push_str(",\"prompt_logprobs\":");
         match (self.prompt_logprobs, &self.prompt_ids) {
             (Some(top), Some(ids)) => {
@@ -33,13 +30,7 @@ impl ChatResponseSettings {
             _ => out.push_str("null"),
         }
         self.write_prompt_token_ids(&mut out);
-        out.push_str(",\"kv_transfer_params\":");
-        view.write_kv_transfer_params(&mut out);
-        out.push_str(",\"ec_transfer_params\":");
-        out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
-        out.push_str(",\"metrics\":");
-        view.write_timings(&mut out, reply, NullMemberHandling::Shown);
-        out.push('}');
+        view.write_response_end(&mut out, reply, self.ec_transfer_params.as_deref());
         out
     }
 
@@ -90,7 +81,7 @@ impl ChatResponseSettings {
         }
         out.push_str("},\"logprobs\":");
         let hidden = !self.include_reasoning && self.parsed;
-        match self.logprob_style().filter(|_| !hidden) {
+        match self.view.logprob_style().filter(|_| !hidden) {
             Some(style) => {
                 out.push_str("{\"content\":[");
                 let script = &choice.script;
@@ -110,15 +101,8 @@ impl ChatResponseSettings {
         out.push(',');
         let stop_word = self.finish_reason_of_stop(calls.len());
         self.view.write_finish_reason(out, choice, end, stop_word);
-        out.push_str(",\"token_ids\":");
-        if self.view.return_token_ids && !hidden {
-            json::write_json_int_array(
-                out,
-                choice.script.output_tokens().take(released as usize).map(|t| t.id),
-            );
-        } else {
-            out.push_str("null");
-        }
+        let shown = (self.view.return_token_ids && !hidden).then_some(released);
+        write_output_token_ids(out, choice, shown);
         out.push_str(",\"routed_experts\":null");
         self.view.write_weight_versions(out, Some(released));
         out.push('}');

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{LogprobStyle, with_token_position, write_chat_logprob_entry};
+use super::logprobs::{with_token_position, write_chat_logprob_entry};
 use super::response_shape::{ResponseShape, TokenCounts, UsageMembers};
 use crate::error;
 use crate::json;
@@ -47,15 +47,6 @@ pub(crate) struct ChatResponseSettings {
 }
 
 impl ChatResponseSettings {
-    pub(super) fn logprob_style(&self) -> Option<LogprobStyle> {
-        let top = self.view.logprobs?;
-        Some(LogprobStyle {
-            top,
-            as_ids: self.view.tokens_as_ids,
-            distribution: self.view.distribution,
-        })
-    }
-
     pub(super) fn write_prompt_token_ids(&self, out: &mut String) {
         out.push_str(",\"prompt_token_ids\":");
         match &self.prompt_ids {
@@ -238,7 +229,7 @@ struct ChunkDelta {
 impl ChatStream {
     fn collect_delta(&mut self, choice: &mut ReplyChoice, step: &ChoiceStep) -> ChunkDelta {
         let mut delta = ChunkDelta::default();
-        let style = self.chat.logprob_style();
+        let style = self.chat.view.logprob_style();
         let from = choice.sent - step.tokens;
         for index in 0..step.tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {

@@ -21,7 +21,7 @@ use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation, TruncationSide,
 };
 use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, OutputTokenBudget, ValidatedRequestFacts,
+    GenerationRequest, OutputTokenBudget, RequestSubmissionChecks, ValidatedRequestFacts,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -93,20 +93,25 @@ async fn respond_completion(
     let generation = GenerationRequest {
         n: request.n,
         max_tokens: request.max_tokens,
-        room: OutputTokenBudget::PerPrompt,
+        room: match request.only_echoes_prompt() {
+            true => OutputTokenBudget::OneToken,
+            false => OutputTokenBudget::PerPrompt,
+        },
         validation: request.validate_without_tokenizer(&app.rules.limits).into(),
-        sampling: request.sampling_request(&app.rules.defaults).into(),
+        checks: match request.use_beam_search {
+            true => RequestSubmissionChecks::AllButSamplingRanges,
+            false => RequestSubmissionChecks::All,
+        },
+        sampling: request.sampling_params(&app.rules.defaults).map(Some).into(),
         echo: request.echo.unwrap_or(false) || request.return_token_ids.unwrap_or(false),
         priority: generation::request_priority(headers, request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: KvBlockLabels {
-            salt: request.cache_salt.as_deref().map(Into::into),
-            session_id: generation::session_id(
-                head,
-                request.session_id.as_deref(),
-                request.vllm_xargs.as_ref(),
-            ),
-        },
+        kv_labels: generation::kv_block_labels(
+            head,
+            request.cache_salt.as_deref(),
+            request.session_id.as_deref(),
+            request.vllm_xargs.as_ref(),
+        ),
         hit_threshold: transfer::cache_hit_threshold(app, headers, value),
         prompts: PromptSource::Inputs(take_prompt_inputs(&mut request)),
         ..generation::new_generation_request(app, head, id)

@@ -8,9 +8,10 @@ use super::logprobs::{
     CompletionLogprobs, LogprobStyle, for_each_prompt_token, with_token_position,
     write_prompt_logprobs,
 };
-use super::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
+use super::response_shape::{
+    ResponseShape, TokenCounts, UsageMembers, end_of_choice, write_output_token_ids,
+};
 use crate::json;
-use crate::openai::response_shape::NullMemberHandling;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -51,15 +52,6 @@ impl CompletionResponseSettings {
         self.prompts.as_ref()?.get(choice.prompt)
     }
 
-    fn logprob_style(&self) -> Option<LogprobStyle> {
-        let top = self.view.logprobs?;
-        Some(LogprobStyle {
-            top,
-            as_ids: self.view.tokens_as_ids,
-            distribution: self.view.distribution,
-        })
-    }
-
     /// Returns the prompt text that `echo` puts before the output.
     fn echoed_text(&self, choice: &ReplyChoice) -> &str {
         // vLLM returns the prompt's ids instead of its text if token ids are requested.
@@ -76,17 +68,8 @@ impl CompletionResponseSettings {
             }
             self.write_choice(&mut out, index, choice);
         }
-        out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
-        json::write_optional_json_string(&mut out, view.fingerprint.as_deref());
-        out.push_str(",\"usage\":");
-        view.write_usage(&mut out, TokenCounts::from_reply(reply), UsageMembers::Completion);
-        out.push_str(",\"kv_transfer_params\":");
-        view.write_kv_transfer_params(&mut out);
-        out.push_str(",\"ec_transfer_params\":");
-        out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
-        out.push_str(",\"metrics\":");
-        view.write_timings(&mut out, reply, NullMemberHandling::Shown);
-        out.push('}');
+        view.write_usage_after_choices(&mut out, reply, UsageMembers::Completion);
+        view.write_response_end(&mut out, reply, self.ec_transfer_params.as_deref());
         out
     }
 
@@ -102,7 +85,7 @@ impl CompletionResponseSettings {
             }
         }
         out.push_str("\",\"logprobs\":");
-        match self.logprob_style() {
+        match self.view.logprob_style() {
             Some(style) => {
                 let mut lists = CompletionLogprobs::default();
                 self.push_prompt_logprobs(&mut lists, choice, style);
@@ -119,15 +102,7 @@ impl CompletionResponseSettings {
         }
         out.push(',');
         self.view.write_finish_reason(out, choice, end_of_choice(choice), "stop");
-        out.push_str(",\"token_ids\":");
-        if self.view.return_token_ids {
-            json::write_json_int_array(
-                out,
-                choice.script.output_tokens().take(released as usize).map(|t| t.id),
-            );
-        } else {
-            out.push_str("null");
-        }
+        write_output_token_ids(out, choice, self.view.return_token_ids.then_some(released));
         out.push_str(",\"prompt_logprobs\":");
         let echo_top = self.view.logprobs.filter(|_| self.echo);
         match (self.prompt_logprobs.or(echo_top), self.echoed_prompt(choice)) {
@@ -257,7 +232,7 @@ impl CompletionStream {
 
 impl StreamRenderer for CompletionStream {
     fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
-        let style = self.completion.logprob_style();
+        let style = self.completion.view.logprob_style();
         let mut lists =
             style.map(|_| CompletionLogprobs::with_text_offset(self.so_far[step.index].1));
         if let (true, Some(lists), Some(style)) = (step.first, &mut lists, style) {

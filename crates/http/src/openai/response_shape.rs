@@ -49,7 +49,7 @@ impl ResponseShape {
         let params = &facts.params;
         let answers = &app.settings.answers;
         Self {
-            id: facts.id.clone(),
+            id: facts.request.id.clone(),
             created: unix_now_secs() as u64,
             model: app.service.models.model_name_in_responses(&facts.target),
             version: app.version,
@@ -89,6 +89,15 @@ impl ResponseShape {
         self.continuous_usage |= in_chunks && self.include_usage;
     }
 
+    /// Returns the form of the log probabilities that the request asks for; `None` for none.
+    pub(crate) fn logprob_style(&self) -> Option<LogprobStyle> {
+        self.logprobs.map(|top| self.logprob_style_of(top))
+    }
+
+    fn logprob_style_of(&self, top: u32) -> LogprobStyle {
+        LogprobStyle { top, as_ids: self.tokens_as_ids, distribution: self.distribution }
+    }
+
     /// Returns the log probabilities for one token position of a choice.
     pub(crate) fn token_logprobs_at(
         &self,
@@ -97,8 +106,7 @@ impl ResponseShape {
         id: u32,
         top: u32,
     ) -> Vec<TokenLogprob> {
-        let style =
-            LogprobStyle { top, as_ids: self.tokens_as_ids, distribution: self.distribution };
+        let style = self.logprob_style_of(top);
         logprobs::with_token_position(&choice.script, position, |place| {
             logprobs::token_logprobs(&self.tokenizer, id, place, style)
         })
@@ -247,6 +255,35 @@ impl ResponseShape {
         out.push_str(",\"model\":");
         json::write_json_string(out, &self.model);
         out.push_str(",\"choices\":[");
+    }
+
+    /// Appends the members after the choices of a response that is no stream, up to its usage.
+    pub(crate) fn write_usage_after_choices(
+        &self,
+        out: &mut String,
+        reply: &Reply,
+        members: UsageMembers,
+    ) {
+        out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
+        json::write_optional_json_string(out, self.fingerprint.as_deref());
+        out.push_str(",\"usage\":");
+        self.write_usage(out, TokenCounts::from_reply(reply), members);
+    }
+
+    /// Appends the last members of a response that is no stream, from `kv_transfer_params` on.
+    pub(crate) fn write_response_end(
+        &self,
+        out: &mut String,
+        reply: &Reply,
+        ec_transfer_params: Option<&str>,
+    ) {
+        out.push_str(",\"kv_transfer_params\":");
+        self.write_kv_transfer_params(out);
+        out.push_str(",\"ec_transfer_params\":");
+        out.push_str(ec_transfer_params.unwrap_or("null"));
+        out.push_str(",\"metrics\":");
+        self.write_timings(out, reply, NullMemberHandling::Shown);
+        out.push('}');
     }
 
     /// Appends the `usage` object of a response that is no stream.
@@ -477,6 +514,22 @@ fn write_token_counts(out: &mut String, counts: TokenCounts) {
     json::write_json_int(out, counts.prompt.saturating_add(counts.completion));
     out.push_str(",\"completion_tokens\":");
     json::write_json_int(out, counts.completion);
+}
+
+/// Appends the member `token_ids` with the ids of the first `released` output tokens; `None`: null.
+pub(crate) fn write_output_token_ids(
+    out: &mut String,
+    choice: &ReplyChoice,
+    released: Option<u32>,
+) {
+    out.push_str(",\"token_ids\":");
+    match released {
+        Some(released) => json::write_json_int_array(
+            out,
+            choice.script.output_tokens().take(released as usize).map(|t| t.id),
+        ),
+        None => out.push_str("null"),
+    }
 }
 
 pub(crate) fn end_of_choice(choice: &ReplyChoice) -> SequenceEndReason {

@@ -11,8 +11,8 @@ use crate::generation::{self, RejectedGeneration};
 use crate::request_head::{RequestHead, names};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, KvTransfer, OutputTokenBudget, Reply, RequestedTools,
-    ResolvedModel, ValidatedRequestFacts,
+    GenerationRequest, KvBlockLabels, KvTransfer, OutputTokenBudget, Reply,
+    RequestSubmissionChecks, RequestedTools, ResolvedModel, ValidatedRequestFacts,
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::sampling::SglangSampling;
@@ -167,7 +167,7 @@ pub(super) async fn start_sglang_generation(
     resolved: ResolvedModel,
     from: SglangGeneration,
     target: &PrefillBootstrapTarget,
-) -> Result<(Reply, ValidatedRequestFacts), RejectedGeneration> {
+) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedGeneration> {
     let LogprobOptions { top, start } = from.logprobs;
     let grammar = from.sampling.grammar_kind();
     let ranks = app.rules.limits.data_parallel_ranks;
@@ -182,7 +182,8 @@ pub(super) async fn start_sglang_generation(
         // The engine generates at least one token.
         max_tokens: from.sampling.max_new_tokens().map(|limit| limit.max(1).into()),
         room: OutputTokenBudget::PerPrompt,
-        sampling: Ok(from.sampling.to_sampling_request(top, start.and(top))).into(),
+        checks: RequestSubmissionChecks::AllButSamplingRanges,
+        sampling: Ok(Some(from.sampling.to_sampling_params(top, start.and(top)))).into(),
         tools: from.tools,
         parses_calls: from.parses_calls,
         reasoning: from.reasoning,

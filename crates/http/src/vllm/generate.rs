@@ -19,7 +19,7 @@ use crate::request_head::{RequestHead, request_id};
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::prompt::{PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds};
-use vllm_sim_service::{GenerationRequest, KvBlockLabels, ValidatedRequestFacts};
+use vllm_sim_service::{GenerationRequest, ValidatedRequestFacts};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerateRequest;
@@ -94,13 +94,10 @@ async fn answer_generate(
     let generation = GenerationRequest {
         n: params.n,
         max_tokens: params.max_tokens,
-        sampling: Ok(params.into()).into(),
+        sampling: Ok(Some(Box::new(params))).into(),
         priority: request.priority,
         transfer: terms.transfer.clone(),
-        kv_labels: KvBlockLabels {
-            salt: request.cache_salt.as_deref().map(Into::into),
-            session_id: generation::session_id(head, None, None),
-        },
+        kv_labels: generation::kv_block_labels(head, request.cache_salt.as_deref(), None, None),
         hit_threshold: transfer::cache_hit_threshold(app, &head.headers, value),
         prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
             inputs: vec![PromptTextOrTokenIds::Tokens {

@@ -30,9 +30,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS};
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared::{ChatTool, ChatToolChoice};
-use vllm_sim_wire::sampling::{
-    GREEDY_TEMPERATURE, SamplingParams, SamplingRequest, output_budget_tokens,
-};
+use vllm_sim_wire::sampling::{GREEDY_TEMPERATURE, SamplingParams, output_budget_tokens};
 
 /// Default of `max_tokens` in rendered sampling parameters, at which the member is omitted.
 const OMITTED_MAX_TOKENS: i128 = 16;
@@ -86,9 +84,12 @@ pub(crate) async fn render_completions(
     let mut out = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.iter().enumerate() {
         out.push(render_result(&app, prompt, || {
-            let budget = rendered_output_budget(&app, asked, prompt);
+            let budget = match request.only_echoes_prompt() {
+                true => 1,
+                false => rendered_output_budget(&app, asked, prompt),
+            };
             let params =
-                sampling_params(&app, request.sampling_request(&app.rules.defaults)?, budget)?;
+                sampling_params(&app, request.sampling_params(&app.rules.defaults)?, budget)?;
             let id = if prompts.len() > 1 { format!("{id}-{index}") } else { id.to_string() };
             let sampling = sampling_params_json(&app, &params, extra_args(&params), &value);
             generate_request_json(&app, &value, id, &prompt.tokens, sampling)
@@ -117,7 +118,7 @@ async fn answer_rendered_chat(
     let prompt = tokenize_conversation(app, conversation).await?;
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.requested_output_limit().1, &prompt);
-        let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
+        let params = sampling_params(app, request.sampling_params(&app.rules.defaults)?, budget)?;
         let id = request_id("chatcmpl-", &head.headers, request.request_id.as_deref()).to_string();
         let sampling = sampling_params_json(app, &params, extra_args(&params), value);
         let mut rendered = generate_request_json(app, value, id, &prompt.tokens, sampling)?;
@@ -147,7 +148,7 @@ async fn answer_rendered_response(
     app.rules.limits.check_responses_prompt_tokens(prompt.tokens.len())?;
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.max_output_tokens, &prompt);
-        let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
+        let params = sampling_params(app, request.sampling_params(&app.rules.defaults)?, budget)?;
         let given = request.request_id.clone();
         let id = given.unwrap_or_else(|| format!("resp_{}", new_uid()));
         // vLLM keeps an empty `extra_args` of a Responses request.
@@ -173,7 +174,7 @@ fn rendered_output_budget(app: &App, asked: Option<i128>, prompt: &TokenizedProm
 
 fn sampling_params(
     app: &App,
-    sampling: SamplingRequest,
+    sampling: Box<SamplingParams>,
     budget: i128,
 ) -> Result<Box<SamplingParams>, Fault> {
     sampling.with_output_budget(budget, &app.rules.defaults.bounds)

@@ -50,7 +50,7 @@ pub(crate) async fn create_generative_scoring(
         prompts: PromptSource::Ready(prompts),
         max_tokens: Some(1),
         room: OutputTokenBudget::Context,
-        checks: RequestSubmissionChecks::None,
+        checks: RequestSubmissionChecks::OnlySamplingRanges,
         ..generation::new_generation_request(&app, &head, id.clone())
     };
     let started = generation::start_generation(&app, resolved, generation).await;

@@ -255,7 +255,7 @@ impl EngineMetricsObserver {
         cells[Id::GenerationTokens].add_as_only_writer(n);
         let is_first = record.output == n;
         if is_first {
-            let ttft = (at - record.arrived).as_secs_f64();
+            let ttft = (at - record.request.arrived).as_secs_f64();
             let SequenceRecord { prompt, cached, external, .. } = *record;
             let reused = cached.saturating_add(external);
             cells[Id::Ttft].observe_as_only_writer(ttft, 1);
@@ -328,7 +328,7 @@ impl EngineMetricsObserver {
         // Without gaps between tokens, the time per output token is that of no decode: zero.
         let gaps = record.output.saturating_sub(1);
         observe(Id::Tpot, if gaps == 0 { 0.0 } else { decode / f64::from(gaps) });
-        observe(Id::E2e, (last - record.arrived).as_secs_f64());
+        observe(Id::E2e, (last - record.request.arrived).as_secs_f64());
         observe(Id::QueueTime, (record.scheduled - record.queued).as_secs_f64());
         observe(Id::InferenceTime, (last - record.scheduled).as_secs_f64());
         observe(Id::PrefillTime, (first - record.scheduled).as_secs_f64());

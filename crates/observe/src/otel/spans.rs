@@ -82,9 +82,9 @@ impl RequestSpanObserver {
         let mut attributes = vec![
             KeyValue::new(
                 "gen_ai.latency.time_to_first_token",
-                seconds(record.arrived, record.first.max(record.arrived)),
+                seconds(record.request.arrived, record.first.max(record.request.arrived)),
             ),
-            KeyValue::new("gen_ai.latency.e2e", seconds(record.arrived, at)),
+            KeyValue::new("gen_ai.latency.e2e", seconds(record.request.arrived, at)),
             KeyValue::new(
                 "gen_ai.latency.time_in_queue",
                 seconds(record.queued, record.scheduled.max(record.queued)),
@@ -125,7 +125,7 @@ impl RequestSpanObserver {
             .tracer
             .span_builder("llm_request")
             .with_kind(SpanKind::Server)
-            .with_start_time(self.to_wall_clock(record.arrived))
+            .with_start_time(self.to_wall_clock(record.request.arrived))
             .with_attributes(attributes)
             .start_with_context(&self.tracer, &context);
         span.end_with_timestamp(self.to_wall_clock(at));

@@ -11,7 +11,7 @@ use super::rules;
 use super::shared::StructuredOutputs;
 use crate::fault::{ErrorType, Fault};
 use crate::limits::ServerLimits;
-use crate::sampling::{self, SamplingDefaults, SamplingParams, SamplingRequest, StringOrList};
+use crate::sampling::{self, SamplingDefaults, SamplingParams, StringOrList};
 
 impl ResponsesRequest {
     /// Checks the Responses request as vLLM does right after the model lookup.
@@ -69,9 +69,12 @@ impl ResponsesRequest {
     ///
     /// # Errors
     /// A 400 if a parameter cannot be converted.
-    pub fn sampling_request(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
+    pub fn sampling_params(
+        &self,
+        defaults: &SamplingDefaults,
+    ) -> Result<Box<SamplingParams>, Fault> {
         let or = |asked: Option<f64>, server: Option<f64>, plain| asked.or(server).unwrap_or(plain);
-        Ok(SamplingRequest::from(SamplingParams {
+        Ok(Box::new(SamplingParams {
             presence_penalty: or(self.presence_penalty, defaults.presence_penalty, 0.0),
             frequency_penalty: or(self.frequency_penalty, defaults.frequency_penalty, 0.0),
             repetition_penalty: or(self.repetition_penalty, defaults.repetition_penalty, 1.0),

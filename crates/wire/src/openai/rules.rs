@@ -16,10 +16,7 @@ use super::completion::{CompletionPrompt, CompletionRequest};
 use super::shared::{ChatToolChoice, ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs};
 use crate::fault::Fault;
 use crate::limits::ServerLimits;
-use crate::sampling::{
-    self, OutputLimit, SamplingDefaults, SamplingParamChecks, SamplingParams, SamplingRequest,
-    StringOrList, TokenLogitBias,
-};
+use crate::sampling::{self, SamplingDefaults, SamplingParams, StringOrList, TokenLogitBias};
 use crate::sampling_checks;
 use crate::version::VllmVersion;
 
@@ -134,14 +131,17 @@ impl ChatRequest {
     ///
     /// # Errors
     /// A 400 if a parameter cannot be converted.
-    pub fn sampling_request(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
+    pub fn sampling_params(
+        &self,
+        defaults: &SamplingDefaults,
+    ) -> Result<Box<SamplingParams>, Fault> {
         let n = self.n.unwrap_or(1);
         if self.use_beam_search {
-            return beam_search_request(n, self.temperature, defaults);
+            return beam_search_params(n, self.temperature, defaults);
         }
         let wants_ids = self.logprob_token_ids.as_ref().is_some_and(|ids| !ids.is_empty());
         let logprobs = (self.logprobs == Some(true) && !wants_ids).then_some(self.top_logprobs);
-        Ok(SamplingRequest::from(SamplingParams {
+        Ok(Box::new(SamplingParams {
             n,
             logprobs,
             prompt_logprobs: self.prompt_logprobs.or(self.echo.then_some(self.top_logprobs)),
@@ -235,26 +235,26 @@ impl CompletionRequest {
     ///
     /// # Errors
     /// A 400 if a parameter cannot be converted.
-    pub fn sampling_request(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
+    pub fn sampling_params(
+        &self,
+        defaults: &SamplingDefaults,
+    ) -> Result<Box<SamplingParams>, Fault> {
         if self.use_beam_search {
-            return beam_search_request(self.n, self.temperature, defaults);
+            return beam_search_params(self.n, self.temperature, defaults);
         }
         let echo = self.echo == Some(true);
         let wants_ids = self.logprob_token_ids.as_ref().is_some_and(|ids| !ids.is_empty());
-        let only_echo = echo && self.max_tokens == Some(0);
-        let params = SamplingParams {
+        Ok(Box::new(SamplingParams {
             n: self.n,
             logprobs: self.logprobs.filter(|_| !wants_ids),
             prompt_logprobs: self.prompt_logprobs.or(self.logprobs.filter(|_| echo)),
             ..shared_params!(self, defaults)
-        };
-        Ok(SamplingRequest {
-            limit: match only_echo {
-                true => OutputLimit::Exactly(1),
-                false => OutputLimit::Budget,
-            },
-            ..SamplingRequest::from(params)
-        })
+        }))
+    }
+
+    /// Returns whether the response only repeats the prompt; vLLM still generates one token.
+    pub fn only_echoes_prompt(&self) -> bool {
+        !self.use_beam_search && self.echo == Some(true) && self.max_tokens == Some(0)
     }
 
     /// Returns whether the stream of a completion reports token usage, and whether in every chunk.
@@ -284,18 +284,17 @@ fn check_tool_parser(choice: Option<&ChatToolChoice>, limits: &ServerLimits) -> 
 }
 
 /// Builds the parameters of beam search; only the beam width is checked.
-fn beam_search_request(
+fn beam_search_params(
     n: i128,
     temperature: Option<f64>,
     defaults: &SamplingDefaults,
-) -> Result<SamplingRequest, Fault> {
+) -> Result<Box<SamplingParams>, Fault> {
     sampling_checks::check_sequence_count(n, "beam_width", defaults.bounds.n)?;
-    let params = SamplingParams {
+    Ok(Box::new(SamplingParams {
         n,
         temperature: temperature.or(defaults.temperature).unwrap_or(1.0),
         ..SamplingParams::default()
-    };
-    Ok(SamplingRequest { checks: SamplingParamChecks::None, ..SamplingRequest::from(params) })
+    }))
 }
 
 fn or(asked: Option<f64>, server: Option<f64>, plain: f64) -> f64 {

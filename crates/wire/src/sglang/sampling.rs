@@ -18,9 +18,7 @@ use super::contract::check_sampling_param_types;
 use crate::fault::{ErrorType, Fault};
 use crate::lax::parse_python_int;
 use crate::openai::shared::StructuredOutputs;
-use crate::sampling::{
-    OutputLimit, SamplingParamChecks, SamplingParams, SamplingRequest, StringOrList, TokenLogitBias,
-};
+use crate::sampling::{SamplingParams, StringOrList, TokenLogitBias};
 use crate::schema::RequestField;
 
 /// The temperature below which sampling is greedy.
@@ -350,18 +348,18 @@ impl SglangSampling {
 
     /// Converts the parameters to those of the engine; `logprobs` and `prompt_logprobs` are the
     /// numbers of log probabilities per output token and per prompt token.
-    pub fn to_sampling_request(
+    pub fn to_sampling_params(
         &self,
         logprobs: Option<u32>,
         prompt_logprobs: Option<u32>,
-    ) -> SamplingRequest {
+    ) -> Box<SamplingParams> {
         let temperature = self.temperature.unwrap_or(1.0);
         let is_greedy = temperature < SAMPLING_EPS;
         let ids = self.stop_token_ids.iter().flatten().flatten();
         let bias = self.logit_bias.iter().flatten();
         let token = |text: &str| Some(parse_python_int(text)?.as_u64()?.into());
         let bias = bias.filter_map(|(id, bias)| Some((token(id)?, *bias)));
-        let params = SamplingParams {
+        Box::new(SamplingParams {
             n: self.output_count().into(),
             presence_penalty: self.presence_penalty.unwrap_or(0.0),
             frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
@@ -383,12 +381,7 @@ impl SglangSampling {
             structured_outputs: self.structured_outputs(),
             logit_bias: self.logit_bias.as_ref().map(|_| TokenLogitBias(bias.collect())),
             ..SamplingParams::default()
-        };
-        SamplingRequest {
-            params: Box::new(params),
-            limit: OutputLimit::Budget,
-            checks: SamplingParamChecks::None,
-        }
+        })
     }
 }
 
@@ -446,7 +439,7 @@ mod tests {
     fn null_means_the_default() {
         let sampling = SglangSampling::parse(&json!({"temperature": null}), 100).unwrap();
         assert_eq!(sampling.max_new_tokens(), Some(128));
-        assert_eq!(sampling.to_sampling_request(None, None).params.temperature, 1.0);
+        assert_eq!(sampling.to_sampling_params(None, None).temperature, 1.0);
         let unlimited = SglangSampling::parse(&json!({"max_new_tokens": null}), 100).unwrap();
         assert_eq!(unlimited.max_new_tokens(), None);
     }

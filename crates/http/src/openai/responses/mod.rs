@@ -35,9 +35,7 @@ use crate::transfer::{self, KvTransferTerms};
 use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
-use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, Reply, ResolvedModel, ValidatedRequestFacts,
-};
+use vllm_sim_service::{GenerationRequest, Reply, ResolvedModel, ValidatedRequestFacts};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -241,20 +239,18 @@ fn prepare_response(
     let generation = GenerationRequest {
         max_tokens: request.max_output_tokens,
         validation: request.validate_without_prompt(limits).into(),
-        sampling: request.sampling_request(&app.rules.defaults).into(),
+        sampling: request.sampling_params(&app.rules.defaults).map(Some).into(),
         tools,
         parses_calls,
         reasoning,
         priority: generation::request_priority(&head.headers, request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: KvBlockLabels {
-            salt: request.cache_salt.as_deref().map(Into::into),
-            session_id: generation::session_id(
-                head,
-                request.session_id.as_deref(),
-                request.vllm_xargs.as_ref(),
-            ),
-        },
+        kv_labels: generation::kv_block_labels(
+            head,
+            request.cache_salt.as_deref(),
+            request.session_id.as_deref(),
+            request.vllm_xargs.as_ref(),
+        ),
         hit_threshold,
         prompts: PromptSource::Conversations(vec![Conversation {
             bound: PromptLengthLimit::RoomForOutput,
@@ -305,9 +301,9 @@ impl PreparedResponse {
             },
             temperature: facts.params.temperature,
             top_p: facts.params.top_p,
-            max_tokens: facts.params.max_tokens.unwrap_or(facts.budget),
+            max_tokens: facts.params.max_tokens.unwrap_or_default(),
             logprobs: logprobs.map(|top| logprobs::logprob_count(app, top)),
-            ids: app.dialect.id_format().output_item_ids(&facts.id),
+            ids: app.dialect.id_format().output_item_ids(&facts.request.id),
             tool_parser: self.parses.then(|| app.metrics.clone()),
             prompt: shows_prompt.then(|| facts.prompts[0].tokens.clone()),
             request: request.clone(),

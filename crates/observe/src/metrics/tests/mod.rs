@@ -117,6 +117,7 @@ impl TestEngine {
     pub(super) fn new(metrics: &Metrics, rank: usize) -> Self {
         let request = RequestInfo {
             id: "request".into(),
+            arrived: SimTime::ZERO,
             max_tokens: 16,
             limited: true,
             finish: PlannedFinishReason::Length,
@@ -131,7 +132,7 @@ impl TestEngine {
             EngineFeatures { loras: true, cache: true, steps: true, ..EngineFeatures::default() };
         Self {
             observer: EngineMetricsObserver::new(metrics.engine_metrics(rank), features),
-            record: SequenceRecord::new(SimTime::ZERO, SimTime::ZERO, &sequence, request),
+            record: SequenceRecord::new(SimTime::ZERO, &sequence, request),
         }
     }
 
