@@ -418,7 +418,7 @@ fn hopper_has_faster_kernels_since_0_20() {
         assert_eq!(before.experts.mxfp4, before.experts.int4);
         assert!(since.experts.mxfp4[1].compute > 2.0 * before.experts.int4[1].compute);
     }
-    for name in ["A100", "L40S", "B200"] {
+    for name in ["A100", "L40S", "RTX-PRO-6000"] {
         let newest = find_gpu(name).unwrap();
         assert_eq!(newest.with_kernels_of_vllm_version((0, 19)), *newest, "{name}");
     }
