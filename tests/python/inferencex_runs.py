@@ -57,6 +57,8 @@ GPUS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": 
 BLOCK_SCALES = {"Qwen3-235B-A22B-FP8", "MiniMax-M2.5"}
 # First day of the scripts of InferenceX with an fp8 cache and large CUDA graphs, by model.
 TUNED_SCRIPTS = {"MiniMax-M2.5": "2026-04-03", "Kimi-K2.5": "2026-04-20"}
+# First day of the scripts of MiniMax M2.5 on Blackwell that let its router, whose weights are fp32, compute in TF32.
+TF32_SCRIPTS = "2026-04-21"
 REQUESTS_PER_PLACE = 10  # as measured: the first wave waits, which the mean TTFT shows
 
 
@@ -84,6 +86,8 @@ def server(name, point):
     blackwell = point["system"].startswith("b")
     measured, nightly = point["measured"] or "", point["vllm"].startswith("nightly")
     largest = {"max_cudagraph_capture_size": 2048}
+    if name.startswith("MiniMax") and measured >= TF32_SCRIPTS:
+        largest["float32_matmul_precision"] = "high"
     if "Llama" in name:
         return {"kv_cache_dtype": "fp8", **({"max_num_seqs": 512} if blackwell else {})}
     if name.startswith("gpt-oss"):
@@ -92,7 +96,7 @@ def server(name, point):
     if not blackwell:
         return {"max_num_seqs": 256}
     if nightly:
-        return {"kv_cache_dtype": "fp8", "max_num_seqs": 1024, "gpu_memory_utilization": 0.95}
+        return {"version": "0.19.0", "kv_cache_dtype": "fp8", "max_num_seqs": 1024, "gpu_memory_utilization": 0.95}
     if measured < TUNED_SCRIPTS[name] or (name.startswith("Kimi") and point["system"] == "b300_sxm"):
         return {}
     return {"kv_cache_dtype": "fp8", "max_num_batched_tokens": 2 * point["isl"], **largest,
@@ -116,6 +120,7 @@ def run(number, point):
                      "experts", "experts_per_token", "moe_intermediate"), MODELS[name])
         shape = {**dict(sizes), "shared_expert_intermediate": 0, "tie_word_embeddings": False,
                  "weight_quantization": weights, "quantized_modules": None, "gated_mlp": True,
+                 "fp32_router": name.startswith("MiniMax"),
                  "qk_norm": name.startswith(("Qwen3", "MiniMax"))}
     draw = random.Random(number)
     between = lambda most: draw.randint(max(1, round(0.8 * most)), most)

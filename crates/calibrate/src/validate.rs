@@ -5,6 +5,7 @@
 
 mod client;
 mod error;
+mod factors;
 mod page;
 mod report;
 mod spec;

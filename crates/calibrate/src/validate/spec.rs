@@ -14,6 +14,7 @@ use vllm_sim_engine::{BlockKey, PlannedKvBlocks};
 use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng};
 
 use super::ValidateError;
+use super::factors::scale_roofline;
 
 #[derive(Clone)]
 pub(crate) struct RecordedRun {
@@ -171,6 +172,9 @@ fn major_minor_version(value: &Value) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
+/// Field of a run with factors of the numbers of its GPU and of the coefficients.
+const FACTORS_FIELD: &str = "roofline_factors";
+
 fn roofline_setup(
     fields: &RunJsonFields,
     ranks: u32,
@@ -200,11 +204,12 @@ fn roofline_setup(
         Some(version) => gpu.with_kernels_of_vllm_version(version),
         None => gpu.clone(),
     };
-    Ok(RooflineModelSetup {
+    let mut setup = RooflineModelSetup {
         graphs: cuda_graphs(fields)?,
         tp: fields.count_at("tp")?,
         expert_ranks: if fields.flag_at("ep") { ranks } else { 1 },
         async_scheduling: fields.flag_at("vllm.async_scheduling"),
+        tf32_products: fields.value_at("vllm.float32_matmul_precision").as_str() == Some("high"),
         kv_bytes: if fields.text_at("vllm.kv_cache_dtype")?.starts_with("fp8") { 1 } else { 2 },
         truncated_sampling: fields.flag_at("sampling.truncated_sampling"),
         penalized_sampling: match fields.value_at("sampling.penalized_sampling").as_bool() {
@@ -219,7 +224,14 @@ fn roofline_setup(
             ..*coefficients
         },
         ..RooflineModelSetup::new(model_shape(fields)?, gpu)
-    })
+    };
+    match fields.value_at(FACTORS_FIELD) {
+        Value::Null => {}
+        Value::Object(factors) => scale_roofline(&mut setup, factors)
+            .map_err(|problem| fields.invalid_field(FACTORS_FIELD, problem))?,
+        _ => return Err(fields.invalid_field(FACTORS_FIELD, "must be an object")),
+    }
+    Ok(setup)
 }
 
 /// Returns the batch sizes with CUDA graphs of a run's server: up to its largest size, or those of a
@@ -285,6 +297,7 @@ fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, ValidateError> {
         intermediate: n("moe_intermediate")?,
         shared: n("shared_expert_intermediate")?,
         layers: positive("layers")?,
+        fp32_router: fields.flag_at("model_config.fp32_router"),
     });
     let keep = modules.contains("experts");
     Ok(ModelShape {

@@ -95,6 +95,15 @@ pub(super) const H200_ALL_REDUCE: AllReduceTable = [
     [4.9, 5.8, 7.0, 10.5, 12.1, 17.8, 29.8, 51.8, 93.8, 172.0],
     [5.7, 7.9, 10.1, 11.1, 14.1, 18.1, 28.4, 48.4, 87.2, 165.9],
 ];
+/// Returns the all-reduce times of a GPU before vLLM 0.18. By the tables of 0.14, eight H100 took as
+/// long for 256 KiB to 1 MiB.
+pub(super) fn all_reduce_before_v0_18(mut table: AllReduceTable) -> AllReduceTable {
+    if table == H100_ALL_REDUCE || table == H200_ALL_REDUCE {
+        table[2][2..5].copy_from_slice(&[14.7, 15.6, 17.3]);
+    }
+    table
+}
+
 pub(super) const A100_ALL_REDUCE: AllReduceTable = [
     [5.2, 5.7, 6.6, 8.0, 10.7, 15.2, 25.2, 89.7, 126.3, 222.2],
     [6.0, 7.8, 9.9, 14.5, 18.3, 26.0, 41.5, 118.0, 182.5, 288.1],
@@ -110,8 +119,8 @@ pub(super) const RTX_PRO_6000_ALL_REDUCE: AllReduceTable = [
     [15.8, 25.0, 57.3, 76.5, 87.7, 145.8, 246.9, 462.0, 886.9, 1792.1],
     [29.8, 49.4, 84.3, 133.5, 133.5, 222.6, 346.9, 674.6, 1274.5, 2546.5],
 ];
-/// All-reduce times of the B200, in us. Over eight GPUs, the times measured from 256 KiB to 1 MiB
-/// exceed the time at 1 MiB, and are lowered to it.
+/// All-reduce times of the B200 by vLLM's own kernels, in us. Over eight GPUs, the times measured from
+/// 256 KiB to 1 MiB exceed the time at 1 MiB, and are lowered to it.
 const B200_MEASURED: AllReduceTable = [
     [7.0, 7.4, 7.7, 9.4, 13.1, 25.3, 33.7, 45.4, 57.4, 87.2],
     [7.4, 8.1, 8.6, 18.0, 18.4, 23.8, 30.0, 43.2, 68.0, 119.0],
@@ -119,6 +128,31 @@ const B200_MEASURED: AllReduceTable = [
 ];
 /// All-reduce times of the B200 in servers, in us: fitted to InferenceX points of TP 2 to 8.
 pub(super) const B200_ALL_REDUCE: AllReduceTable = scaled_to_servers(B200_MEASURED);
+/// All-reduce times of TensorRT-LLM 1.3 on the B200, in us, whose kernels vLLM has from FlashInfer and
+/// fuses with the norm (`fuse_allreduce_rms`).
+const B200_TENSORRT: AllReduceTable = [
+    [5.1, 5.1, 5.1, 5.4, 6.2, 8.0, 11.7, 21.3, 44.1, 86.8],
+    [5.5, 5.4, 5.8, 7.1, 9.7, 14.5, 26.4, 46.4, 71.8, 122.6],
+    [5.9, 6.2, 7.6, 10.7, 17.5, 30.1, 38.4, 54.6, 83.4, 145.7],
+];
+/// All-reduce times of the B200 with fused kernels, in us: those of TensorRT-LLM up to 4 MiB, with the
+/// norm.
+pub(super) const B200_FUSED_ALL_REDUCE: AllReduceTable = {
+    /// Factor of a fused kernel, which also computes the norm; fitted to the same points.
+    const WITH_NORM: f64 = 1.16;
+    const FIRST_UNFUSED: usize = 7;
+    let mut table = B200_ALL_REDUCE;
+    let mut row = 0;
+    while row < table.len() {
+        let mut point = 0;
+        while point < FIRST_UNFUSED {
+            table[row][point] = B200_TENSORRT[row][point] * WITH_NORM;
+            point += 1;
+        }
+        row += 1;
+    }
+    table
+};
 pub(super) const GB200_ALL_REDUCE: AllReduceTable = [
     [5.4, 5.8, 6.6, 8.0, 10.1, 15.2, 24.7, 62.2, 114.7, 216.7],
     [5.5, 6.0, 7.0, 11.1, 12.5, 17.6, 25.5, 50.6, 77.6, 113.4],

@@ -1,4 +1,5 @@
 mod efficiency;
+mod versions;
 use super::all_reduce::{self, AllReduceTable};
 use super::all2all::InterconnectFabric;
 pub(super) use efficiency::KernelEfficiency;
@@ -6,6 +7,7 @@ use efficiency::{
     BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertEfficiency, NVLINK_ALL_REDUCE,
     PCIE_ALL_REDUCE, kernel_efficiency, with_hopper_mxfp4_efficiency,
 };
+use versions::HOPPER_BF16_FACTOR_BEFORE_V0_20;
 
 /// Describes a GPU: limits from its data sheet, and the efficiency of its kernels.
 ///
@@ -14,11 +16,13 @@ use efficiency::{
 /// outputs, up to 8192 rows; logarithms, soft L1). Hopper and data-center Blackwell have scales per
 /// generation, fitted to the InferenceX points of computed prompts. GPUs without a fit use
 /// `FALLBACK_GPU`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Gpu {
     /// Canonical name of the GPU, as accepted by `--gpu`.
+    #[serde(skip)]
     pub name: &'static str,
     /// Other names of the GPU, compared without case, spaces and punctuation.
+    #[serde(skip)]
     pub aliases: &'static [&'static str],
     /// Peak of dense bf16 arithmetic, in TFLOP/s.
     pub bf16_tflops: f64,
@@ -44,6 +48,9 @@ pub struct Gpu {
     /// Efficiency of decode attention: launch time in us, and reached fraction of the memory
     /// bandwidth.
     pub decode_attention: (f64, f64),
+    /// Factor of the bandwidth of decode attention with an fp8 KV cache. As kernel tables of vLLM 0.24
+    /// have it: Hopper converts the cache while it is read, data-center Blackwell does not.
+    pub fp8_cache_bandwidth: f64,
     /// Efficiency of prefill attention: launch time in us, and reached fraction of the arithmetic
     /// peak.
     pub prefill_attention: (f64, f64),
@@ -58,20 +65,22 @@ pub struct Gpu {
     pub eager_experts_us: [f64; 2],
     /// Times of an all-reduce over 2, 4 and 8 GPUs of this type, in us.
     pub all_reduce: AllReduceTable,
+    /// Times of an all-reduce that is fused with the following norm, in us. vLLM fuses none with
+    /// MXFP4 experts; GPUs without a table have no faster kernels.
+    pub fused_all_reduce: Option<AllReduceTable>,
     /// Major version of the flash-attention kernels that vLLM uses on the GPU. In steps with a
     /// prompt chunk, 2 reads the KV cache once per query head, 3 and others once per group of
     /// heads. 0: none; kernels are Triton's (Volta, Turing) or AMD's.
     pub flash_attention: u32,
+    /// Time of an expert router in fp32 on units other than tensor cores: of 64 tokens, in us, and
+    /// the rate of large steps, in TFLOP/s; (0, 0) with vLLM's special kernels.
+    pub fp32_router: (f64, f64),
+    /// Time per layer in which an expert-parallel rank waits for the slowest rank, in us. Fitted to
+    /// five InferenceX points of two ranks on B300.
+    pub expert_wait_us: f64,
     /// Efficiency of the fused mixture-of-experts kernels.
     pub experts: ExpertEfficiency,
 }
-
-/// Minimum time per layer to launch the kernels of large prompt steps on Blackwell before vLLM
-/// 0.12, in us.
-const BLACKWELL_LAUNCH_BEFORE_V0_12_US: f64 = 836.0;
-/// Factor for the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12,
-/// multiplied with the modelled time.
-const FP8_MEMORY_FACTOR_BEFORE_V0_12: f64 = 1.41;
 
 const FALLBACK_GPU: Gpu = Gpu {
     name: "",
@@ -88,11 +97,15 @@ const FALLBACK_GPU: Gpu = Gpu {
     // Unused without fp4 units.
     gemm_fp4: kernel_efficiency(8.2, 0.746, 0.415),
     decode_attention: (14.0, 0.82),
+    fp8_cache_bandwidth: 0.9,
     prefill_attention: (20.0, 0.45),
     eager_prefill_us: (35.0, 100.0),
     eager_experts_us: [750.0, 750.0],
     all_reduce: NVLINK_ALL_REDUCE,
+    fused_all_reduce: None,
     flash_attention: 3,
+    fp32_router: (0.0, 0.0),
+    expert_wait_us: 9.0,
     experts: DEFAULT_EXPERT_EFFICIENCY,
 };
 
@@ -140,7 +153,7 @@ const H100: Gpu = Gpu {
 
 const H200: Gpu = Gpu {
     gemm: kernel_efficiency(4.2, 0.865, 0.572 / HOPPER_BF16_FACTOR_BEFORE_V0_20),
-    gemm_fp8: kernel_efficiency(8.6, 0.848, 0.541),
+    gemm_fp8: kernel_efficiency(8.6, 0.96, 0.541),
     gemm_fp8_block: kernel_efficiency(32.7, 0.56, 0.31),
     decode_attention: (14.6, 0.882),
     prefill_attention: (22.7, 0.458),
@@ -189,14 +202,16 @@ const L40S: Gpu = Gpu {
 const B200: Gpu = Gpu {
     gemm: kernel_efficiency(3.8, 0.813, 0.542),
     fp4_tflops: 9000.0,
-    gemm_fp8: kernel_efficiency(5.8, 0.738, 0.445),
-    gemm_fp4: kernel_efficiency(8.2, 0.719, 0.380),
+    gemm_fp8: kernel_efficiency(5.8, 0.72, 0.445),
+    gemm_fp4: kernel_efficiency(8.2, 0.68, 0.380),
     gemm_fp8_block: kernel_efficiency(12.3, 0.53, 0.35),
     decode_attention: (4.7, 0.915),
+    fp8_cache_bandwidth: 1.0,
     prefill_attention: (17.3, 0.512),
     eager_prefill_us: (220.0, 100.0),
     eager_experts_us: [1000.0, 450.0],
     all_reduce: all_reduce::B200_ALL_REDUCE,
+    fused_all_reduce: Some(all_reduce::B200_FUSED_ALL_REDUCE),
     experts: BLACKWELL_EXPERT_EFFICIENCY,
     ..gpu_from_data_sheet(
         "B200-SXM-180GB",
@@ -442,19 +457,6 @@ pub const KNOWN_GPUS: &[Gpu] = &[
     ),
 ];
 
-/// First vLLM version (major, minor) whose block-scaled fp8 experts are as fast as in the kernel
-/// tables of 0.24. In vLLM 0.14 such experts are as fast as other fp8 experts.
-const FAST_BLOCK_FP8_EXPERTS_VERSION: (u32, u32) = (0, 15);
-/// First vLLM version (major, minor) without the slow kernels of late 2025: fp8 products of more
-/// than 16 rows on Hopper, and the launch of prompt steps on Blackwell.
-const FAST_KERNELS_VERSION: (u32, u32) = (0, 12);
-/// First vLLM version (major, minor) with the fast bf16 products and MXFP4 experts on Hopper.
-/// Measurements exist for versions up to 0.18 and from 0.22.
-const FAST_HOPPER_VERSION: (u32, u32) = (0, 20);
-/// Factor of the arithmetic efficiency of bf16 products on H100 and H200 before
-/// `FAST_HOPPER_VERSION`.
-const HOPPER_BF16_FACTOR_BEFORE_V0_20: f64 = 0.591 / 0.70;
-
 impl Gpu {
     /// Returns whether the GPU is a data-center Blackwell (compute capability 10).
     pub fn is_data_center_blackwell(&self) -> bool {
@@ -476,32 +478,6 @@ impl Gpu {
                 false => (155.0, 280.0),
             },
         }
-    }
-
-    /// Returns the performance of this GPU with the kernels of a vLLM version (major, minor).
-    ///
-    /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70B from
-    /// October 2025. Those since 0.20 are fitted to `tests/fixtures/capacity`.
-    pub fn with_kernels_of_vllm_version(&self, version: (u32, u32)) -> Self {
-        let mut gpu = self.clone();
-        if version < FAST_BLOCK_FP8_EXPERTS_VERSION {
-            gpu.experts.fp8_block = gpu.experts.fp8;
-        }
-        if version < FAST_HOPPER_VERSION && gpu.is_hopper() {
-            gpu.experts.mxfp4 = gpu.experts.int4;
-            // GPUs without a fit have one arithmetic efficiency for all versions.
-            if gpu.gemm.compute > FALLBACK_GPU.gemm.compute {
-                gpu.gemm.compute *= HOPPER_BF16_FACTOR_BEFORE_V0_20;
-            }
-        }
-        if version < FAST_KERNELS_VERSION {
-            if gpu.is_data_center_blackwell() {
-                gpu.eager_prefill_us.1 = BLACKWELL_LAUNCH_BEFORE_V0_12_US;
-            } else if gpu.is_hopper() {
-                gpu.fp8_memory_factor_above_16_rows = FP8_MEMORY_FACTOR_BEFORE_V0_12;
-            }
-        }
-        gpu
     }
 }
 

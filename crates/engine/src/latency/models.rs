@@ -99,7 +99,8 @@ const fn with_experts(
     (intermediate, shared): (u32, u32),
     layers: u32,
 ) -> KnownModel {
-    known.shape.moe = Some(MoeShape { experts, per_token, intermediate, shared, layers });
+    known.shape.moe =
+        Some(MoeShape { experts, per_token, intermediate, shared, layers, fp32_router: false });
     known
 }
 
@@ -271,6 +272,9 @@ pub fn known_model_shape(repo: &str) -> Option<ModelShape> {
     let mut shape = known.shape.clone();
     shape.qk_norm =
         ["qwen3", "gemma-3", "minimax-m2"].iter().any(|family| known.name.starts_with(family));
+    if let Some(moe) = &mut shape.moe {
+        moe.fp32_router = known.name.starts_with("minimax-m2");
+    }
     if let Some(quantization) = ModelQuantization::from_name(repo) {
         shape.quantization = quantization;
         // Published FP8 checkpoints of Llama-4 quantize only the experts; NVIDIA's FP4 checkpoints

@@ -72,6 +72,8 @@ impl GemmCost {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct ExpertKernelCost {
     times: f64,
+    /// Time of a router in fp32 per layer: of 64 tokens, and per token of a large step, in us.
+    router: (f64, f64),
     fixed: f64,
     /// Time to read the weights of all experts, in us.
     all: f64,
@@ -87,6 +89,9 @@ struct ExpertKernelCost {
     exchange: ExchangeCost,
 }
 
+/// Number of tokens of one tile of a matrix product in fp32.
+const ROUTER_TILE_TOKENS: f64 = 64.0;
+
 impl ExpertKernelCost {
     fn time_us(&self, tokens: f64) -> f64 {
         if tokens == 0.0 {
@@ -97,7 +102,9 @@ impl ExpertKernelCost {
         let active = 1.0 - (self.miss * independent).exp();
         let memory = self.all * active + self.per_token * tokens;
         let product = smooth_max(memory, self.compute * tokens);
-        self.times * (self.fixed + product) + self.exchange.exchange_time_us(tokens)
+        let (tile, per_token) = self.router;
+        let router = (tile * (tokens / ROUTER_TILE_TOKENS).min(1.0)).max(per_token * tokens);
+        self.times * (self.fixed + product + router) + self.exchange.exchange_time_us(tokens)
     }
 }
 
@@ -190,7 +197,7 @@ impl RooflineModel {
             decode: k.decode_attention_us(),
             prefill: k.prefill_attention_us(),
             window: shape.window.map(|w| w.tokens),
-            reduce: k.all_reduce_cost(2.0 * layers, setup.tp),
+            reduce: k.layer_all_reduce_cost(),
             small: (
                 layers * (co.layer_us + if shape.qk_norm { co.qk_norm_us } else { 0.0 }),
                 layers * (10.0 * h + 8.0 * width) / k.bandwidth,

@@ -68,6 +68,8 @@ pub struct MoeShape {
     pub shared: u32,
     /// Number of layers with experts; the others have the dense MLP.
     pub layers: u32,
+    /// Whether the router computes in fp32 (MiniMax M2).
+    pub fp32_router: bool,
 }
 
 /// Sliding-window attention of some layers.
@@ -317,6 +319,9 @@ fn read_experts(config: &Value, layers: u32, intermediate: u32) -> Option<MoeSha
         intermediate: width,
         shared,
         layers: candidates.saturating_sub(u32::try_from(listed).unwrap_or(u32::MAX)),
+        fp32_router: config["model_type"]
+            .as_str()
+            .is_some_and(|kind| kind.starts_with("minimax_m2")),
     })
 }
 

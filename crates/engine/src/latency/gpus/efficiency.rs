@@ -3,7 +3,7 @@
 use super::super::all_reduce::{self, AllReduceTable};
 
 /// Efficiency of one kind of GPU kernel.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct KernelEfficiency {
     /// Launch time of the kernel, in us.
     pub fixed: f64,
@@ -15,7 +15,7 @@ pub struct KernelEfficiency {
 
 /// Efficiency of mixture-of-experts kernels by weight format: for up to 16 experts, and for 64 or
 /// more.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ExpertEfficiency {
     /// Efficiency of expert kernels with bf16 weights.
     pub bf16: [KernelEfficiency; 2],

@@ -4,14 +4,6 @@ use crate::latency::gpus::KernelEfficiency;
 use crate::latency::memory::bytes_per_weight;
 use crate::latency::{All2AllBackend, QuantizationScheme, all_reduce};
 
-/// Factor of the bandwidth of decode attention with an fp8 KV cache, which is converted while it is
-/// read. Fitted to InferenceX points of Llama 70B: 0.88 on Hopper, 0.94 on Blackwell.
-const FP8_CACHE_SHARE: f64 = 0.9;
-
-/// Time per layer in which an expert-parallel rank waits for the slowest rank, in us. Fitted to
-/// five InferenceX points of two ranks on B300.
-const EXCHANGE_WAIT_US: f64 = 9.0;
-
 pub(super) struct KernelCostBuilder<'a> {
     setup: &'a RooflineModelSetup,
     pub(super) tp: f64,
@@ -188,8 +180,11 @@ impl<'a> KernelCostBuilder<'a> {
         let h = f64::from(shape.hidden);
         let width = f64::from(moe.intermediate) / self.tp;
         let bandwidth = fit.memory * self.bandwidth / co.moe_scale;
+        let (router, rate) = self.setup.gpu.fp32_router;
+        let slow_router = moe.fp32_router && !self.setup.tf32_products && rate > 0.0;
         Some(ExpertKernelCost {
             times: f64::from(moe.layers),
+            router: if slow_router { (router, 2.0 * e * h / (rate * 1e6)) } else { (0.0, 0.0) },
             fixed: fit.fixed * co.moe_scale,
             all: e / ranks * 3.0 * h * width * bytes_per_weight(scheme) / bandwidth,
             miss: (1.0 - k / e).ln(),
@@ -210,8 +205,22 @@ impl<'a> KernelCostBuilder<'a> {
             gpus: ranks.saturating_mul(self.setup.tp),
             chosen,
             hidden: f64::from(self.setup.shape.hidden),
+            wait_us: self.setup.gpu.expert_wait_us,
             copies: f64::from(ranks).min(chosen),
             gather: self.all_reduce_cost(1.0, ranks),
+        }
+    }
+
+    /// Returns the cost of the all-reduces of all layers, fused with norms where vLLM fuses them.
+    pub(super) fn layer_all_reduce_cost(&self) -> AllReduceCost {
+        let (shape, tp) = (&self.setup.shape, self.setup.tp);
+        let reduce = self.all_reduce_cost(2.0 * f64::from(shape.layers), tp);
+        match self.setup.gpu.fused_all_reduce {
+            // The padded outputs of MXFP4 experts are cut before the norm.
+            Some(fused) if shape.quantization.scheme != QuantizationScheme::Mxfp4 => {
+                AllReduceCost { table: fused[all_reduce::all_reduce_row_index(tp)], ..reduce }
+            }
+            _ => reduce,
         }
     }
 
@@ -234,7 +243,7 @@ impl<'a> KernelCostBuilder<'a> {
         let per_layer = shape.kv_bytes_per_token(self.setup.tp, self.setup.kv_bytes) as f64
             / f64::from(shape.attention_layer_count());
         let cache = match self.setup.kv_bytes {
-            1 => FP8_CACHE_SHARE,
+            1 => self.setup.gpu.fp8_cache_bandwidth,
             _ => 1.0,
         };
         let bandwidth = share * cache * self.setup.coefficients.attention_scale * self.bandwidth;
@@ -294,6 +303,8 @@ pub(super) struct ExchangeCost {
     /// Number of experts per token.
     chosen: f64,
     hidden: f64,
+    /// Time per layer in which a rank waits for the slowest one, in us.
+    wait_us: f64,
     /// Number of tokens that a gather brings to this engine, per token of the engine itself: those
     /// of all ranks, or with many ranks one per expert of a token.
     copies: f64,
@@ -307,7 +318,7 @@ impl ExchangeCost {
         let (gpus, chosen, hidden) = (self.gpus, self.chosen, self.hidden);
         let layer = match self.backend {
             All2AllBackend::AllGatherReduceScatter => {
-                EXCHANGE_WAIT_US + self.gather.all_reduce_time_us(tokens * self.copies)
+                self.wait_us + self.gather.all_reduce_time_us(tokens * self.copies)
             }
             All2AllBackend::LowLatency => {
                 self.fabric.low_latency_exchange_us(gpus, tokens, chosen, hidden)

@@ -23,6 +23,8 @@ pub struct RooflineModelSetup {
     pub all2all: All2AllBackend,
     /// Whether the next step is scheduled while one runs (asynchronous scheduling).
     pub async_scheduling: bool,
+    /// Whether fp32 matrix products use TF32 (`VLLM_FLOAT32_MATMUL_PRECISION=high`).
+    pub tf32_products: bool,
     /// Bytes per number in the KV cache: 2, or 1 with fp8.
     pub kv_bytes: u32,
     /// Whether sampling sorts the vocabulary (top-p or top-k).
@@ -47,6 +49,7 @@ impl RooflineModelSetup {
             expert_ranks: 1,
             all2all: All2AllBackend::default(),
             async_scheduling: true,
+            tf32_products: false,
             kv_bytes: 2,
             truncated_sampling: false,
             penalized_sampling: false,

@@ -309,7 +309,49 @@ fn early_versions_have_slower_kernels() {
     assert_eq!(time("H100", (0, 11), 16), time("H100", (0, 12), 16));
     assert!(time("H100", (0, 11), 32) > time("H100", (0, 12), 32));
     assert!(time("B200", (0, 11), 1000) > time("B200", (0, 12), 1000));
+    assert!(time("H100", (0, 17), 32) > time("H100", (0, 18), 32));
+    assert_eq!(time("H100", (0, 17), 8), time("H100", (0, 18), 8));
     assert_eq!(time("A100", (0, 11), 1000), time("A100", (0, 12), 1000));
+}
+
+#[test]
+fn early_hopper_reads_an_fp8_cache_no_faster_than_bf16() {
+    let time = |version, kv_bytes| {
+        let shape = known_model_shape("meta-llama/Llama-3.1-70B").unwrap();
+        let gpu = find_gpu("H100").unwrap().with_kernels_of_vllm_version(version);
+        let setup = RooflineModelSetup { kv_bytes, ..RooflineModelSetup::new(shape, gpu) };
+        let roofline = RooflineModel::new(&setup).unwrap();
+        roofline.step_time_breakdown(&decodes(64, 4000)).decode_attention
+    };
+    assert_eq!(time((0, 11), 1), time((0, 11), 2));
+    assert!(time((0, 12), 1) < 0.6 * time((0, 12), 2));
+}
+
+#[test]
+fn routers_in_fp32_take_time_on_blackwell_before_0_20() {
+    let time = |gpu_name: &str, version, tf32_products| {
+        let shape = known_model_shape("MiniMaxAI/MiniMax-M2.5").unwrap();
+        let gpu = find_gpu(gpu_name).unwrap().with_kernels_of_vllm_version(version);
+        let setup = RooflineModelSetup { tf32_products, ..RooflineModelSetup::new(shape, gpu) };
+        RooflineModel::new(&setup).unwrap().step_time_breakdown(&decodes(64, 1000)).moe
+    };
+    let router = time("B200", (0, 19), false) - time("B200", (0, 19), true);
+    assert!((1000.0..2000.0).contains(&router), "62 layers: {router}");
+    assert_eq!(time("B200", (0, 20), false), time("B200", (0, 20), true));
+    assert_eq!(time("H100", (0, 19), false), time("H100", (0, 19), true));
+}
+
+#[test]
+fn blackwell_fuses_all_reduces_except_after_mxfp4_experts() {
+    let time = |model_name: &str, fused: bool| {
+        let mut gpu = find_gpu("B200").unwrap().clone();
+        gpu.fused_all_reduce = gpu.fused_all_reduce.filter(|_| fused);
+        let shape = known_model_shape(model_name).unwrap();
+        let setup = RooflineModelSetup { tp: 8, ..RooflineModelSetup::new(shape, gpu) };
+        RooflineModel::new(&setup).unwrap().step_time_breakdown(&decodes(16, 1000)).all_reduce
+    };
+    assert!(time("meta-llama/Llama-3.1-70B", true) < 0.7 * time("meta-llama/Llama-3.1-70B", false));
+    assert_eq!(time("openai/gpt-oss-120b", true), time("openai/gpt-oss-120b", false));
 }
 
 #[test]
@@ -376,7 +418,7 @@ fn hopper_has_faster_kernels_since_0_20() {
         assert_eq!(before.experts.mxfp4, before.experts.int4);
         assert!(since.experts.mxfp4[1].compute > 2.0 * before.experts.int4[1].compute);
     }
-    for name in ["A100", "L40S", "B200"] {
+    for name in ["A100", "L40S", "RTX-PRO-6000"] {
         let newest = find_gpu(name).unwrap();
         assert_eq!(newest.with_kernels_of_vllm_version((0, 19)), *newest, "{name}");
     }
