@@ -81,6 +81,10 @@ pub struct BatchScheduler<R: SchedulingRules> {
     spare: Vec<Box<ScheduledStep>>,
     pub(in crate::sched) reports: StepReports,
     plan_at: Option<SimTime>,
+    /// End of the last step, until the next scheduling pass. vLLM reads commands in between.
+    step_ended_at: Option<SimTime>,
+    /// Time at which leases ended while no step ran; inputs of that time come first.
+    leases_ended_at: Option<SimTime>,
     pause: PauseState,
     /// End times of KV transfers and of the delays after last tokens, by slot and generation of the
     /// sequence.
@@ -155,6 +159,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             flight: VecDeque::new(),
             spare: Vec::new(),
             plan_at: None,
+            step_ended_at: None,
+            leases_ended_at: None,
             pause: PauseState::Running,
             timers: TimerQueue::default(),
             leases: PrefillBlockLeases::default(),
@@ -199,6 +205,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     fn schedule_steps(&mut self, now: SimTime, out: &mut Outbox) {
+        self.step_ended_at = None;
         if self.flight.is_empty() && !self.reports.failed_loads.is_empty() {
             self.publish_kv_events_between_steps(now, out);
         }
@@ -209,6 +216,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         while self.flight.len() < self.max_steps_in_flight() {
             let mut step = self.spare.pop().unwrap_or_default();
+            step.arrivals = self.counts.arrivals;
             let before = out.len();
             let preempted = self.schedule_step(now, &mut step, out);
             self.reports.events.append(&mut step.events);
@@ -231,6 +239,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 break;
             }
             if std::mem::take(&mut self.reports.has_empty_step) {
+                self.expire_block_leases(now);
                 self.publish_kv_events_between_steps(now, out);
             }
             if self.flight.is_empty() {
@@ -263,6 +272,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return;
         };
         let now = step.end;
+        self.step_ended_at = Some(now);
         let before = out.len();
         if !step.is_dummy {
             self.bulk.record_finished_step(&step);
@@ -272,6 +282,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.publish_kv_events(now, out);
         let (output_tokens, ended) = self.release_step_outputs(&step, now, out);
         self.end_failed_sequences(now, out);
+        self.record_idle_rank(&step);
         step.report_rejected_sequences(now, out);
         if self.host.is_some() {
             self.advance_host_copies(&mut step, now, out);
@@ -405,7 +416,12 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 self.handle_due_timer(at, slot, generation, out);
             } else if self.flight.is_empty()
                 && self.leases.next_lease_expiry().is_some_and(|at| at <= due)
+                && !(may_plan && self.plan_at == Some(due))
             {
+                // vLLM plans what has arrived before its connector reports the end.
+                if due == now && self.leases_ended_at.replace(now) != Some(now) {
+                    break;
+                }
                 if self.expire_block_leases(due) {
                     self.request_scheduling_pass(due);
                 }
@@ -422,6 +438,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
 
     fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
         match command {
+            EngineCommand::Pause if self.pause == PauseState::Paused => {}
             EngineCommand::Pause => {
                 self.flush_bulk_decodes(now, out);
                 (self.pause, self.reports.has_empty_step) = (PauseState::Paused, false);
@@ -438,7 +455,8 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                     self.reports.has_empty_step = self.config.async_scheduling;
                 }
                 // vLLM reads the command when the running step has ended.
-                if self.flight.is_empty() && self.seqs.len() > 0 {
+                let is_read = self.flight.is_empty() || self.step_ended_at == Some(now);
+                if is_read && self.seqs.len() > 0 {
                     self.plan_at = Some(now);
                 }
             }
@@ -457,7 +475,8 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             EngineCommand::Release(id) => {
                 let held = self.leases.has_lease(id);
                 self.leases.end_lease(id, now);
-                if self.flight.is_empty() && self.expire_block_leases(now) {
+                let plans_first = self.plan_at == Some(now);
+                if self.flight.is_empty() && !plans_first && self.expire_block_leases(now) {
                     self.request_scheduling_pass(now);
                 }
                 return held;
@@ -557,8 +576,12 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         self.config.lock_step
     }
 
-    fn plans_ahead(&self) -> bool {
-        self.config.async_scheduling
+    fn needs_dummy_step(&self) -> bool {
+        self.config.async_scheduling && self.flight.len() == 1 && !self.flight[0].is_dummy
+    }
+
+    fn was_idle_after_step(&self) -> bool {
+        self.cadence.was_idle
     }
 
     fn steps_in_flight(&self) -> usize {
@@ -579,7 +602,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn end_wave(&mut self) {
-        self.cadence.wave_steps = 0;
+        self.cadence.wave_steps = self.flight.len() as u64;
     }
 
     fn end_step_at(&mut self, end: SimTime) {

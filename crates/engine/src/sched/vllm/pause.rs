@@ -2,7 +2,7 @@
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/interface.py`.
 
-use super::seqs::WaitingClass;
+use super::seqs::{SequenceSlot, WaitingClass};
 use super::waiting::PauseState;
 use super::{BatchScheduler, SchedulingRules};
 
@@ -25,6 +25,19 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns whether the pause state lets waiting sequences of the given class be admitted.
     pub(super) fn admits_waiting_class(&self, class: WaitingClass) -> bool {
         self.pause == PauseState::Running || class == WaitingClass::HoldsBlocks
+    }
+
+    /// Returns whether sequences are unfinished that arrived before the one with the number
+    /// `arrivals`. A pause hides those that it holds back.
+    ///
+    /// **Source:** `get_num_unfinished_requests`, `vllm/v1/core/sched/scheduler.py`.
+    pub(super) fn has_sequences_before(&self, arrivals: u64) -> bool {
+        let is_before = |&slot: &SequenceSlot| self.seqs[slot].arrival < arrivals;
+        let mut waiting = self.waiting.iter_from_back().filter(is_before);
+        self.pause != PauseState::Paused
+            && (self.fetching > 0
+                || self.running.iter().any(is_before)
+                || waiting.any(|slot| self.admits_waiting_class(self.seqs[slot].rank.0)))
     }
 
     /// Returns the number of waiting sequences that a pause of admissions holds back.
