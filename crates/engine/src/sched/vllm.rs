@@ -54,6 +54,7 @@ pub use config::{
     VllmSchedulerConfig,
 };
 use encoder_cache::{EncoderCache, MediaReferences};
+use pause::EndsBeforeInputs;
 pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmSchedulingRules};
 use seqs::{SequenceSlab, SequenceSlot, WaitingClass};
@@ -81,10 +82,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     spare: Vec<Box<ScheduledStep>>,
     pub(in crate::sched) reports: StepReports,
     plan_at: Option<SimTime>,
-    /// End of the last step, until the next scheduling pass. vLLM reads commands in between.
-    step_ended_at: Option<SimTime>,
-    /// Time at which leases ended while no step ran; inputs of that time come first.
-    leases_ended_at: Option<SimTime>,
+    before_inputs: EndsBeforeInputs,
     pause: PauseState,
     /// End times of KV transfers and of the delays after last tokens, by slot and generation of the
     /// sequence.
@@ -159,8 +157,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             flight: VecDeque::new(),
             spare: Vec::new(),
             plan_at: None,
-            step_ended_at: None,
-            leases_ended_at: None,
+            before_inputs: EndsBeforeInputs::default(),
             pause: PauseState::Running,
             timers: TimerQueue::default(),
             leases: PrefillBlockLeases::default(),
@@ -205,7 +202,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     fn schedule_steps(&mut self, now: SimTime, out: &mut Outbox) {
-        self.step_ended_at = None;
+        self.before_inputs.step = None;
         if self.flight.is_empty() && !self.reports.failed_loads.is_empty() {
             self.publish_kv_events_between_steps(now, out);
         }
@@ -272,7 +269,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return;
         };
         let now = step.end;
-        self.step_ended_at = Some(now);
+        self.before_inputs.step = Some(now);
         let before = out.len();
         if !step.is_dummy {
             self.bulk.record_finished_step(&step);
@@ -414,12 +411,16 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 self.finish_step(out);
             } else if let Some((at, (slot, generation))) = self.timers.pop_due_item(due) {
                 self.handle_due_timer(at, slot, generation, out);
+                if self.flight.is_empty() {
+                    // vLLM's connector reports ends of loads and leases together.
+                    self.expire_block_leases(at);
+                }
             } else if self.flight.is_empty()
                 && self.leases.next_lease_expiry().is_some_and(|at| at <= due)
                 && !(may_plan && self.plan_at == Some(due))
             {
                 // vLLM plans what has arrived before its connector reports the end.
-                if due == now && self.leases_ended_at.replace(now) != Some(now) {
+                if due == now && self.before_inputs.leases.replace(now) != Some(now) {
                     break;
                 }
                 if self.expire_block_leases(due) {
@@ -438,28 +439,12 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
 
     fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
         match command {
-            EngineCommand::Pause if self.pause == PauseState::Paused => {}
-            EngineCommand::Pause => {
-                self.flush_bulk_decodes(now, out);
-                (self.pause, self.reports.has_empty_step) = (PauseState::Paused, false);
-                self.plan_at = None;
-            }
+            EngineCommand::Pause => self.pause_scheduling(now, out),
             EngineCommand::PauseAdmission => {
                 self.pause = PauseState::AdmissionPaused;
                 self.request_scheduling_pass(now);
             }
-            EngineCommand::Resume => {
-                self.pause = PauseState::Running;
-                if self.flight.is_empty() && !self.leases.is_empty() {
-                    // Requests whose blocks another engine still reads kept vLLM's loop going.
-                    self.reports.has_empty_step = self.config.async_scheduling;
-                }
-                // vLLM reads the command when the running step has ended.
-                let is_read = self.flight.is_empty() || self.step_ended_at == Some(now);
-                if is_read && self.seqs.len() > 0 {
-                    self.plan_at = Some(now);
-                }
-            }
+            EngineCommand::Resume => self.resume_scheduling(now),
             EngineCommand::CancelAll => {
                 for slot in self.seqs.live_slots() {
                     self.stop_sequence(slot, SequenceEndReason::Cancelled, now, out);

@@ -2,11 +2,46 @@
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/interface.py`.
 
+use crate::{Outbox, SimTime};
+
 use super::seqs::{SequenceSlot, WaitingClass};
 use super::waiting::PauseState;
 use super::{BatchScheduler, SchedulingRules};
 
+/// Keeps the times of ends after which vLLM's engine core reads inputs.
+#[derive(Debug, Default)]
+pub(super) struct EndsBeforeInputs {
+    /// End of the last step, until the next scheduling pass. vLLM reads commands in between.
+    pub step: Option<SimTime>,
+    /// Time at which leases ended while no step ran; inputs of that time come first.
+    pub leases: Option<SimTime>,
+}
+
 impl<R: SchedulingRules> BatchScheduler<R> {
+    /// Pauses the scheduling of steps; steps in flight end.
+    pub(super) fn pause_scheduling(&mut self, now: SimTime, out: &mut Outbox) {
+        if self.pause != PauseState::Paused {
+            self.flush_bulk_decodes(now, out);
+            (self.pause, self.plan_at) = (PauseState::Paused, None);
+            // vLLM reads the command when the running step has ended.
+            self.reports.has_empty_step &= !self.flight.is_empty();
+        }
+    }
+
+    /// Ends a pause of scheduling or of admissions.
+    pub(super) fn resume_scheduling(&mut self, now: SimTime) {
+        self.pause = PauseState::Running;
+        if self.flight.is_empty() && !self.leases.is_empty() {
+            // Requests whose blocks another engine still reads kept vLLM's loop going.
+            self.reports.has_empty_step = self.config.async_scheduling;
+        }
+        // vLLM reads the command when the running step has ended.
+        let is_read = self.flight.is_empty() || self.before_inputs.step == Some(now);
+        if is_read && self.seqs.len() > 0 {
+            self.plan_at = Some(now);
+        }
+    }
+
     /// Returns whether a scheduling pass may find work.
     pub(super) fn may_schedule_step(&self) -> bool {
         match self.pause {

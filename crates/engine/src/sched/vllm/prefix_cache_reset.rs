@@ -16,7 +16,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         now: SimTime,
         out: &mut Outbox,
     ) -> bool {
-        if reset != PrefixCacheResetScope::Forget && self.step_ended_at == Some(now) {
+        if reset != PrefixCacheResetScope::Forget && self.before_inputs.step == Some(now) {
             // A step has just ended, and vLLM reads the command before it plans the next one.
             self.reports.resets.push(reset);
             self.reset_prefix_cache_after_step(now, out);

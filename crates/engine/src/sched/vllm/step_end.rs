@@ -73,12 +73,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.flight.push_back(step);
     }
 
-    /// Records whether the ended step left a data-parallel rank idle. A rank that plans ahead has
-    /// already planned the next step, so it is idle only after a dummy step.
+    /// Records whether the ended step left a data-parallel rank idle, as a dummy step does. A rank
+    /// that plans ahead has already planned the step after a step with sequences.
     pub(super) fn record_idle_rank(&mut self, step: &ScheduledStep) {
         if self.config.lock_step {
-            let ends_wave = step.is_dummy || !self.config.async_scheduling;
-            self.cadence.was_idle = ends_wave && !self.has_sequences_before(step.arrivals);
+            let plans_ahead = self.config.async_scheduling;
+            self.cadence.was_idle =
+                step.is_dummy || (!plans_ahead && !self.has_sequences_before(step.arrivals));
         }
     }
 
