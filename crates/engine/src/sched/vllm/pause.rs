@@ -13,7 +13,7 @@ use super::{BatchScheduler, SchedulingRules};
 pub(super) struct EndsBeforeInputs {
     /// End of the last step, until the next scheduling pass. vLLM reads commands in between.
     pub step: Option<SimTime>,
-    /// Time at which leases ended while no step ran. Inputs of that time come first.
+    /// Time of the last ends of leases without a running step. Inputs of that time come first.
     pub leases: Option<SimTime>,
 }
 
