@@ -173,7 +173,7 @@ pub trait Scheduler {
     fn needs_dummy_step(&self) -> bool {
         false
     }
-    /// Returns whether no sequence was left at the end of the last step, except those that arrived
+    /// Returns whether the last step was a dummy step, or left no sequence except those that arrived
     /// after the step was planned.
     fn was_idle_after_step(&self) -> bool {
         true
