@@ -169,7 +169,8 @@ def make_scheduler(c):
         transfer = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config={
             "cpu_bytes_to_use": c["offload"]["chunks"] * CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT})
     elif c.get("load_ms") is not None:
-        transfer = KVTransferConfig(kv_connector="NixlConnector" if "lease_ms" in c else "Loads", kv_role=c.get("kv_role", "kv_both"),
+        name = "Loads" if "lease_ms" not in c else "NixlPushConnector" if c.get("push") else "NixlConnector"
+        transfer = KVTransferConfig(kv_connector=name, kv_role=c.get("kv_role", "kv_both"),
                                     kv_load_failure_policy=c.get("load_failure_policy", "fail"))
     config = VllmConfig(model_config=model, cache_config=cache, scheduler_config=sched, parallel_config=ParallelConfig(),
                         device_config=DeviceConfig("cpu"), kv_events_config=events, kv_transfer_config=transfer,
@@ -253,7 +254,14 @@ class Player:
         # Grammars in the making: time, number, future and whether it fails.
         self.grammars = []
         self.sleeping = self.freed = False
-        self.added, self.over = [], []
+        self.added, self.over, self.begun_sends = [], [], 0
+        self.finish_requests, self.scheduler.finish_requests = self.scheduler.finish_requests, self.finish_in_order
+
+    def finish_in_order(self, ids, status):
+        """Ends requests that vLLM has in a set, and so frees their blocks, in the order in which they were added."""
+        if ids is None or isinstance(ids, str):
+            return self.finish_requests(ids, status)
+        return [one for rid in sorted(ids, key=self.added.index) for one in self.finish_requests(rid, status)]
 
     def log(self, **line):
         print(json.dumps({"t": self.now, **line}, separators=(",", ":")), file=self.out)
@@ -354,11 +362,14 @@ class Player:
             begun = connector.begun[:]
             connector.begun.clear()
         else:
-            begun = [(rid, set()) for rid, meta in metadata.reqs_to_recv.items() if meta.awaiting_kvs]
+            # With push mode, all requests that have blocks wait for the other engine's writes.
+            begun = [(rid, set()) for rid, meta in metadata.reqs_to_recv.items() if meta.awaiting_kvs or any(meta.local_block_ids)]
             for rid in metadata.reqs_to_send:
                 # Blocks that the other engine has not read in time are freed.
                 takes = min(self.requests[rid]["send_ms"], self.c["lease_ms"])
-                heapq.heappush(self.sends, (self.now + takes, list(self.requests).index(rid), rid))
+                # vLLM reports ends of one moment as a set, without an order.
+                self.begun_sends += 1
+                heapq.heappush(self.sends, (self.now + takes, self.begun_sends, rid))
         for rid, missing in begun:
             heapq.heappush(self.loads, (self.now + self.c["load_ms"], rid, missing))
 

@@ -68,10 +68,15 @@ SYNC = {
     "pause-wait": {"resets": "pause-new"}, "pause-wait-remote": {"resets": "pause-new", "load_ms": 1700}, "tight-pause-wait": {"resets": "pause-new", "tight": True},
     "ranks": {"ranks": True}, "ranks-interval": {"ranks": True, "prefill_schedule_interval": 4},
     "tight-ranks-interval": {"ranks": True, "prefill_schedule_interval": 3, "tight": True},
+    "ranks-aborts": {"ranks": True, "aborts": True, "prefill_schedule_interval": 3},
     "nixl": {"load_ms": 1700, "lease_ms": 3000}, "tight-nixl": {"load_ms": 2300, "lease_ms": 3000, "tight": True},
     "nixl-aborts": {"load_ms": 2300, "lease_ms": 3000, "aborts": True}, "nixl-pause": {"load_ms": 1700, "lease_ms": 3000, "resets": "pause"},
     "tight-nixl-producer": {"load_ms": 1700, "lease_ms": 3000, "kv_role": "kv_producer", "tight": True},
     "tight-nixl-consumer": {"load_ms": 1700, "lease_ms": 3000, "kv_role": "kv_consumer", "tight": True},
+    "nixl-push": {"load_ms": 1700, "lease_ms": 3000, "push": True}, "tight-nixl-push": {"load_ms": 2300, "lease_ms": 3000, "push": True, "tight": True},
+    "nixl-push-aborts": {"load_ms": 2300, "lease_ms": 3000, "push": True, "aborts": True},
+    "tight-nixl-push-producer": {"load_ms": 1700, "lease_ms": 3000, "push": True, "kv_role": "kv_producer", "tight": True},
+    "tight-nixl-push-consumer": {"load_ms": 1700, "lease_ms": 3000, "push": True, "kv_role": "kv_consumer", "tight": True},
     "offload": {"offload": True}, "tight-offload": {"offload": True, "tight": True}, "offload-aborts": {"offload": True, "aborts": True, "tight": True},
     "offload-priority": {"offload": True, "tight": True, "policy": "priority"}, "offload-salts": {"offload": True, "tight": True, "salts": True},
     "offload-no-cache": {"offload": True, "enable_prefix_caching": False},
@@ -89,7 +94,8 @@ ASYNC = ["plain", "no-prefix-cache", "long-prefill", "watermark", "priority", "t
          "grammar", "tight-grammar", "grammar-aborts", "grammar-priority", "grammar-eagle", "grammar-interval",
          "load-failures", "load-failures-fail", "tight-load-failures", "tight-load-failures-fail", "load-failures-aborts",
          "load-failures-priority", "load-failures-eagle", "pause-wait", "pause-wait-remote", "tight-pause-wait", "sleep", "pause-remote", "nixl", "tight-nixl", "nixl-aborts",
-         "nixl-pause", "tight-nixl-producer", "tight-nixl-consumer"]
+         "nixl-pause", "tight-nixl-producer", "tight-nixl-consumer", "nixl-push", "tight-nixl-push", "nixl-push-aborts",
+         "tight-nixl-push-producer", "tight-nixl-push-consumer"]
 CLASSES = {**SYNC, **{f"async-{name}": {**SYNC[name], "async_scheduling": True} for name in ASYNC}}
 
 

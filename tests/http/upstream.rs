@@ -445,6 +445,28 @@ async fn refusals_are_those_of_the_python_front_end() {
 }
 
 #[tokio::test]
+async fn scores_of_two_labels_add_up_to_one() {
+    let sim = Sim::serve(&[]).await;
+    let mut sum = 0.0;
+    for labels in [[30, 31], [31, 30]] {
+        let body = json!({"query": [20, 21], "items": [[22]], "label_token_ids": labels});
+        let answer = sim.post("/generative_scoring", &body).await.json();
+        sum += answer["data"][0]["score"].as_f64().unwrap();
+    }
+    assert!((sum - 1.0).abs() < 1e-12, "{sum}");
+}
+
+#[tokio::test]
+async fn a_batch_reports_nothing_of_its_prompts() {
+    let sim = Sim::serve(&[]).await;
+    let chat = json!([{"role": "user", "content": "Hi"}]);
+    let body = json!({"messages": [chat], "max_tokens": 1, "return_token_ids": true});
+    let answer = sim.post("/v1/chat/completions/batch", &body).await.json();
+    assert_eq!(answer["prompt_token_ids"], json!(null));
+    assert!(answer["choices"][0]["token_ids"].is_array(), "{answer}");
+}
+
+#[tokio::test]
 async fn an_empty_request_id_is_an_id() {
     let sim = Sim::serve(&[]).await;
     for (path, body, id) in [

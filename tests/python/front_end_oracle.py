@@ -275,7 +275,8 @@ def cases_of(args, model):
     """The cases of the command line, for the model that is served."""
     cases = POOLING_CASES if args.pooling else CASES
     if args.generate:
-        document = json.loads(ask(args.front, "GET", "/openapi.json", None, {})[2])
+        # `vllm-rs` has no document.
+        document = json.loads(ask(args.own if args.rust else args.front, "GET", "/openapi.json", None, {})[2])
         cases = Generator(document, args.seed).requests(args.generate)
     for name, method, path, body, headers in cases:
         if args.only in name and not (args.rust and path not in ("/v1/chat/completions", "/v1/completions")):

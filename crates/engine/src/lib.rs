@@ -169,10 +169,15 @@ pub trait Scheduler {
     fn is_in_lock_step(&self) -> bool {
         false
     }
-    /// Returns whether the scheduler plans the next step while a step runs (asynchronous
-    /// scheduling).
-    fn plans_ahead(&self) -> bool {
+    /// Returns whether a dummy step follows the running step: the rank plans steps ahead, but found
+    /// no work for the next one.
+    fn needs_dummy_step(&self) -> bool {
         false
+    }
+    /// Returns whether the last step was a dummy step, or left no sequence except those that arrived
+    /// after the step was planned.
+    fn was_idle_after_step(&self) -> bool {
+        true
     }
     /// Returns the number of scheduled steps that have not ended; the oldest of these steps is
     /// running.
@@ -191,7 +196,8 @@ pub trait Scheduler {
     /// Schedules a step without sequences, to keep pace with other data-parallel ranks. The step
     /// starts now unless another step is running.
     fn add_dummy_step(&mut self, _now: SimTime) {}
-    /// Marks all data-parallel ranks as idle, so that the next step is the first of a wave.
+    /// Marks all data-parallel ranks as idle, so that the oldest step in flight, or the next one, is
+    /// the first of a wave.
     fn end_wave(&mut self) {}
     /// Sets the end of the running step to `end`.
     fn end_step_at(&mut self, _end: SimTime) {}

@@ -31,12 +31,18 @@ impl RankLockStep {
         items: &mut [T],
         rank: impl Fn(&mut T) -> Option<&mut dyn Scheduler>,
     ) {
-        let mut most = 0;
+        let (mut most, mut running) = (0, None);
         for rank in items.iter_mut().filter_map(&rank) {
-            most = most.max(rank.steps_in_flight());
+            let dummies = usize::from(rank.needs_dummy_step());
+            most = most.max(rank.steps_in_flight() + dummies);
+            running = running.max(rank.running_step().map(|(begun, _)| begun));
+        }
+        if self.begun.is_some() && running != self.begun {
+            self.begun = None;
+            self.end_wave_if_ranks_idle(items, &rank);
         }
         if most == 0 {
-            if self.end_wave_if_ranks_idle(items, &rank) {
+            if self.steps == 0 {
                 return;
             }
             most = 1;
@@ -66,30 +72,17 @@ impl RankLockStep {
         }
     }
 
-    /// Ends the wave of steps if no rank has a step in flight and the last step is one after which
-    /// ranks check for work. Returns whether the wave ended; if not, data-parallel ranks without
-    /// work run dummy steps.
-    pub fn end_wave_if_ranks_idle<T>(
+    /// Ends the wave of steps if ranks check for work after the step that has ended, and no rank
+    /// had any. Sequences that arrived during the step belong to the next wave.
+    fn end_wave_if_ranks_idle<T>(
         &mut self,
         items: &mut [T],
         rank: impl Fn(&mut T) -> Option<&mut dyn Scheduler>,
-    ) -> bool {
-        let (mut is_busy, mut plans_ahead) = (false, false);
-        for rank in items.iter_mut().filter_map(&rank) {
-            is_busy |= rank.steps_in_flight() > 0;
-            plans_ahead |= rank.plans_ahead();
-        }
-        if is_busy {
-            return false;
-        }
-        self.begun = None;
-        // Ranks also check after the first step, but if they plan ahead, its requests still run then.
-        let checks = self.steps.is_multiple_of(WORK_CHECK_INTERVAL_STEPS)
-            || (self.steps == 1 && !plans_ahead);
-        if checks {
+    ) {
+        let checks = self.steps == 1 || self.steps.is_multiple_of(WORK_CHECK_INTERVAL_STEPS);
+        if checks && items.iter_mut().filter_map(&rank).all(|rank| rank.was_idle_after_step()) {
             self.steps = 0;
             items.iter_mut().filter_map(&rank).for_each(|rank| rank.end_wave());
         }
-        checks
     }
 }

@@ -54,6 +54,7 @@ pub use config::{
     VllmSchedulerConfig,
 };
 use encoder_cache::{EncoderCache, MediaReferences};
+use pause::EndsBeforeInputs;
 pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmSchedulingRules};
 use seqs::{SequenceSlab, SequenceSlot, WaitingClass};
@@ -81,6 +82,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     spare: Vec<Box<ScheduledStep>>,
     pub(in crate::sched) reports: StepReports,
     plan_at: Option<SimTime>,
+    before_inputs: EndsBeforeInputs,
     pause: PauseState,
     /// End times of KV transfers and of the delays after last tokens, by slot and generation of the
     /// sequence.
@@ -155,6 +157,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             flight: VecDeque::new(),
             spare: Vec::new(),
             plan_at: None,
+            before_inputs: EndsBeforeInputs::default(),
             pause: PauseState::Running,
             timers: TimerQueue::default(),
             leases: PrefillBlockLeases::default(),
@@ -199,6 +202,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     fn schedule_steps(&mut self, now: SimTime, out: &mut Outbox) {
+        self.before_inputs.step = None;
         if self.flight.is_empty() && !self.reports.failed_loads.is_empty() {
             self.publish_kv_events_between_steps(now, out);
         }
@@ -209,6 +213,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         while self.flight.len() < self.max_steps_in_flight() {
             let mut step = self.spare.pop().unwrap_or_default();
+            step.arrivals = self.counts.arrivals;
             let before = out.len();
             let preempted = self.schedule_step(now, &mut step, out);
             self.reports.events.append(&mut step.events);
@@ -231,6 +236,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 break;
             }
             if std::mem::take(&mut self.reports.has_empty_step) {
+                self.expire_block_leases(now);
                 self.publish_kv_events_between_steps(now, out);
             }
             if self.flight.is_empty() {
@@ -263,6 +269,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return;
         };
         let now = step.end;
+        self.before_inputs.step = Some(now);
         let before = out.len();
         if !step.is_dummy {
             self.bulk.record_finished_step(&step);
@@ -272,6 +279,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.publish_kv_events(now, out);
         let (output_tokens, ended) = self.release_step_outputs(&step, now, out);
         self.end_failed_sequences(now, out);
+        self.record_idle_rank(&step);
         step.report_rejected_sequences(now, out);
         if self.host.is_some() {
             self.advance_host_copies(&mut step, now, out);
@@ -403,9 +411,18 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 self.finish_step(out);
             } else if let Some((at, (slot, generation))) = self.timers.pop_due_item(due) {
                 self.handle_due_timer(at, slot, generation, out);
+                if self.flight.is_empty() {
+                    // vLLM's connector reports ends of loads and leases together.
+                    self.expire_block_leases(at);
+                }
             } else if self.flight.is_empty()
                 && self.leases.next_lease_expiry().is_some_and(|at| at <= due)
+                && !(may_plan && self.plan_at == Some(due))
             {
+                // vLLM plans what has arrived before its connector reports the end.
+                if due == now && self.before_inputs.leases.replace(now) != Some(now) {
+                    break;
+                }
                 if self.expire_block_leases(due) {
                     self.request_scheduling_pass(due);
                 }
@@ -422,26 +439,12 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
 
     fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
         match command {
-            EngineCommand::Pause => {
-                self.flush_bulk_decodes(now, out);
-                (self.pause, self.reports.has_empty_step) = (PauseState::Paused, false);
-                self.plan_at = None;
-            }
+            EngineCommand::Pause => self.pause_scheduling(now, out),
             EngineCommand::PauseAdmission => {
                 self.pause = PauseState::AdmissionPaused;
                 self.request_scheduling_pass(now);
             }
-            EngineCommand::Resume => {
-                self.pause = PauseState::Running;
-                if self.flight.is_empty() && !self.leases.is_empty() {
-                    // Requests whose blocks another engine still reads kept vLLM's loop going.
-                    self.reports.has_empty_step = self.config.async_scheduling;
-                }
-                // vLLM reads the command when the running step has ended.
-                if self.flight.is_empty() && self.seqs.len() > 0 {
-                    self.plan_at = Some(now);
-                }
-            }
+            EngineCommand::Resume => self.resume_scheduling(now),
             EngineCommand::CancelAll => {
                 for slot in self.seqs.live_slots() {
                     self.stop_sequence(slot, SequenceEndReason::Cancelled, now, out);
@@ -457,7 +460,8 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             EngineCommand::Release(id) => {
                 let held = self.leases.has_lease(id);
                 self.leases.end_lease(id, now);
-                if self.flight.is_empty() && self.expire_block_leases(now) {
+                let plans_first = self.plan_at == Some(now);
+                if self.flight.is_empty() && !plans_first && self.expire_block_leases(now) {
                     self.request_scheduling_pass(now);
                 }
                 return held;
@@ -557,8 +561,12 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         self.config.lock_step
     }
 
-    fn plans_ahead(&self) -> bool {
-        self.config.async_scheduling
+    fn needs_dummy_step(&self) -> bool {
+        self.config.async_scheduling && self.flight.len() == 1 && !self.flight[0].is_dummy
+    }
+
+    fn was_idle_after_step(&self) -> bool {
+        self.cadence.was_idle
     }
 
     fn steps_in_flight(&self) -> usize {
@@ -579,7 +587,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn end_wave(&mut self) {
-        self.cadence.wave_steps = 0;
+        self.cadence.wave_steps = self.flight.len() as u64;
     }
 
     fn end_step_at(&mut self, end: SimTime) {

@@ -94,13 +94,6 @@ pub(crate) fn play(work: &Value) -> Result<Vec<Value>, String> {
             });
         }
         engine.advance(now, &mut out);
-        let stats = engine.stats();
-        if let Some(ranks) = &mut ranks
-            && stats.running + stats.waiting + stats.deferred == 0
-        {
-            // Ranks check for work before they read requests.
-            ranks.end_wave_if_ranks_idle(&mut [&mut engine], |rank| Some(*rank));
-        }
         while inputs.front().is_some_and(|(at, _)| SimTime::from_millis(*at) == now)
             && let Some((_, input)) = inputs.pop_front()
         {

@@ -48,7 +48,8 @@ async fn answer_batch(
     let started =
         chat::start_chat_generation(app, head, &mut requests, resolved, id, threshold).await;
     let (mut view, reply) = started?;
-    // vLLM reports only totals for a batch.
+    // vLLM reports only totals for a batch, and nothing of the prompts.
+    view.prompt_ids = None;
     let shape = &mut view.view;
     (shape.prompt_details, shape.reasoning_details, shape.metrics) = (false, false, false);
     shape.drafts = None;

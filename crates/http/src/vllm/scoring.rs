@@ -14,8 +14,10 @@ use crate::generation;
 use crate::request_head::request_id;
 use crate::token_ids;
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng};
+use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::request::TokenizedPrompt;
+use vllm_sim_service::generate::{EMPTY_CONTEXT_HASH, extend_context_hash};
+use vllm_sim_service::logprobs::LogprobInputs;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{GenerationRequest, OutputTokenBudget, RequestSubmissionChecks};
 use vllm_sim_tokenizer::SpecialTokenHandling;
@@ -38,7 +40,7 @@ pub(crate) async fn create_generative_scoring(
         .iter()
         .enumerate()
         .map(|(index, prompt)| {
-            let score = label_probability(&prompt.tokens, &request);
+            let score = label_probability(&app, &prompt.tokens, &request);
             json!({"index": index, "object": "score", "score": score})
         })
         .collect();
@@ -89,7 +91,8 @@ fn item_prompts(
         SpecialTokenHandling::from_bool(request.add_special_tokens),
     )?;
     let items = request.items.as_array().into_iter().flatten();
-    let most = app.settings.model.max_model_len as usize;
+    // One place is left for the output token.
+    let most = (app.settings.model.max_model_len as usize).saturating_sub(1);
     let prompt = |item: &Value| {
         let item = tokens_of_text_or_ids(app, item, SpecialTokenHandling::Without)?;
         let mut tokens = match request.item_first {
@@ -102,19 +105,37 @@ fn item_prompts(
     items.map(prompt).collect()
 }
 
-/// Returns the probability of the first label token after a prompt; equal prompts get equal scores.
-fn label_probability(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 {
-    let tokens = prompt.iter();
-    let key = tokens.fold(0x5c0e, |key, token| mix_u64_pair(key, u64::from(*token)));
-    let mut rng = request_rng(0, key, RandomStreamPurpose::Content);
-    let labels = request.label_token_ids.len().max(1);
-    let weights: Vec<f64> = (0..labels).map(|_| rng.draw_unit_f64() + 1e-9).collect();
-    let sum = match request.apply_softmax {
-        true => weights.iter().sum(),
-        // The rest of the vocabulary takes part of the probability.
-        false => weights.iter().sum::<f64>() + 1.0,
+/// Returns the probability of the first label token after a prompt, from the log probabilities that
+/// a completion of the same prompt reports.
+///
+/// Source: vLLM 0.33 `vllm/entrypoints/generative_scoring/serving.py`, `_compute_probabilities`.
+fn label_probability(app: &App, prompt: &[u32], request: &GenerativeScoringRequest) -> f64 {
+    let tokens = prompt.iter().copied();
+    let context = tokens.fold(EMPTY_CONTEXT_HASH, extend_context_hash);
+    let position = LogprobInputs {
+        vocabulary: app.service.generator.tokenizer().vocab_size(),
+        context: mix_u64_pair(app.service.settings().seed, context),
+        temperature: 1.0,
     };
-    weights[0] / sum
+    let mut labels: Vec<u32> = Vec::new();
+    for label in request.label_token_ids.iter().filter_map(|label| u32::try_from(*label).ok()) {
+        if !labels.contains(&label) {
+            labels.push(label);
+        }
+    }
+    let Some((first, rest)) = labels.split_first() else {
+        return 0.0;
+    };
+    let row = position.chosen_and_listed_tokens(*first, rest);
+    let logprobs: Vec<f64> = row.iter().map(|entry| f64::from(entry.logprob)).collect();
+    match request.apply_softmax {
+        true => {
+            let most = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = logprobs.iter().map(|logprob| (logprob - most).exp()).sum();
+            (logprobs[0] - most).exp() / sum
+        }
+        false => logprobs[0].exp(),
+    }
 }
 
 /// Maximum number of items times labels in one generative scoring request (vLLM has no limit).

@@ -190,6 +190,7 @@ impl HostCache {
         let id = request.id;
         let copy = HostLoadCopy { id, chunks, generation: self.generation };
         self.loads.push(now, takes, copy);
+        self.begun_loads += 1;
         let seq = self.seqs.entry(id).or_default();
         seq.offered = seq.offered.max(end);
         seq.copies += 1;

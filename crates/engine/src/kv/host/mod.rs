@@ -163,6 +163,20 @@ impl<T> HostCopyQueue<T> {
         self.tail
     }
 
+    /// Postpones the newest `count` copies, so that they start at `from` or later.
+    fn postpone_newest(&mut self, count: usize, from: SimTime) {
+        let first = self.copies.len().saturating_sub(count);
+        let mut newest = self.copies.range_mut(first..).peekable();
+        if let Some((end, takes, _)) = newest.peek() {
+            let start = SimTime::ZERO + end.duration_since(SimTime::ZERO).saturating_sub(*takes);
+            self.tail = from.max(start);
+            for (end, takes, _) in newest {
+                self.tail = self.tail + *takes;
+                *end = self.tail;
+            }
+        }
+    }
+
     fn next_copy_end(&self) -> Option<SimTime> {
         self.copies.front().map(|(end, ..)| *end)
     }
@@ -212,6 +226,8 @@ pub(crate) struct HostCache {
     /// GPU KV blocks given to sequences in this scheduling pass, if ended requests may still store
     /// the previous content of such blocks.
     reused: HashSet<u32>,
+    /// Number of loads that began in this scheduling pass.
+    begun_loads: usize,
 }
 
 fn new_chunk_store(config: &HostCacheConfig) -> HostChunks {
@@ -239,6 +255,7 @@ impl HostCache {
             ended: Vec::new(),
             reads: HashMap::new(),
             reused: HashSet::new(),
+            begun_loads: 0,
         }
     }
 
@@ -436,6 +453,12 @@ impl HostCache {
             seq.copied = end;
         }
         end
+    }
+
+    /// Postpones the loads of this scheduling pass until the copies have ended that must end before
+    /// its step begins.
+    pub(crate) fn postpone_loads(&mut self, from: SimTime) {
+        self.loads.postpone_newest(std::mem::take(&mut self.begun_loads), from);
     }
 
     pub(crate) fn next_host_copy_end(&self) -> Option<SimTime> {

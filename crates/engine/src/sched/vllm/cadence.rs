@@ -8,6 +8,9 @@ pub(super) struct PrefillIntervalState {
     pub since: u32,
     /// Number of steps of a data-parallel rank since all ranks were idle.
     pub wave_steps: u64,
+    /// Whether the last step of a data-parallel rank left no sequence that had arrived before the
+    /// step was planned.
+    pub was_idle: bool,
     /// Whether sequences were still waiting after the last scheduling pass that was allowed to
     /// compute prompt tokens.
     pub was_short: bool,
@@ -15,6 +18,6 @@ pub(super) struct PrefillIntervalState {
 
 impl Default for PrefillIntervalState {
     fn default() -> Self {
-        Self { since: u32::MAX, wave_steps: 0, was_short: false }
+        Self { since: u32::MAX, wave_steps: 0, was_idle: false, was_short: false }
     }
 }

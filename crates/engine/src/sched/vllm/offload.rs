@@ -118,6 +118,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         for copy in flushed {
             step.copied = step.copied.max(host.start_host_store(begun, copy));
         }
+        host.postpone_loads(step.copied);
     }
 
     /// Starts the copies between GPU and host memory of a step without sequences, or leaves them to

@@ -2,11 +2,46 @@
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/interface.py`.
 
-use super::seqs::WaitingClass;
+use crate::{Outbox, SimTime};
+
+use super::seqs::{SequenceSlot, WaitingClass};
 use super::waiting::PauseState;
 use super::{BatchScheduler, SchedulingRules};
 
+/// Keeps the times of ends after which vLLM's engine core reads inputs.
+#[derive(Debug, Default)]
+pub(super) struct EndsBeforeInputs {
+    /// End of the last step, until the next scheduling pass. vLLM reads commands in between.
+    pub step: Option<SimTime>,
+    /// Time of the last ends of leases without a running step. Inputs of that time come first.
+    pub leases: Option<SimTime>,
+}
+
 impl<R: SchedulingRules> BatchScheduler<R> {
+    /// Pauses the scheduling of steps; steps in flight end.
+    pub(super) fn pause_scheduling(&mut self, now: SimTime, out: &mut Outbox) {
+        if self.pause != PauseState::Paused {
+            self.flush_bulk_decodes(now, out);
+            (self.pause, self.plan_at) = (PauseState::Paused, None);
+            // vLLM reads the command when the running step has ended.
+            self.reports.has_empty_step &= !self.flight.is_empty();
+        }
+    }
+
+    /// Ends a pause of scheduling or of admissions.
+    pub(super) fn resume_scheduling(&mut self, now: SimTime) {
+        self.pause = PauseState::Running;
+        if self.flight.is_empty() && !self.leases.is_empty() {
+            // Requests whose blocks another engine still reads kept vLLM's loop going.
+            self.reports.has_empty_step = self.config.async_scheduling;
+        }
+        // vLLM reads the command when the running step has ended.
+        let is_read = self.flight.is_empty() || self.before_inputs.step == Some(now);
+        if is_read && self.seqs.len() > 0 {
+            self.plan_at = Some(now);
+        }
+    }
+
     /// Returns whether a scheduling pass may find work.
     pub(super) fn may_schedule_step(&self) -> bool {
         match self.pause {
@@ -25,6 +60,19 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns whether the pause state lets waiting sequences of the given class be admitted.
     pub(super) fn admits_waiting_class(&self, class: WaitingClass) -> bool {
         self.pause == PauseState::Running || class == WaitingClass::HoldsBlocks
+    }
+
+    /// Returns whether sequences are unfinished that arrived before the one with the number
+    /// `arrivals`. A pause hides those that it holds back.
+    ///
+    /// **Source:** `get_num_unfinished_requests`, `vllm/v1/core/sched/scheduler.py`.
+    pub(super) fn has_sequences_before(&self, arrivals: u64) -> bool {
+        let is_before = |&slot: &SequenceSlot| self.seqs[slot].arrival < arrivals;
+        let mut waiting = self.waiting.iter_from_back().filter(is_before);
+        self.pause != PauseState::Paused
+            && (self.fetching > 0
+                || self.running.iter().any(is_before)
+                || waiting.any(|slot| self.admits_waiting_class(self.seqs[slot].rank.0)))
     }
 
     /// Returns the number of waiting sequences that a pause of admissions holds back.

@@ -16,6 +16,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         now: SimTime,
         out: &mut Outbox,
     ) -> bool {
+        if reset != PrefixCacheResetScope::Forget && self.before_inputs.step == Some(now) {
+            // A step has just ended, and vLLM reads the command before it plans the next one.
+            self.reports.resets.push(reset);
+            self.reset_prefix_cache_after_step(now, out);
+            return self.pool.used_block_count() == 0;
+        }
         if reset != PrefixCacheResetScope::Forget && !self.flight.is_empty() {
             // vLLM reads the command when the running step has ended.
             let succeeds = match reset {

@@ -67,6 +67,8 @@ pub(in crate::sched) struct ScheduledStep {
     pub end: SimTime,
     /// End time of the step if it did not wait for other data-parallel ranks.
     pub own_end: SimTime,
+    /// Number of sequences that had arrived when the step was planned.
+    pub arrivals: u64,
     /// Whether the step has no sequences and only keeps pace with other data-parallel ranks.
     pub is_dummy: bool,
     /// Number of prompt tokens that the step computes, including recomputed output.

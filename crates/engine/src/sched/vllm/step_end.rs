@@ -63,6 +63,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn start_dummy_step(&mut self, now: SimTime) {
         let mut step = self.spare.pop().unwrap_or_default();
         (step.is_dummy, step.number) = (true, 0);
+        step.arrivals = self.counts.arrivals;
         self.cadence.wave_steps += 1;
         // It runs as many kernels as a decode of one token (vLLM's `_dummy_run(1)`).
         step.batch.add_decoding_sequence(1, 1, self.window);
@@ -70,6 +71,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.start_step(&mut step, now);
         }
         self.flight.push_back(step);
+    }
+
+    /// Records whether the ended step left a data-parallel rank idle, as a dummy step does. A rank
+    /// that plans ahead has already planned the step after a step with sequences.
+    pub(super) fn record_idle_rank(&mut self, step: &ScheduledStep) {
+        if self.config.lock_step {
+            let plans_ahead = self.config.async_scheduling;
+            self.cadence.was_idle =
+                step.is_dummy || (!plans_ahead && !self.has_sequences_before(step.arrivals));
+        }
     }
 
     /// Publishes the KV events gathered since they were last published.
