@@ -9,7 +9,7 @@ use super::dialect::{RequestRules, ValidationPoint};
 use super::job::{GenerationJob, KvTransfer, ReplyContent, reply_content};
 use super::{InferenceService, RejectedRequest, Reply, RequestError, ServeError, run_blocking};
 use crate::fault::FaultOrigin;
-use crate::generate::request::ModelTarget;
+use crate::generate::request::{ModelTarget, StopPattern};
 use crate::prompt::PromptSource;
 use crate::request::{
     GenerationRequest, OutputTokenBudget, RequestSubmissionChecks, ResolvedModel,
@@ -18,7 +18,7 @@ use crate::request::{
 use crate::scripted::{ConversationFacts, MatchedRequest, ReservedReply};
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::sampling::output_budget_tokens;
-use vllm_sim_wire::{Fault, SamplingParams};
+use vllm_sim_wire::{Fault, SamplingParams, SamplingRequest};
 
 /// Number of sequences from which the content of a job is generated on the blocking pool.
 const BLOCKING_MIN_SEQUENCES: usize = 256;
@@ -155,6 +155,7 @@ impl InferenceService {
             target: resolved.target.clone(),
             prompts,
             budget,
+            stop_patterns: compile_stop_patterns(&sampling)?,
             params: sampling.with_output_budget(budget, &defaults.bounds)?,
             offers_tools: false,
         })
@@ -309,4 +310,17 @@ impl InferenceService {
             Some(result) => !result.await.unwrap_or(false),
         }
     }
+}
+
+/// Compiles the regular expressions that end an output.
+///
+/// # Errors
+/// A 400 for an expression that the crate `regex` does not have, such as look-around.
+fn compile_stop_patterns(sampling: &SamplingRequest) -> Result<Vec<StopPattern>, Fault> {
+    let compiled = sampling.stop_patterns.iter().map(|pattern| {
+        StopPattern::new(pattern).map_err(|error| {
+            Fault::bad_request(format!("stop_regex {pattern:?} is not simulated: {error}"))
+        })
+    });
+    compiled.collect()
 }

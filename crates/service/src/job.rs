@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::dialect::{AllowedToolSchemas, RequestRules};
 use super::request::{GenerationRequest, OutputTokenBudget, ValidatedRequestFacts};
 use super::{PrefillHandoff, RequestError, ServeError, run_blocking};
-use crate::generate::request::{OutputTokenConstraints, StopConditions, StopString};
+use crate::generate::request::{OutputTokenConstraints, StopConditions, StopPattern, StopString};
 use crate::generate::tools::{ToolChoice, ToolDefinition, validate_llmd_tool_parameters};
 use crate::scripted::ReservedReply;
 use vllm_sim_engine::driver::KvSourceServer;
@@ -83,17 +83,21 @@ fn to_token_ids(ids: &[i128]) -> Vec<u32> {
     ids.filter_map(|id| u32::try_from(*id).ok()).collect()
 }
 
-fn stop_conditions(params: &SamplingParams) -> Cow<'static, StopConditions> {
+fn stop_conditions(
+    params: &SamplingParams,
+    patterns: &[StopPattern],
+) -> Cow<'static, StopConditions> {
     let stop_ids = params.stop_token_ids.as_deref().unwrap_or_default();
     let strings = params.stop.as_ref().map_or(&[][..], |stop| &stop.0);
     // Two comparisons, because comparing empty lists by slice took 2 % of a chat request on Zen 5.
-    let none = stop_ids.is_empty() && strings.is_empty();
+    let none = stop_ids.is_empty() && strings.is_empty() && patterns.is_empty();
     if none && !params.include_stop_str_in_output && params.min_tokens == 0 {
         return Cow::Borrowed(&NO_STOP_CONDITIONS[usize::from(params.ignore_eos)]);
     }
     let strings = strings.iter().cloned().filter_map(StopString::new);
     Cow::Owned(StopConditions {
         strings: strings.collect(),
+        patterns: patterns.to_vec(),
         include: params.include_stop_str_in_output,
         ids: to_token_ids(stop_ids).into_iter().collect(),
         ignore_eos: params.ignore_eos,
@@ -137,7 +141,7 @@ impl GenerationJob {
             },
             seed: params.seed.map(|seed| seed as i64),
             greedy: params.temperature < GREEDY_TEMPERATURE || params.top_k == 1,
-            stops: stop_conditions(params),
+            stops: stop_conditions(params, &facts.stop_patterns),
             bias: token_steering(params),
             thinking_budget: params.thinking_token_budget.map(clamp_to_u32),
             content,

@@ -13,7 +13,7 @@ use super::{
     RequestFaults, ServeError, ServerLoadGuard,
 };
 use crate::fault_control::KvLoadFailureReport;
-use crate::generate::request::{ModelTarget, TokenizedPrompt};
+use crate::generate::request::{ModelTarget, StopPattern, TokenizedPrompt};
 use crate::generate::tools::{ToolChoice, ToolDefinition};
 use crate::generate::{ReplyScript, ReplyScriptCursor};
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
@@ -159,6 +159,8 @@ pub struct ValidatedRequestFacts {
     pub budget: i128,
     /// Sampling parameters, complete with defaults.
     pub params: Box<SamplingParams>,
+    /// Regular expressions, a match of which ends an output.
+    pub stop_patterns: Vec<StopPattern>,
     /// Whether the reply may call tools.
     pub offers_tools: bool,
 }

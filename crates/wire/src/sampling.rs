@@ -176,6 +176,8 @@ pub struct SamplingRequest {
     pub limit: OutputLimit,
     /// Checks to run on the sampling parameters.
     pub checks: SamplingParamChecks,
+    /// Regular expressions, a match of which ends an output.
+    pub stop_patterns: Vec<String>,
 }
 
 /// Rule for the output limit of a request, in tokens.
@@ -224,7 +226,7 @@ impl From<SamplingParams> for SamplingRequest {
     fn from(params: SamplingParams) -> Self {
         // No `..Self::default()`, which would allocate other parameters only to drop them.
         let (limit, checks) = (OutputLimit::default(), SamplingParamChecks::default());
-        Self { params: Box::new(params), limit, checks }
+        Self { params: Box::new(params), limit, checks, stop_patterns: Vec::new() }
     }
 }
 

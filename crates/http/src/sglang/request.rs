@@ -136,7 +136,7 @@ pub(super) fn resolve_model(
 /// Checks that the LoRA adapter of a request is loaded.
 ///
 /// Source: SGLang 0.5.23 `tokenizer_manager.py`, `_validate_and_resolve_lora`.
-fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
+pub(super) fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
     if !app.settings.lora.enabled {
         return Err(Fault::bad_request(format!(
             "LoRA adapter '{adapter}' was requested, but LoRA is not enabled. Please launch the \
