@@ -10,6 +10,7 @@ mod chat_render;
 mod completion;
 mod completion_render;
 mod control;
+mod decisions;
 mod dialect;
 pub mod disaggregation;
 mod endpoint;

@@ -3,8 +3,8 @@
 use axum::routing::{any, get, post, put};
 
 use super::{
-    chat, completion, control, generate, info, loads, memory, messages, ollama, parse, pooling,
-    responses, score, sessions, tokenize, weights,
+    chat, completion, control, decisions, generate, info, loads, memory, messages, ollama, parse,
+    pooling, responses, score, sessions, tokenize, weights,
 };
 use crate::app::{CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH, Route};
 use crate::ops;
@@ -58,6 +58,7 @@ pub(crate) fn routes(config: &Config) -> Vec<Route> {
         ("/v1/classify", "POST", post(pooling::create_classification)),
         ("/v1/rerank", "POST, PUT", put(pooling::rerank).post(pooling::rerank)),
         ("/v1/score", "POST", post(score::create_score)),
+        ("/v1/decisions", "POST", post(decisions::create_decisions)),
         ("/v1/responses", "POST", post(responses::create_response)),
         (RESPONSE_PATH, "GET", get(responses::stored_response_not_found)),
         (RESPONSE_CANCEL_PATH, "POST", post(responses::stored_response_not_found)),
