@@ -18,7 +18,7 @@ pub(super) struct OtherCommandLine {
     pub(super) compat: MetricsCompat,
     /// Name of the command of `vllm-sim` that serves the imitated server.
     pub(super) command: &'static str,
-    /// Python module that starts the imitated server (`python3 -m`).
+    /// Name of the Python module of the imitated server (`python3 -m`).
     pub(super) module: &'static str,
     /// Description of the command in the program's help page.
     pub(super) summary: &'static str,
