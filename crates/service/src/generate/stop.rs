@@ -182,7 +182,7 @@ fn cut_at_stop_string(script: &mut ReplyScript, stops: &StopConditions) {
         let from = floor_char_boundary(&seen.text, end.saturating_sub(SEARCHED_BYTES));
         let tail = &seen.text[from..];
         if let Some(pattern) = stops.patterns.iter().find(|pattern| pattern.is_match(tail)) {
-            // SGLang removes the text of the pattern itself, if the output contains it.
+            // The output is cut where it contains the text of the expression itself.
             let stop = pattern.as_str();
             let end = seen.text.find(stop).unwrap_or(end) + stop.len();
             matched = Some((stop, end));
