@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use crate::server::{ServerFleet, SimulatorServer};
 use vllm_sim_command_line::outputs;
 use vllm_sim_config::{CliMode, Config, LoadedConfig};
-use vllm_sim_http::{imitated_release, launch_command};
+use vllm_sim_http::api_rules;
 
 /// Logs one line with the imitated release and the command-line mode.
 pub(super) fn log_start_of_server(loaded: &LoadedConfig) {
     let model = &loaded.config.model;
-    let (project, release) = imitated_release(model.compat, model.vllm_version);
-    let command_line = launch_command(model.compat).unwrap_or(match model.cli_mode {
+    let api = api_rules(model.compat);
+    let (project, release) = api.release(model.vllm_version);
+    let command_line = api.launch_command().unwrap_or(match model.cli_mode {
         CliMode::Llmd => "llm-d-inference-sim",
         CliMode::Vllm => "`vllm serve`",
     });

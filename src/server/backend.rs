@@ -1,6 +1,9 @@
 //! Engines, their observers (metrics, KV events, traces) and the request service over them, which
 //! all APIs share.
 
+#[cfg(feature = "zmq")]
+mod sglang_pair;
+
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -12,8 +15,6 @@ use super::observers::ServerObservers;
 use super::prefill;
 use super::scenario::FaultMetricsObserver;
 use super::setup;
-#[cfg(feature = "zmq")]
-use super::sglang_pair::SglangPairServer;
 use super::shared_assets::SharedServerAssets;
 use vllm_sim_config::{Config, MetricsCompat};
 use vllm_sim_engine::EngineCommand;
@@ -26,6 +27,9 @@ use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::generate::ReplyGenerator;
 use vllm_sim_service::prompt::MediaCache;
 use vllm_sim_service::{AdapterLoadMode, InferenceService, ServedModels, ServiceSettings};
+
+#[cfg(feature = "zmq")]
+use sglang_pair::SglangPairServer;
 
 /// Running engines, their observers and the request service over them.
 pub(super) struct EngineBackend {

@@ -57,7 +57,7 @@ const OPTIONAL_FEATURES: [OptionalFeature; 9] = [
     OptionalFeature {
         feature: "zmq",
         built: cfg!(feature = "zmq"),
-        flags: "sglang --disaggregation-mode",
+        flags: "--disaggregation-mode",
         is_wanted: |config| config.disaggregation.is_some(),
     },
     OptionalFeature {

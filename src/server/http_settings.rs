@@ -44,7 +44,6 @@ pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
         offloads_kv: engine.kv_offload.is_some(),
         kv_events: config.kv_events.clone(),
         server: server_settings(config),
-        compat: config.model.compat,
         takes_any_audio: is_llmd_mode,
         takes_any_adapter: is_llmd_mode,
         transfers_unasked: is_llmd_mode,

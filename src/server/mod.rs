@@ -19,8 +19,6 @@ mod replies;
 mod rules;
 mod scenario;
 mod setup;
-#[cfg(feature = "zmq")]
-mod sglang_pair;
 mod shared_assets;
 mod startup_log;
 mod stats_log;
@@ -165,6 +163,7 @@ impl SimulatorServer {
         let logged = stats_log::engines_with_stats_log(&config, &backend.metrics, &backend.live);
         let parts = AppParts {
             settings: http_settings::http_api_settings(&config),
+            api: vllm_sim_http::api_rules(config.model.compat),
             rules: rules::http_request_rules(&config, &service),
             service: service.clone(),
             metrics: backend.metrics.clone(),

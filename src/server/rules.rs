@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use vllm_sim_config::{CliMode, Config, MetricsCompat};
-use vllm_sim_http::service_dialect;
+use vllm_sim_http::api_rules;
 use vllm_sim_service::dialect::{LlmdDialect, TokenIdDialect};
 use vllm_sim_service::{AllowedToolSchemas, InferenceService, RequestRules};
 use vllm_sim_tokenizer::Tokenizer;
@@ -39,7 +39,7 @@ pub(super) fn http_request_rules(config: &Config, service: &InferenceService) ->
             true => AllowedToolSchemas::Whitelisted,
             false => AllowedToolSchemas::Any,
         },
-        dialect: service_dialect(config.model.compat),
+        dialect: api_rules(config.model.compat).service_dialect(),
         ..tokens_api_request_rules(config, service)
     }
 }

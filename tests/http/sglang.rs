@@ -149,7 +149,7 @@ async fn routes_with_information_answer_as_sglang() {
 async fn routes_that_are_not_served_are_unknown() {
     let sim = Sim::sglang(&[]).await;
     for path in
-        ["/version", "/v1/decisions", "/set_internal_state", "/inference/v1/generate", "/metrics"]
+        ["/version", "/v1/systemone", "/set_internal_state", "/inference/v1/generate", "/metrics"]
     {
         let answer = sim.get(path).await;
         assert_eq!(

@@ -127,8 +127,8 @@ async fn a_decode_server_waits_for_the_prompt() {
 #[tokio::test]
 async fn requests_without_a_partner_fail_in_the_words_of_sglang() {
     let port = free_port();
-    let prefill = prefiller(port, &["--sglang-bootstrap-timeout", "1"]).await;
-    let decode = decoder(&["--sglang-waiting-timeout", "1"]).await;
+    let prefill = prefiller(port, &["--disaggregation-bootstrap-timeout", "1"]).await;
+    let decode = decoder(&["--disaggregation-waiting-timeout", "1"]).await;
     let body = in_room(port, 9);
     let timed_out = |state| format!("Request 9 timed out after 1.0s in KVPoll.{state}");
     let alone = failure("Prefill bootstrap", "req", 9, &timed_out("Bootstrapping"));
@@ -167,7 +167,8 @@ async fn a_prefill_server_that_is_gone_is_noticed() {
     let (port, other) = (free_port(), free_port());
     let prefill = prefiller(port, &[]).await;
     let large = prefiller(other, &["--page-size", "16"]).await;
-    let checks = ["--sglang-heartbeat-interval", "2", "--sglang-heartbeat-max-failure", "1"];
+    let checks =
+        ["--disaggregation-heartbeat-interval", "2", "--disaggregation-heartbeat-max-failure", "1"];
     let decode = decoder(&checks).await;
     let (body, gone) = (in_room(port, 1), in_room(free_port(), 2));
     let met = tokio::join!(prefill.post("/generate", &body), decode.post("/generate", &body));

@@ -56,6 +56,13 @@ async fn types_of_a_native_request_are_checked_exactly() {
             "invalid literal for int() with base 10: 'x'",
         ),
         (json!({"cache_salt": ["a"]}), "cache_salt should be a string for a single request."),
+        (json!({"session_params": {"id": 5}}), "Invalid request: session id 5 does not exist"),
+        (
+            json!({"lora_path": [null]}),
+            "LoRA adapter 'None' was requested, but LoRA is not enabled. Please launch the server \
+             with --enable-lora flag and preload adapters using --lora-paths or \
+             /load_lora_adapter endpoint.",
+        ),
     ] {
         assert_eq!(refusal(&sim, more.clone()).await, (400, message.to_owned()), "{more}");
     }

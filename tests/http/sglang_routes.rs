@@ -384,3 +384,36 @@ async fn the_routes_of_ollama_answer() {
     let answer = sim.post("/api/chat", &chat).await.json();
     assert_eq!(members(&answer["message"]), "role content images");
 }
+
+#[tokio::test]
+async fn decisions_are_the_probabilities_of_labels() {
+    let sim = Sim::sglang(&[]).await;
+    let body = json!({"input": {"sky": "blue"}, "return_prompt_token_ids": true, "questions": [
+        {"id": "c", "type": "choice", "question": "Which?", "options": [
+            {"name": "red", "description": "like fire"}, {"name": "blue"}]},
+        {"id": "s", "type": "score", "question": "How?", "levels": ["low", "high", "most"]},
+    ]});
+    let answer = sim.post("/v1/decisions", &body).await.json();
+    assert_eq!(answer["object"], "decisions", "{answer}");
+    let probability =
+        |id: &str, name: &str| answer["answers"][id]["probabilities"][name].as_f64().unwrap();
+    let likely = if probability("c", "red") >= probability("c", "blue") { "red" } else { "blue" };
+    assert_eq!(answer["answers"]["c"]["choice"], likely);
+    let level = probability("s", "1") + 2.0 * probability("s", "2");
+    assert!((answer["answers"]["s"]["score"].as_f64().unwrap() - level).abs() < 1e-9);
+    assert!((probability("c", "red") + probability("c", "blue") - 1.0).abs() < 1e-9);
+    let ids = &answer["answers"]["c"]["prompt_token_ids"];
+    let text = sim.post("/detokenize", &json!({"tokens": ids})).await.json();
+    let asked = "{\"sky\":\"blue\"}\n\nQuestion: Which?\nA: red - like fire\nB: blue\n\
+         Answer with the letter of one option only.";
+    assert!(text["text"].as_str().unwrap().contains(asked), "{text}");
+    let mut unanswerable = body.clone();
+    unanswerable["questions"][1] = json!({"id": "y", "type": "yes_no", "question": "Blue?"});
+    let refused = sim.post("/v1/decisions", &unanswerable).await.text();
+    assert!(refused.contains("the answer label 'yes' is not one distinct token"), "{refused}");
+    let mut repeated = body.clone();
+    repeated["questions"][1]["id"] = "c".into();
+    let refused = sim.post("/v1/decisions", &repeated).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("question id 'c' repeats another question"));
+}

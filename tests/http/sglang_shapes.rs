@@ -284,7 +284,7 @@ async fn log_probabilities_are_triples() {
 async fn finish_reasons_name_what_matched() {
     let sim = Sim::sglang(&["--mode", "echo"]).await;
     let reason = async |params: Value| {
-        let body = json!({"text": "one two three", "sampling_params": params});
+        let body = json!({"text": "one two three four", "sampling_params": params});
         sim.post("/generate", &body).await.json()
     };
     let stopped = reason(json!({"stop": "two"})).await;
@@ -292,6 +292,19 @@ async fn finish_reasons_name_what_matched() {
     assert!(!stopped["text"].as_str().unwrap().contains("two"));
     let kept = reason(json!({"stop": ["two"], "no_stop_trim": true})).await;
     assert!(kept["text"].as_str().unwrap().ends_with("two"), "{kept}");
+    for (params, matched, tokens) in [
+        (json!({"stop_regex": "t[a-v]"}), "t[a-v]", "one two th"),
+        (json!({"stop_regex": ["x", "wo$"]}), "wo$", "one two"),
+        (json!({"stop": ""}), "", ""),
+    ] {
+        let ended = reason(params.clone()).await;
+        let expected = json!({"type": "stop", "matched": matched});
+        assert_eq!(ended["meta_info"]["finish_reason"], expected, "{params}");
+        assert!(ended["text"].as_str().unwrap().starts_with(tokens), "{params}: {ended}");
+        assert_ne!(ended["text"], "one two three four", "{params}");
+    }
+    let refused = reason(json!({"stop_regex": "a(?=b)"})).await.to_string();
+    assert!(refused.contains(r#"stop_regex \"a(?=b)\" is not simulated"#), "{refused}");
     let ended = reason(json!({"max_new_tokens": null})).await;
     let reason = &ended["meta_info"]["finish_reason"];
     assert_eq!(reason["type"], "stop");

@@ -130,6 +130,16 @@ def embedding_cases(kind):
         {}, {"return_documents": False}, {"top_n": 1}, {"top_n": 0}, {"query": ""}, {"documents": []},
         {"documents": ...}, {"query": ...}, {"documents": "x"}, {"documents": ["a", ""]}])
     score = {"query": "q", "items": ["a", "b"], "label_token_ids": [5, 6], "model": "tiny-llama"}
+    choice = {"id": "c", "type": "choice", "question": "Which?", "options": [{"name": "red"}, {"name": "blue", "description": "cold"}]}
+    score_question = {"id": "s", "type": "score", "question": {"a": 1}, "levels": ["low", ["high"]]}
+    yes_no = {"id": "y", "type": "yes_no", "question": "Blue?", "no": "grey"}
+    decisions = {"input": "The sky is blue.", "questions": [choice, score_question, yes_no]}
+    yield from posts(kind, "/v1/decisions", decisions, [
+        {}, {"questions": [choice]}, {"questions": [score_question]}, {"questions": [yes_no]}, {"return_prompt_token_ids": True, "questions": [choice]},
+        {"temperature": 0.5, "questions": [choice]}, {"temperature": 0}, {"input": " "}, {"input": [1]}, {"questions": []}, {"questions": [{}]},
+        {"questions": [choice, choice]}, {"questions": [{**choice, "type": "other"}]}, {"questions": [{**choice, "options": [{"name": "a"}]}]},
+        {"questions": [{**choice, "options": [{"name": "a"}, {"name": "A "}]}]}, {"questions": [{**choice, "options": [{"name": "a"}, {"name": " "}]}]},
+        {"questions": [{**choice, "more": 1}]}, {"prompt_format_version": 2}, {"model": "tiny-llama:x"}, {"images": ["x"]}, {"more": 1}, {"model": 5}])
     yield from posts(kind, "/v1/score", score, [
         {}, {"apply_softmax": True}, {"item_first": True}, {"items": "a"}, {"query": [5], "items": [[6], [7]]},
         {"label_token_ids": ...}, {"items": ...}, {"query": ...}, {"label_token_ids": [99999]}, {"label_token_ids": "x"}])

@@ -37,7 +37,7 @@ FREE = {
     "output_ids", "response_token_ids", "token_ids", "tokens", "top_logprobs", "token_logprobs", "timestamp",
     "embedding", "input", "model_path", "root", "modified_at", "digest", "size", "sequence_number", "normal_text",
     "total_duration", "load_duration", "eval_duration", "prompt_eval_duration", "matched_stop", "matched", "tokenizer_path",
-    "input_top_logprobs", "output_top_logprobs", "label", "num_classes", "probs", "score", "scores", "version", "data_parallel_rank", "request_id", "system_fingerprint",
+    "input_top_logprobs", "output_top_logprobs", "label", "num_classes", "probs", "score", "scores", "choice", "version", "data_parallel_rank", "request_id", "system_fingerprint",
 }
 
 

@@ -1,4 +1,4 @@
-"""Writes src/sglang_flags.txt, the flags of an SGLang release, from the sources in its wheel.
+"""Writes src/other_command_line/sglang/flags.txt, the flags of an SGLang release, from the sources in its wheel.
 
     pip download sglang==0.5.23 --no-deps && unzip -q sglang-*.whl 'sglang/*' -d sources
     python3 sglang_flags.py sources/sglang
@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-LIST = Path(__file__).parent.parent / "src/sglang_flags.txt"
+LIST = Path(__file__).parent.parent / "src/other_command_line/sglang/flags.txt"
 HEAD = """\
 # Flags of `python -m sglang.launch_server`, SGLang {version}, one per line: name, kind of value, other names.
 # Source: SGLang's srt/arg_groups/fields and srt/server_args.py; generate/sglang_flags.py writes the list.

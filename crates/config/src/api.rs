@@ -226,7 +226,7 @@ impl ApiConfig {
 }
 
 /// Returns the names that `--tool-call-parser` and `--reasoning-parser` accept.
-fn list_parsers(compat: MetricsCompat) -> (&'static [&'static str], &'static [&'static str]) {
+pub fn list_parsers(compat: MetricsCompat) -> (&'static [&'static str], &'static [&'static str]) {
     match other_command_line(Some(compat)) {
         Some(own) => (own.tool_parsers, own.reasoning_parsers),
         None => (&TOOL_PARSERS, &REASONING_PARSERS),

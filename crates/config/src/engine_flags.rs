@@ -12,7 +12,7 @@ use super::group::FlagHelpGroup;
 use super::loaded::{LoadedConfig, load_with_known_flags};
 
 /// Flags in the groups of engine flags that do not affect the speed of an engine.
-const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 26] = [
+const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 19] = [
     "data-parallel-rank",
     "data-parallel-start-rank",
     "data-parallel-size-local",
@@ -23,15 +23,8 @@ const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 26] = [
     "api-server-count",
     "max-num-queued-reqs",
     "max-num-queued-tokens",
-    "disaggregation-mode",
     "is-prefill-worker",
     "is-decode-worker",
-    "disaggregation-bootstrap-port",
-    "disaggregation-transfer-backend",
-    "sglang-bootstrap-timeout",
-    "sglang-waiting-timeout",
-    "sglang-heartbeat-interval",
-    "sglang-heartbeat-max-failure",
     "prefix-caching-hash-algo",
     "hash-seed",
     "global-cache-hit-threshold",
@@ -92,7 +85,7 @@ fn several_engines_error(loaded: &LoadedConfig, name: &str, value: u32) -> Confi
 ///
 /// [`load_single_engine_config`] itself checks flags with a number of engines, such as `--replicas`.
 fn affects_engine(flag: &FlagSpec) -> bool {
-    if FLAGS_WITHOUT_SPEED_EFFECT.contains(&flag.name) {
+    if FLAGS_WITHOUT_SPEED_EFFECT.contains(&flag.name) || flag.name.starts_with("disaggregation-") {
         return false;
     }
     match flag.group {

@@ -12,6 +12,7 @@ use super::flags::engine::GPU;
 use super::flags::{self, all_effective_flags};
 use super::group::FlagHelpGroup;
 use super::ignored;
+use super::other_command_line::OTHER_COMMAND_LINES;
 use vllm_sim_engine::latency;
 
 const USAGE_LINE: &str = "vllm-sim --model MODEL [FLAGS]
@@ -27,8 +28,7 @@ Usage: vllm-sim --model MODEL [FLAGS]
 Serve:
   --model MODEL  Serve with the flags and defaults of llm-d-inference-sim
   serve          Serve with the command line and defaults of `vllm serve`
-  sglang         Serve with the command line, API and metrics of SGLang
-  launch         Serve a part of the API: `launch render`
+{OTHER_COMMANDS}  launch         Serve a part of the API: `launch render`
   config         Print the configuration, and the source of each value
   healthcheck    Exit with 0 when a server is healthy, else with 1
 
@@ -79,7 +79,11 @@ Examples:
 pub fn program_help_page() -> String {
     let groups: Vec<String> =
         FlagHelpGroup::ALL_FLAG_GROUPS.into_iter().map(help_word_of_group).collect();
-    let mut page = PROGRAM_HELP_PAGE.to_owned();
+    let others: String = OTHER_COMMAND_LINES
+        .iter()
+        .map(|own| format!("  {:<15}{}\n", own.command, own.summary))
+        .collect();
+    let mut page = PROGRAM_HELP_PAGE.replace("{OTHER_COMMANDS}", &others);
     let mut room = 0;
     for (place, group) in groups.iter().enumerate() {
         let comma = if place + 1 < groups.len() { "," } else { "." };

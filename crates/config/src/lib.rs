@@ -8,6 +8,7 @@ mod api;
 mod batch_limits;
 mod block_size;
 mod choices;
+mod cli_command;
 mod cli_mode;
 mod command_line;
 mod content;
@@ -43,9 +44,6 @@ mod profiler;
 mod read;
 mod reserved_memory;
 mod server;
-mod sglang;
-mod sglang_disaggregation;
-mod sglang_parsers;
 mod show;
 mod speculative;
 mod speculative_keys;
@@ -57,11 +55,13 @@ mod yaml;
 
 pub use api::{
     ApiConfig, DisaggregatedServingRouteSwitches, RequestParameterLimits, ResponseFieldSettings,
+    list_parsers,
 };
 pub use choices::{
     LogFormat, LogLevel, ModelTask, PerRequestDraftStats, SchedulerKind, SystemFingerprintForm,
 };
-pub use cli_mode::{CliMode, TOOL_COMMANDS};
+pub use cli_command::TOOL_COMMANDS;
+pub use cli_mode::CliMode;
 pub use content::{ReplyContentConfig, ReplyDatasetConfig};
 pub use did_you_mean::closest_known_name;
 pub use encoder::MediaEncoderConfig;
@@ -87,6 +87,7 @@ pub use loaded::{LoadedConfig, ParsedCommand, ResolvedFlag, load_config, load_wi
 pub use lora::{LoraConfig, LoraModuleConfig};
 pub use metrics::MetricsConfig;
 pub use model::{ModelConfig, TokenizerSource};
+pub use other_command_line::DisaggregationConfig;
 pub use parallel::{LoadBalancing, ParallelConfig};
 pub use preview::PreviewedPullRequest;
 pub use reserved_memory::ReservedGpuMemory;
@@ -94,10 +95,6 @@ pub use server::{
     ClientCertificatePolicy, CorsConfig, DashboardConfig, HttpServerConfig, HttpServerTimeouts,
     KubernetesPodIdentity, LogConfig, OptionalRouteSwitches, OtlpConfig, ReadinessCheckTimeouts,
     RequestHistoryLimits, TlsCertificateSource, TlsConfig,
-};
-pub use sglang_disaggregation::SglangDisaggregationConfig;
-pub use sglang_parsers::{
-    REASONING_PARSERS as SGLANG_REASONING_PARSERS, TOOL_PARSERS as SGLANG_TOOL_PARSERS,
 };
 pub use show::mask_url_passwords;
 pub use speculative::SpeculativeConfig;
@@ -132,8 +129,8 @@ pub struct Config {
     pub kv_events: KvEventsConfig,
     /// Settings of disaggregated prefill; `None` without a KV connector.
     pub kv_transfer: Option<KvTransferConfig>,
-    /// Settings of a prefill/decode pair of SGLang servers; `None` for other servers.
-    pub disaggregation: Option<SglangDisaggregationConfig>,
+    /// Settings of a prefill/decode pair with a bootstrap server; `None` for other servers.
+    pub disaggregation: Option<DisaggregationConfig>,
     /// Settings of injected faults.
     pub faults: FaultInjectionConfig,
     /// Settings of `/metrics`.
@@ -190,11 +187,12 @@ impl Config {
         engine.kv_offload =
             KvOffloadConfig::from_flag_values(v, &model, &engine, kv_transfer.as_mut())?;
         let mut kv_events = KvEventsConfig::from_flag_values(v, &engine)?;
-        if model.compat == MetricsCompat::Sglang && kv_events.encoding.format == KvEventFormat::Vllm
+        if let Some(own) = other_command_line::other_command_line(Some(model.compat))
+            && kv_events.encoding.format == KvEventFormat::Vllm
         {
-            kv_events.encoding.format = KvEventFormat::Sglang;
+            kv_events.encoding.format = own.kv_event_format;
             if !v.is_set(&kv::PREFIX_CACHING_HASH_ALGO) {
-                engine.prefix_cache.hash_algo = BlockHashAlgorithm::Sglang;
+                engine.prefix_cache.hash_algo = own.block_hash_algorithm;
             }
         }
         // A decode worker's blocks are useless for other prompts, so it publishes no events.
@@ -231,11 +229,7 @@ impl Config {
             lora: LoraConfig::from_flag_values(v, &model)?,
             kv_events,
             kv_transfer,
-            disaggregation: SglangDisaggregationConfig::from_flag_values(
-                v,
-                model.compat,
-                engine.role,
-            )?,
+            disaggregation: DisaggregationConfig::from_flag_values(v, model.compat, engine.role)?,
             faults: FaultInjectionConfig::from_flag_values(v)?,
             metrics: MetricsConfig::from_flag_values(v)?,
             model,

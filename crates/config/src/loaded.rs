@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cli_mode::{self, CliCommandAction, CliCommandInvocation, CliMode, TOOL_COMMANDS};
+use super::cli_command::{self, CliCommandAction, CliCommandInvocation, TOOL_COMMANDS};
+use super::cli_mode::CliMode;
 use super::command_line::{self, HelpRequest, ParsedCommandLine, UnknownFlagPolicy};
 use super::error::ConfigError;
 use super::fake::FAKE_HISTOGRAM_TOTALS;
@@ -91,8 +92,8 @@ pub fn load_config(
     args: &[String],
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<ParsedCommand, ConfigError> {
-    let named = cli_mode::program_name_from_env(env)?;
-    let entry = cli_mode::parse_command_invocation(args, named.as_deref())?;
+    let named = cli_command::program_name_from_env(env)?;
+    let entry = cli_command::parse_command_invocation(args, named.as_deref())?;
     if let CliCommandAction::Tool(name) = entry.action {
         let mut own = entry.words.iter().take_while(|word| *word != "--");
         if own.any(|word| matches!(word.as_str(), "-V" | "--version")) {

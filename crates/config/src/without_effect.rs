@@ -1,5 +1,6 @@
 //! Warnings about settings that have no effect in combination with others.
 
+use super::other_command_line::other_command_line;
 use super::preview::{
     KV_CACHE_TOKEN_USAGE_PREVIEW, LORA_ADAPTER_LOADED_PREVIEW, PreviewedPullRequest,
     READINESS_PROGRESS_PREVIEW,
@@ -67,8 +68,8 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
 /// Returns the reason why a preview has no effect with this configuration; `None` if it has an
 /// effect.
 fn idle_preview_reason(preview: PreviewedPullRequest, config: &Config) -> Option<&'static str> {
-    if config.model.compat == MetricsCompat::Sglang {
-        return Some("the API of SGLang is served (--compat sglang)");
+    if other_command_line(Some(config.model.compat)).is_some() {
+        return Some("the API of another server is imitated (--compat)");
     }
     let events = &config.kv_events;
     let has_cache = config.engine.scheduler != SchedulerKind::Pool

@@ -312,7 +312,7 @@ pub enum EngineCommand {
     },
     /// Sets the speed factor by which step times are divided, above zero (batching schedulers).
     Speed(f64),
-    /// Sets a pause before each later step (scheduler `sglang`); zero ends the pauses.
+    /// Sets a pause before each later step; zero ends the pauses. Schedulers without pauses ignore it.
     StepPause(Duration),
 }
 

@@ -5,11 +5,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use axum::routing::MethodRouter;
 use indexmap::IndexMap;
 use tokio::sync::watch;
 
 use super::admin_state::AdminState;
-use super::dialect::{self, ApiDialect};
+use super::dialect::{ApiDialect, ApiRules};
 use super::live_trace::LiveRequestTrace;
 use super::metric_history::MetricHistory;
 use super::openai::responses::store::ResponseStore;
@@ -37,12 +38,17 @@ pub(crate) const ADAPTER_PATH: &str = "/adapters/{adapter_name}";
 pub(crate) const RESPONSE_PATH: &str = "/v1/responses/{response_id}";
 pub(crate) const RESPONSE_CANCEL_PATH: &str = "/v1/responses/{response_id}/cancel";
 
+/// Path of a route, its methods as in the `Allow` header, and its handler.
+pub(crate) type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
+
 /// The values from which an [`App`] is created.
 pub struct AppParts {
     /// Settings of the HTTP API.
     pub settings: HttpSettings,
     /// The service that runs generation requests.
     pub service: Arc<InferenceService>,
+    /// Rules of the imitated server's API.
+    pub api: ApiRules,
     /// Limits and defaults of request fields.
     pub rules: RequestRules,
     /// The metrics that `GET /metrics` returns.
@@ -119,6 +125,7 @@ impl App {
         let AppParts {
             settings,
             service,
+            api: ApiRules(dialect),
             rules,
             metrics,
             routes,
@@ -131,7 +138,6 @@ impl App {
         } = parts;
         let (service_of, metrics_of) = (service.clone(), metrics.clone());
         let controls = ServerControls::new(&settings.controls, service_of, metrics_of, event_loss);
-        let dialect = dialect::api_dialect(settings.compat);
         Self {
             engine_id: kv_transfer_engine_id(&settings, dialect).into(),
             dialect,

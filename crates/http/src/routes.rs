@@ -7,11 +7,13 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, any, delete, get, post};
+use axum::routing::{any, delete, get, post};
 
 use super::app::{
-    ADAPTER_PATH, App, CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH, RouteIndex,
+    ADAPTER_PATH, App, CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH, Route,
+    RouteIndex,
 };
+use super::imitated::own_routes;
 use super::openai::{batch, chat, completion, models, responses};
 use super::peers::SUMMARY_PATH;
 use super::pooling::{embeddings, score};
@@ -19,19 +21,16 @@ use super::same_origin::TrustedPageOrigins;
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
     admin, admin_requests, anthropic, audio, dashboard, error, invocations, ops, pooling,
-    same_origin, sglang, tokenize, transfer, vllm,
+    same_origin, tokenize, transfer, vllm,
 };
-use vllm_sim_config::{CliMode, Config, MetricsCompat, ModelTask};
+use vllm_sim_config::{CliMode, Config, ModelTask};
 use vllm_sim_service::generate::ReplyTextMode;
 use vllm_sim_wire::VllmVersion;
 
-/// Path of a route, its methods as in the `Allow` header, and its handler.
-type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
-
 /// Returns the HTTP routes of a configuration; disabled routes are absent and return 404.
 fn route_table(config: &Config) -> Vec<Route> {
-    if config.model.compat == MetricsCompat::Sglang {
-        return sglang_route_table(config);
+    if let Some(routes) = own_routes(config) {
+        return add_simulator_routes(config, routes);
     }
     let mut routes = vec![
         ("/v1/models", "GET", get(models::list_models)),
@@ -74,9 +73,8 @@ fn route_table(config: &Config) -> Vec<Route> {
     routes
 }
 
-/// Returns the routes of an SGLang server, and those of vllm-sim itself.
-fn sglang_route_table(config: &Config) -> Vec<Route> {
-    let mut routes = sglang::routes(config);
+/// Adds the routes of vllm-sim itself to those of an imitated server.
+fn add_simulator_routes(config: &Config, mut routes: Vec<Route>) -> Vec<Route> {
     routes.push(("/dashboard", "GET", get(dashboard::get_dashboard_page)));
     routes.push(("/dashboard/latencies", "GET", get(dashboard::get_latencies)));
     let mut guarded = dashboard_data_routes();

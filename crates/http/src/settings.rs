@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 pub use super::media::ImageOutputSettings;
 use vllm_sim_config::{
-    KubernetesPodIdentity, KvEventsConfig, KvTransferConfig, LoraConfig, MetricsCompat, ModelTask,
-    ParallelConfig, PerRequestDraftStats, ReadinessCheckTimeouts, SpeechConfig,
+    KubernetesPodIdentity, KvEventsConfig, KvTransferConfig, LoraConfig, ModelTask, ParallelConfig,
+    PerRequestDraftStats, ReadinessCheckTimeouts, SpeechConfig,
 };
 use vllm_sim_wire::VllmVersion;
 
@@ -40,8 +40,6 @@ pub struct HttpSettings {
     pub kv_events: KvEventsConfig,
     /// Settings of the HTTP server, apart from its API: TLS, limits, keys and operator routes.
     pub server: ServerSettings,
-    /// The server to imitate where vLLM and llm-d-inference-sim differ.
-    pub compat: MetricsCompat,
     /// Whether any uploaded data is accepted as audio.
     pub takes_any_audio: bool,
     /// Whether LoRA adapters load without LoRA enabled and without files.

@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
+mod compat;
+mod imitated;
 pub mod kv_events;
 #[cfg(feature = "zmq")]
 pub mod kv_transfer;
@@ -8,4 +10,3 @@ pub mod metrics;
 pub mod otel;
 mod recent;
 mod release;
-mod sglang;

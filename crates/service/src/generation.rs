@@ -9,7 +9,7 @@ use super::dialect::{RequestRules, ValidationPoint};
 use super::job::{KvTransfer, ReplyContent, ValidatedRequestFacts, reply_content};
 use super::{InferenceService, RejectedRequest, Reply, RequestError, ServeError, run_blocking};
 use crate::fault::FaultOrigin;
-use crate::generate::request::ModelTarget;
+use crate::generate::request::{ModelTarget, StopPattern};
 use crate::prompt::PromptSource;
 use crate::request::{
     GenerationRequest, OutputTokenBudget, RequestSubmissionChecks, ResolvedModel,
@@ -150,8 +150,9 @@ impl InferenceService {
         if request.checks != RequestSubmissionChecks::AllButSamplingRanges {
             params.normalize_and_verify(&defaults.bounds)?;
         }
+        let patterns = compile_stop_patterns(&request.stop_patterns)?;
         let target = resolved.target.clone();
-        Ok(Box::new(ValidatedRequestFacts::new(rules, request, target, prompts, params)))
+        Ok(Box::new(ValidatedRequestFacts::new(rules, request, target, prompts, params, patterns)))
     }
 
     /// Returns for each prompt the scripted reply of a matching rule, if any.
@@ -301,4 +302,17 @@ impl InferenceService {
             Some(result) => !result.await.unwrap_or(false),
         }
     }
+}
+
+/// Compiles the regular expressions that end an output.
+///
+/// # Errors
+/// A 400 for an expression that the crate `regex` does not have, such as look-around.
+fn compile_stop_patterns(patterns: &[String]) -> Result<Vec<StopPattern>, Fault> {
+    let compiled = patterns.iter().map(|pattern| {
+        StopPattern::new(pattern).map_err(|error| {
+            Fault::bad_request(format!("stop_regex {pattern:?} is not simulated: {error}"))
+        })
+    });
+    compiled.collect()
 }

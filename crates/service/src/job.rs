@@ -12,7 +12,7 @@ use super::dialect::{AllowedToolSchemas, RequestRules};
 use super::request::{GenerationRequest, OutputTokenBudget};
 use super::{PrefillHandoff, RequestError, ServeError, run_blocking};
 use crate::generate::request::{
-    ModelTarget, OutputTokenConstraints, StopConditions, StopString, TokenizedPrompt,
+    ModelTarget, OutputTokenConstraints, StopConditions, StopPattern, StopString, TokenizedPrompt,
 };
 use crate::generate::tools::{ToolChoice, ToolDefinition, validate_llmd_tool_parameters};
 use crate::scripted::ReservedReply;
@@ -91,17 +91,21 @@ fn to_token_ids(ids: &[i128]) -> Vec<u32> {
     ids.filter_map(|id| u32::try_from(*id).ok()).collect()
 }
 
-fn stop_conditions(params: &SamplingParams) -> Cow<'static, StopConditions> {
+fn stop_conditions(
+    params: &SamplingParams,
+    patterns: Vec<StopPattern>,
+) -> Cow<'static, StopConditions> {
     let stop_ids = params.stop_token_ids.as_deref().unwrap_or_default();
     let strings = params.stop.as_ref().map_or(&[][..], |stop| &stop.0);
     // Two comparisons, because comparing empty lists by slice took 2 % of a chat request on Zen 5.
-    let none = stop_ids.is_empty() && strings.is_empty();
+    let none = stop_ids.is_empty() && strings.is_empty() && patterns.is_empty();
     if none && !params.include_stop_str_in_output && params.min_tokens == 0 {
         return Cow::Borrowed(&NO_STOP_CONDITIONS[usize::from(params.ignore_eos)]);
     }
     let strings = strings.iter().cloned().filter_map(StopString::new);
     Cow::Owned(StopConditions {
         strings: strings.collect(),
+        patterns,
         include: params.include_stop_str_in_output,
         ids: to_token_ids(stop_ids).into_iter().collect(),
         ignore_eos: params.ignore_eos,
@@ -132,6 +136,7 @@ impl ValidatedRequestFacts {
         target: ModelTarget,
         prompts: Vec<TokenizedPrompt>,
         params: Box<SamplingParams>,
+        stop_patterns: Vec<StopPattern>,
     ) -> Self {
         let asked = request.max_tokens;
         let ids = params.logprob_token_ids.as_ref();
@@ -154,7 +159,7 @@ impl ValidatedRequestFacts {
             },
             seed: params.seed.map(|seed| seed as i64),
             greedy: params.temperature < GREEDY_TEMPERATURE || params.top_k == 1,
-            stops: stop_conditions(&params),
+            stops: stop_conditions(&params, stop_patterns),
             bias: token_steering(&params),
             thinking_budget: params.thinking_token_budget.map(clamp_to_u32),
             content: ReplyContent::Text,

@@ -44,6 +44,8 @@ pub struct GenerationRequest {
     pub validation: DeferredCheck<()>,
     /// Sampling parameters, without the output limit that the context sets; `None`: vLLM's defaults.
     pub sampling: DeferredCheck<Option<Box<SamplingParams>>>,
+    /// Regular expressions, a match of which ends an output (SGLang's `stop_regex`).
+    pub stop_patterns: Vec<String>,
     /// Structured-output constraint, if the sampling parameters do not contain it.
     pub constraint: Option<Constraint>,
     /// Tools offered to the model, with the rules for calling them.

@@ -127,6 +127,16 @@ impl Tokenizer {
         }
     }
 
+    /// Returns the size of the vocabulary without added tokens.
+    ///
+    /// For the simulated tokenizer, `u32::MAX`.
+    pub fn base_vocab_size(&self) -> u32 {
+        match self {
+            Self::Hf(hf) => hf.base_vocab_size(),
+            Self::Simulated(_) => u32::MAX,
+        }
+    }
+
     /// Returns the length of the longest token, in characters; for the simulated tokenizer, more
     /// than any text.
     pub fn max_token_chars(&self) -> usize {

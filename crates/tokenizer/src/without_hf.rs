@@ -54,6 +54,10 @@ impl HfTokenizer {
         match *self {}
     }
 
+    pub(crate) fn base_vocab_size(&self) -> u32 {
+        match *self {}
+    }
+
     pub(crate) fn max_token_chars(&self) -> usize {
         match *self {}
     }

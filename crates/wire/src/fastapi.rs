@@ -18,7 +18,7 @@ use super::schema::{Model, RequestField, Schema};
 
 /// Maximum length of a request value that a FastAPI error repeats, in bytes; FastAPI itself has no
 /// limit.
-const MAX_INPUT_BYTES: usize = 4096;
+pub(crate) const MAX_INPUT_BYTES: usize = 4096;
 
 /// The Python function of a route; FastAPI names it in errors about the request body.
 #[derive(Debug, Clone, Copy)]
@@ -198,56 +198,5 @@ pub(super) fn pydantic_schema_name(schema: &Schema) -> String {
         Schema::Tuple(items) => format!("tuple[{}]", joined(items)),
         Schema::Late(inner) => pydantic_schema_name(&inner()),
         Schema::Named(name, _) => (*name).to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::sglang::completion::SglangCompletionRequest;
-
-    const ENDPOINT: RouteFunction =
-        RouteFunction { file: "/x.py", line: 3, function: "f", method: "POST", path: "/p" };
-
-    fn errors(body: &Value) -> BodySchemaErrors {
-        match read_body::<SglangCompletionRequest>(Some(body), &RequestBounds::default()) {
-            Err(BodyReadError::Errors(errors)) => errors,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn errors_are_listed_twice_with_the_function_of_the_route() {
-        let one = "{'type': 'missing', 'loc': ('body', 'prompt'), 'msg': 'Field required', 'input': {'n': 1}}";
-        assert_eq!(
-            errors(&json!({"n": 1})).error_message(&ENDPOINT),
-            format!(
-                "1 validation error:\n  {one}\n\n  File \"/x.py\", line 3, in f\n    POST /p [{one}]"
-            )
-        );
-        let text = errors(&json!({"prompt": ["a", 5]})).error_message(&ENDPOINT);
-        assert!(text.contains("('body', 'prompt', 'list[list[int]]', 1)"), "{text}");
-        assert!(errors(&Value::Null).error_message(&ENDPOINT).contains("'loc': ('body',)"));
-        let absent = read_body::<SglangCompletionRequest>(None, &RequestBounds::default());
-        let text = absent.unwrap_err().to_fault(&ENDPOINT).message;
-        assert!(text.contains("'type': 'missing', 'loc': ('body',)"), "{text}");
-    }
-
-    #[test]
-    fn the_digest_has_locations_and_messages() {
-        let body = json!({"prompt": "x", "n": "y", "stream": 5});
-        assert_eq!(
-            errors(&body).anthropic_error_text(),
-            "n: Input should be a valid integer, unable to parse string as an integer; stream: \
-             Input should be a valid boolean, unable to interpret input"
-        );
-    }
-
-    #[test]
-    fn a_long_input_is_cut() {
-        let text = errors(&json!({"n": "y".repeat(9000), "prompt": "x"})).error_message(&ENDPOINT);
-        assert!(text.len() < 3 * MAX_INPUT_BYTES && text.contains("...[truncated]"));
     }
 }

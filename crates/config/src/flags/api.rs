@@ -58,7 +58,7 @@ flags! {
     FINGERPRINT_VALUE: Option<String> = Flag::new("fingerprint-value", Api, "Text of system_fingerprint with --fingerprint-mode custom.");
     STREAM_INTERVAL: u32 = Flag::new("stream-interval", Api, "Number of tokens per stream chunk.")
         .with_default("1").with_integer_bounds(1, 1_000_000, "stream-interval cannot be less than 1");
-    INCREMENTAL_STREAMING_OUTPUT: bool = Flag::new("incremental-streaming-output", Api, "SGLang: events of /generate contain only the new tokens.")
+    INCREMENTAL_STREAMING_OUTPUT: bool = Flag::new("incremental-streaming-output", Api, "Events of the route /generate contain only the new tokens.")
         .with_default("false");
     ENABLE_TOKENIZER_INFO_ENDPOINT: bool = Flag::new("enable-tokenizer-info-endpoint", Api, "Enable the route /tokenizer_info.")
         .with_default("false");

@@ -120,14 +120,14 @@ flags! {
         .with_default("8998").with_integer_bounds(1, 65_535, "invalid disaggregation-bootstrap-port: 1 to 65535 are allowed").hidden_from_help();
     DISAGGREGATION_TRANSFER_BACKEND: String = Flag::new("disaggregation-transfer-backend", Scheduler, "SGLang: fake lets a decode server work without prefill servers; all others act alike.")
         .with_default("mooncake").hidden_from_help();
-    SGLANG_BOOTSTRAP_TIMEOUT: u32 = Flag::new("sglang-bootstrap-timeout", Scheduler, "SGLang: seconds in which a decode server must announce itself to a prefill server.")
-        .with_default("300").with_env_names(&["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"]).with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "sglang-bootstrap-timeout cannot be negative").hidden_from_help();
-    SGLANG_WAITING_TIMEOUT: u32 = Flag::new("sglang-waiting-timeout", Scheduler, "SGLang: seconds in which a decode server must receive a prompt.")
-        .with_default("300").with_env_names(&["SGLANG_DISAGGREGATION_WAITING_TIMEOUT"]).with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "sglang-waiting-timeout cannot be negative").hidden_from_help();
-    SGLANG_HEARTBEAT_INTERVAL: f64 = Flag::new("sglang-heartbeat-interval", Scheduler, "SGLang: seconds between two checks of a decode server whether a prefill server is alive, at least 2.")
-        .with_default("5").with_env_names(&["SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"]).with_float_bounds(0.0, 1e9, "sglang-heartbeat-interval must be between 0 and 1e9").hidden_from_help();
-    SGLANG_HEARTBEAT_MAX_FAILURE: u32 = Flag::new("sglang-heartbeat-max-failure", Scheduler, "SGLang: number of failed checks after which a prefill server is lost.")
-        .with_default("2").with_env_names(&["SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"]).with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, "sglang-heartbeat-max-failure cannot be less than 1").hidden_from_help();
+    DISAGGREGATION_BOOTSTRAP_TIMEOUT: u32 = Flag::new("disaggregation-bootstrap-timeout", Scheduler, "SGLang: seconds in which a decode server must announce itself to a prefill server.")
+        .with_default("300").with_env_names(&["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"]).with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "disaggregation-bootstrap-timeout cannot be negative").hidden_from_help();
+    DISAGGREGATION_WAITING_TIMEOUT: u32 = Flag::new("disaggregation-waiting-timeout", Scheduler, "SGLang: seconds in which a decode server must receive a prompt.")
+        .with_default("300").with_env_names(&["SGLANG_DISAGGREGATION_WAITING_TIMEOUT"]).with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "disaggregation-waiting-timeout cannot be negative").hidden_from_help();
+    DISAGGREGATION_HEARTBEAT_INTERVAL: f64 = Flag::new("disaggregation-heartbeat-interval", Scheduler, "SGLang: seconds between two checks of a decode server whether a prefill server is alive, at least 2.")
+        .with_default("5").with_env_names(&["SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"]).with_float_bounds(0.0, 1e9, "disaggregation-heartbeat-interval must be between 0 and 1e9").hidden_from_help();
+    DISAGGREGATION_HEARTBEAT_MAX_FAILURE: u32 = Flag::new("disaggregation-heartbeat-max-failure", Scheduler, "SGLang: number of failed checks after which a prefill server is lost.")
+        .with_default("2").with_env_names(&["SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"]).with_integer_bounds(1, MAX_COUNT_FLAG_VALUE, "disaggregation-heartbeat-max-failure cannot be less than 1").hidden_from_help();
     EXTRA_ENGINE_ARGS: Option<PathBuf> = Flag::new("extra-engine-args", Scheduler, "Engine arguments of Dynamo's mocker, as a JSON file or text; replaces the engine flags.");
     SGLANG_SCHEDULE_POLICY: SglangSchedulePolicy = Flag::choice("sglang-schedule-policy", Scheduler, words![("fifo", SglangSchedulePolicy::Fifo), ("fcfs", SglangSchedulePolicy::Fifo), ("lpm", SglangSchedulePolicy::Lpm)], "SGLang: order of the waiting queue; fifo and fcfs: by arrival, lpm: longest prefix match first.")
         .with_default("fifo");

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::cli_mode::CliMode;
-use crate::flag::Flag;
+use crate::flag::{Flag, FlagChoices};
 use crate::group::FlagHelpGroup::{General, Model};
 use crate::read::JsonMap;
 use vllm_sim_observe::metrics::MetricsCompat;
@@ -19,7 +19,7 @@ flags! {
         .with_default("false");
     CLI_MODE: CliMode = Flag::choice("cli-mode", General, words![("llm-d", CliMode::Llmd), ("vllm", CliMode::Vllm)], "Selects the flag defaults: those of `vllm-sim …` (llm-d) or of `vllm-sim serve …` (vllm).")
         .with_aliases(&["door"]).with_env_names(&["VLLM_SIM_DOOR"]).hidden_from_help();
-    COMPAT: MetricsCompat = Flag::choice("compat", General, words![("vllm", MetricsCompat::Vllm), ("llm-d", MetricsCompat::Llmd), ("sglang", MetricsCompat::Sglang)], "Project to imitate in requests and responses where vLLM and llm-d-inference-sim contradict each other; sglang: the API of SGLang, as `vllm-sim sglang`.")
+    COMPAT: MetricsCompat = Flag::choice("compat", General, FlagChoices { names: &MetricsCompat::NAMES, meanings: &MetricsCompat::ALL }, "Project to imitate in requests and responses: vLLM, llm-d-inference-sim where it contradicts vLLM, or the whole API of another server.")
         .with_default("vllm");
     VLLM_VERSION: VllmVersion = Flag::choice("vllm-version", General, words![("0.33.0", VllmVersion::V033), ("0.33", VllmVersion::V033), ("0.32.0", VllmVersion::V032), ("0.32", VllmVersion::V032), ("0.31.0", VllmVersion::V031), ("0.31", VllmVersion::V031), ("0.26.0", VllmVersion::V026), ("0.26", VllmVersion::V026)], "vLLM release to imitate: its flags, defaults, metrics, OpenAPI document, error texts and KV events.")
         .with_default("0.33.0");

@@ -1,3 +1,5 @@
+mod sglang;
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -7,7 +9,6 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::cbor::CborWriter;
 use super::pickle::PickleWriter;
-use super::sglang_hash;
 use crate::{BlockKey, ExtraKey, LoraId, PlannedKvBlocks};
 
 /// Selects the hash algorithm for KV blocks.
@@ -275,7 +276,7 @@ impl BlockHasher {
             chain.parent = hash_bytes(self.config.algo, &chain.buf);
         }
         if let (BlockHashAlgorithm::Sglang, Some(salt)) = (self.config.algo, &extras.salt) {
-            chain.parent = BlockHash::new(&sglang_hash::cache_salt_digest(salt));
+            chain.parent = BlockHash::new(&sglang::cache_salt_digest(salt));
         }
         chain
     }
@@ -313,7 +314,7 @@ impl PlannedKvBlocksBuilder<'_> {
             let key = match self.hasher.config.algo {
                 BlockHashAlgorithm::Sglang => {
                     let adapter = self.extras.lora.as_ref().map(|lora| &*lora.name);
-                    sglang_hash::sglang_page_key(&self.parent.bytes, adapter)
+                    sglang::sglang_page_key(&self.parent.bytes, adapter)
                 }
                 _ => self.parent.low_u64(),
             };

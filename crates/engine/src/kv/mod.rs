@@ -14,7 +14,6 @@ mod lease;
 mod mocker_tier;
 mod pickle;
 mod pool;
-mod sglang_hash;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -1,11 +1,9 @@
 //! Differences of the HTTP API between the imitated servers, vLLM and llm-d-inference-sim.
 //!
 //! `vllm_sim_service::dialect` has the differences inside a request; this module has those of
-//! bodies, routes and responses. Defaults are vLLM's. A further dialect is a file next to `llmd.rs`
-//! and a line in [`api_dialect`].
+//! bodies, routes and responses. Defaults are vLLM's. `crate::imitated` lists the dialects.
 
 mod llmd;
-mod sglang;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -19,9 +17,8 @@ use super::error;
 use super::openai::responses::ids::OutputItemIds;
 use super::request_head::{ToolCallIds, new_uid, request_id};
 use super::transfer::params::KvTransferParams;
-use vllm_sim_config::MetricsCompat;
 use vllm_sim_service::PrefillHandoff;
-use vllm_sim_service::dialect::{LlmdDialect, ServerDialect, SglangDialect, VllmDialect};
+use vllm_sim_service::dialect::{ServerDialect, VllmDialect};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -30,39 +27,37 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared::ChatTool;
 use vllm_sim_wire::{ServerLimits, VllmVersion};
 
-pub(crate) fn api_dialect(compat: MetricsCompat) -> &'static dyn ApiDialect {
-    match compat {
-        MetricsCompat::Vllm => &VllmDialect,
-        MetricsCompat::Llmd => &LlmdDialect,
-        MetricsCompat::Sglang => &SglangDialect,
+/// Rules of an imitated server's API.
+#[derive(Clone, Copy)]
+pub struct ApiRules(pub(crate) &'static dyn ApiDialect);
+
+impl ApiRules {
+    /// Returns the rules for the shared steps of a request.
+    pub fn service_dialect(self) -> &'static dyn ServerDialect {
+        self.0
     }
-}
 
-/// Returns the request rules of the imitated server, such as vLLM or llm-d-inference-sim.
-pub fn service_dialect(compat: MetricsCompat) -> &'static dyn ServerDialect {
-    api_dialect(compat)
-}
+    /// Returns the name of the imitated server and its release.
+    pub fn release(self, vllm: VllmVersion) -> (&'static str, &'static str) {
+        self.0.release(vllm)
+    }
 
-/// Returns the name of the imitated server, such as SGLang, and its release.
-pub fn imitated_release(compat: MetricsCompat, vllm: VllmVersion) -> (&'static str, &'static str) {
-    api_dialect(compat).release(vllm)
-}
-
-/// Returns the imitated server's command, such as `sglang.launch_server`, whose flags vllm-sim
-/// accepts; `None` if the command-line mode determines it.
-pub fn launch_command(compat: MetricsCompat) -> Option<&'static str> {
-    api_dialect(compat).launch_command()
+    /// Returns the imitated server's command, whose flags vllm-sim accepts; `None` if the
+    /// command-line mode determines it.
+    pub fn launch_command(self) -> Option<&'static str> {
+        self.0.launch_command()
+    }
 }
 
 /// Differences of request bodies, routes and responses between vLLM and other imitated servers.
 pub(crate) trait ApiDialect: ServerDialect {
-    /// Returns the name of the imitated server, such as SGLang, and its release.
+    /// Returns the name of the imitated server and its release.
     fn release(&self, vllm: VllmVersion) -> (&'static str, &'static str) {
         ("vLLM", vllm.as_str())
     }
 
-    /// Returns the imitated server's command, such as `sglang.launch_server`, whose flags vllm-sim
-    /// accepts; `None` if the command-line mode determines it.
+    /// Returns the imitated server's command, whose flags vllm-sim accepts; `None` if the
+    /// command-line mode determines it.
     fn launch_command(&self) -> Option<&'static str> {
         None
     }

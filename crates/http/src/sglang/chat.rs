@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
+use serde_json::Value;
 
 use super::chat_render::{ChatFormat, ChatStream};
 use super::disaggregation::PrefillBootstrapTarget;
@@ -92,6 +93,10 @@ pub(super) async fn start_chat(
     request: &SglangChatRequest,
     calls: ToolCallRendering,
 ) -> Result<StartedChat, RejectedGeneration> {
+    if request.n == 1 && request.cache_salt.as_ref().is_some_and(Value::is_array) {
+        let text = "cache_salt should be a string for a single request.";
+        return Err(Fault::bad_request(text).into());
+    }
     let mut chat = request.read_conversation(calls, &app.rules.defaults.bounds)?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling = SglangSampling::parse(&request.sampling_params(calls)?, vocabulary)?;

@@ -80,6 +80,7 @@ pub(super) const V1_CLASSIFY: RouteFunction = post(1894, "openai_v1_classify", "
 pub(super) const TOKENIZE: RouteFunction = post(1906, "openai_v1_tokenize", "/tokenize");
 pub(super) const DETOKENIZE: RouteFunction = post(1924, "openai_v1_detokenize", "/detokenize");
 pub(super) const SCORE: RouteFunction = post(2050, "v1_score_request", "/v1/score");
+pub(super) const DECISIONS: RouteFunction = post(2058, "v1_decisions_request", "/v1/decisions");
 pub(super) const RESPONSES: RouteFunction = post(2066, "v1_responses_request", "/v1/responses");
 pub(super) const RERANK: RouteFunction = post(2101, "v1_rerank_request", "/v1/rerank");
 pub(super) const OLLAMA_CHAT: RouteFunction = post(2131, "ollama_chat", "/api/chat");

@@ -256,6 +256,12 @@ async fn start(
 ) -> Result<Started, RejectedGeneration> {
     let logprobs = logprob_options(app, request, from.index);
     let lora = item(request.lora_path.as_ref(), from.index);
+    if let (Some(Value::Array(list)), false) = (&request.lora_path, app.settings.lora.enabled)
+        && !list.is_empty()
+    {
+        let first = list.iter().filter_map(Value::as_str).find(|name| !name.is_empty());
+        request::check_adapter(app, first.unwrap_or("None"))?;
+    }
     let resolved = request::resolve_model(app, head, None, lora)?;
     let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
     let structured = from.sampling.is_structured_output();

@@ -10,6 +10,8 @@ mod chat_render;
 mod completion;
 mod completion_render;
 mod control;
+mod decisions;
+mod dialect;
 pub mod disaggregation;
 mod endpoint;
 mod errors;
@@ -36,4 +38,5 @@ mod tokenize;
 mod usage;
 mod weights;
 
+pub(super) use dialect::SglangDialect;
 pub(super) use routes::routes;

@@ -15,7 +15,7 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use vllm_sim_config::{SGLANG_REASONING_PARSERS, SGLANG_TOOL_PARSERS};
+use vllm_sim_config::{MetricsCompat, list_parsers};
 use vllm_sim_python::{self as python, json::dumps_unicode};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::control::Struct;
@@ -133,7 +133,7 @@ impl ReasoningMarkers {
             }
             _ => {
                 let simulated = "parsers with an opening and a closing marker";
-                let known = &SGLANG_REASONING_PARSERS;
+                let (_, known) = list_parsers(MetricsCompat::Sglang);
                 return Err(parser_fault("reasoning_parser", &parser, known, simulated));
             }
         })
@@ -177,7 +177,7 @@ impl CallFormat {
             other => Err(parser_fault(
                 "tool_call_parser",
                 other.unwrap_or_default(),
-                &SGLANG_TOOL_PARSERS,
+                list_parsers(MetricsCompat::Sglang).0,
                 "hermes, qwen and qwen25",
             )),
         }

@@ -136,7 +136,7 @@ pub(super) fn resolve_model(
 /// Checks that the LoRA adapter of a request is loaded.
 ///
 /// Source: SGLang 0.5.23 `tokenizer_manager.py`, `_validate_and_resolve_lora`.
-fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
+pub(super) fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
     if !app.settings.lora.enabled {
         return Err(Fault::bad_request(format!(
             "LoRA adapter '{adapter}' was requested, but LoRA is not enabled. Please launch the \
@@ -184,6 +184,7 @@ pub(super) async fn start_sglang_generation(
         room: OutputTokenBudget::PerPrompt,
         checks: RequestSubmissionChecks::AllButSamplingRanges,
         sampling: Ok(Some(from.sampling.to_sampling_params(top, start.and(top)))).into(),
+        stop_patterns: from.sampling.stop_patterns(),
         tools: from.tools,
         parses_calls: from.parses_calls,
         reasoning: from.reasoning,

@@ -288,10 +288,10 @@ impl ResponseStream {
                 let event = json!({
                     "arguments": text,
                     "item_id": id,
+                    "name": name,
                     "output_index": index,
                     "sequence_number": number,
                     "type": kind,
-                    "name": name,
                 });
                 out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
                 let call_id = self.format.chat.call_id(0, usize::from(call));

@@ -1,19 +1,17 @@
 //! The routes of an SGLang server.
 
-use axum::routing::{MethodRouter, any, get, post, put};
+use axum::routing::{any, get, post, put};
 
 use super::{
-    chat, completion, control, generate, info, loads, memory, messages, ollama, parse, pooling,
-    responses, score, sessions, tokenize, weights,
+    chat, completion, control, decisions, generate, info, loads, memory, messages, ollama, parse,
+    pooling, responses, score, sessions, tokenize, weights,
 };
-use crate::app::App;
-use crate::app::{CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH};
+use crate::app::{CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH, Route};
 use crate::ops;
-use std::sync::Arc;
 use vllm_sim_config::Config;
 
 /// Returns the routes of SGLang that are served; all others return 404, as unknown routes do.
-pub(crate) fn routes(config: &Config) -> Vec<(&'static str, &'static str, MethodRouter<Arc<App>>)> {
+pub(crate) fn routes(config: &Config) -> Vec<Route> {
     let mut routes = vec![
         ("/generate", "POST, PUT", put(generate::generate).post(generate::generate)),
         (CHAT_PATH, "POST", post(chat::create_chat)),
@@ -60,6 +58,7 @@ pub(crate) fn routes(config: &Config) -> Vec<(&'static str, &'static str, Method
         ("/v1/classify", "POST", post(pooling::create_classification)),
         ("/v1/rerank", "POST, PUT", put(pooling::rerank).post(pooling::rerank)),
         ("/v1/score", "POST", post(score::create_score)),
+        ("/v1/decisions", "POST", post(decisions::create_decisions)),
         ("/v1/responses", "POST", post(responses::create_response)),
         (RESPONSE_PATH, "GET", get(responses::stored_response_not_found)),
         (RESPONSE_CANCEL_PATH, "POST", post(responses::stored_response_not_found)),
@@ -88,7 +87,7 @@ pub(crate) fn routes(config: &Config) -> Vec<(&'static str, &'static str, Method
 }
 
 /// Returns the routes that change the weights of the model.
-fn weight_routes() -> [(&'static str, &'static str, MethodRouter<Arc<App>>); 9] {
+fn weight_routes() -> [Route; 9] {
     [
         ("/update_weights_from_disk", "POST", post(weights::update_weights_from_disk)),
         (

@@ -143,7 +143,7 @@ fn labels(app: &App, given: Option<&Value>, items: usize) -> Result<Vec<Vec<i64>
         }
         Some(_) => vec![ids(given); items],
     };
-    let size = app.service.generator.tokenizer().vocab_size();
+    let size = app.service.generator.tokenizer().base_vocab_size();
     for list in &lists {
         if list.is_empty() {
             return fail("each item must have a nonempty candidate list");
@@ -163,7 +163,7 @@ fn labels(app: &App, given: Option<&Value>, items: usize) -> Result<Vec<Vec<i64>
 }
 
 /// Returns the log probability of each label token after a prompt; equal prompts get equal values.
-fn label_logprobs(tokens: &[u32], labels: &[i64]) -> Vec<f64> {
+pub(super) fn label_logprobs(tokens: &[u32], labels: &[i64]) -> Vec<f64> {
     let key = tokens.iter().fold(0x5c0e, |key, token| mix_u64_pair(key, u64::from(*token)));
     // The labels share one half of the probability.
     let weight = |label: &i64| {
@@ -174,7 +174,7 @@ fn label_logprobs(tokens: &[u32], labels: &[i64]) -> Vec<f64> {
     labels.iter().map(|label| (weight(label) / total).ln()).collect()
 }
 
-fn softmax(logprobs: &[f64], temperature: f64) -> Vec<f64> {
+pub(super) fn softmax(logprobs: &[f64], temperature: f64) -> Vec<f64> {
     let most = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> =
         logprobs.iter().map(|value| ((value - most) / temperature).exp()).collect();

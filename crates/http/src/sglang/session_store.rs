@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
+use vllm_sim_python::python_repr;
 use vllm_sim_service::Reply;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::unhandled_exception_fault;
@@ -61,6 +62,12 @@ impl SessionParams {
         let members = value.as_object().into_iter().flatten();
         if members.into_iter().any(|(name, _)| !MEMBERS.contains(&name.as_str())) {
             return Err(unhandled_exception_fault());
+        }
+        if let Some(id) = value.get("id").filter(|id| !id.is_string() && !id.is_null()) {
+            let id = python_repr(id);
+            return Err(Fault::bad_request(format!(
+                "Invalid request: session id {id} does not exist"
+            )));
         }
         let read = Self::deserialize(value);
         read.map_err(|error| Fault::bad_request(format!("session_params: {error}")))

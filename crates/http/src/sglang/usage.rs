@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::session_store::SessionTurn;
 use crate::app::App;
 use crate::openai::response_shape::TokenCounts;
-use vllm_sim_observe::metrics::{FinishedSglangRequest, Metrics};
+use vllm_sim_observe::metrics::{FinishedRequest, Metrics};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::openai::shared::StreamOptions;
 
@@ -111,15 +111,12 @@ impl EndedRequestCounter {
         if let Some(turn) = &self.session {
             turn.store_reply(reply);
         }
-        let Some(metrics) = self.metrics.sglang_metrics() else {
-            return;
-        };
         for choice in &reply.choices {
             let prompt_tokens = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
             let output_tokens = choice.released_tokens();
             let progress = choice.sequence_progress();
             let [_, first, last] = progress.admission_and_token_times();
-            metrics.on_finished(&FinishedSglangRequest {
+            self.metrics.on_finished_request(&FinishedRequest {
                 streaming: self.streaming,
                 structured: self.structured,
                 prompt_tokens,

@@ -5,6 +5,7 @@ use super::message::{
     self, AttentionKind, BlockHash, BlockStored, KvEvent, KvEventBatch, KvEventFormat,
     StorageMedium,
 };
+use crate::imitated::encode_own_kv_events;
 use vllm_sim_engine::{
     BlockKey, ExtraKey, HostCacheEvent, LayerGroupCacheEvent, PlannedKvBlocks, SchedulerEvent,
 };
@@ -29,7 +30,7 @@ pub(super) fn encode_with_remaining_copies(
     encoding: KvEventEncoding,
     remaining_copies: &[u32],
 ) -> Vec<u8> {
-    if let Some(message) = encoding.format.encode_own(events, ts, rank) {
+    if let Some(message) = encode_own_kv_events(encoding.format, events, ts, rank) {
         return message;
     }
     let mut shown = Vec::with_capacity(events.len());

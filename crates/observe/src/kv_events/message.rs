@@ -9,41 +9,9 @@
 
 use super::msgpack::MsgpackWriter;
 use super::upstream::SINCE;
+pub use crate::compat::KvEventFormat;
 use crate::release::first_release;
-use crate::sglang;
-use vllm_sim_engine::SchedulerEvent;
 use vllm_sim_wire::VllmVersion;
-
-/// Format of KV events, named after the program that publishes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum KvEventFormat {
-    /// vLLM 0.32 and later: each KV event is a map.
-    #[default]
-    Vllm,
-    /// llm-d-inference-sim: each KV event is an array (its default).
-    LlmdArray,
-    /// llm-d-inference-sim with `use-vllm-map-event-format`: each KV event is a map.
-    LlmdMap,
-    /// SGLang: each KV event is a map without fields that are not set.
-    Sglang,
-}
-
-impl KvEventFormat {
-    /// Returns whether the KV event format is one of llm-d-inference-sim's.
-    pub const fn is_llmd_format(self) -> bool {
-        matches!(self, Self::LlmdArray | Self::LlmdMap)
-    }
-
-    /// Encodes a KV event message in SGLang's format; `None` for other formats.
-    pub(super) fn encode_own(
-        self,
-        events: &[SchedulerEvent],
-        ts: f64,
-        rank: u32,
-    ) -> Option<Vec<u8>> {
-        (self == Self::Sglang).then(|| sglang::kv_events::encode_sglang_batch(events, ts, rank))
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum BlockHash<'a> {

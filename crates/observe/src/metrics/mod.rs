@@ -36,6 +36,7 @@ mod lora;
 mod mfu;
 mod number;
 mod own;
+pub(crate) mod own_metrics;
 mod page;
 mod process;
 mod resident_adapters;
@@ -62,6 +63,7 @@ pub use frontend::{
 };
 pub use http::{HttpHandlerId, HttpMetrics};
 pub use mfu::MfuObserver;
+pub use own_metrics::FinishedRequest;
 pub use resident_adapters::LoraSlotCounts;
 pub use settings::{
     ApiServerCount, CpuOffloadInfo, MetricPreviewFeatures, MetricsCompat, MetricsSettings,
@@ -70,8 +72,8 @@ pub use settings::{
 pub use transfers::NixlTransferShape;
 
 pub use crate::recent::{LatencyPercentiles, RecentLatencies};
-pub use crate::sglang::metrics::{FinishedSglangRequest, SglangMetrics, SglangObserver};
 
+use crate::imitated::create_own_metrics;
 use crate::recent::latency_percentiles;
 use fake_state::FakeMetricsState;
 use families::{FAMILIES, Id};
@@ -79,6 +81,7 @@ use family::{Family, MetricOwner};
 use frontend::{SLEEP_FAMILIES, WEIGHT_FAMILIES};
 use lora::LoraRequestsInfo;
 use own::SimulatorMetrics;
+use own_metrics::OwnMetrics;
 use page::MetricsPage;
 use process::ProcessMetrics;
 use resident_adapters::LoadedLoraSeries;
@@ -110,8 +113,8 @@ pub struct Metrics {
     fake: Option<FakeMetricsState>,
     /// Adapter lists on the page; `None` if no adapters are enabled.
     lora: Option<Arc<LoraRequestsInfo>>,
-    /// Metrics of SGLang; `None` without `--compat sglang`.
-    sglang: Option<SglangMetrics>,
+    /// Metrics of an imitated server whose families replace vLLM's; `None` for vLLM's.
+    imitated: Option<Box<dyn OwnMetrics>>,
     length: AtomicUsize,
     clock: UnixClock,
 }
@@ -119,10 +122,7 @@ pub struct Metrics {
 impl Metrics {
     /// Creates all metric series that the settings select, at zero.
     pub fn new(mut settings: MetricsSettings) -> Arc<Self> {
-        if settings.compat == MetricsCompat::Sglang {
-            // SGLang always has several processes.
-            settings.api_servers = ApiServerCount::Several;
-        }
+        let imitated = create_own_metrics(&mut settings);
         let settings = &settings;
         let server = MetricCells::new(FAMILIES, settings, MetricOwner::Server);
         let engines = settings.engines.iter();
@@ -149,12 +149,11 @@ impl Metrics {
         };
         let engines = real.iter().zip(&settings.engines).map(engine);
         let own = SimulatorMetrics::new();
-        let sglang =
-            (settings.compat == MetricsCompat::Sglang).then(|| SglangMetrics::new(settings));
         let metrics = Self {
-            page: match &sglang {
-                Some(sglang) => {
-                    MetricsPage::new(settings, &sglang.families(), &sglang.vecs, own.clone())
+            page: match &imitated {
+                Some(own_metrics) => {
+                    let families = own_metrics.families();
+                    MetricsPage::new(settings, &families, own_metrics.vecs(), own.clone())
                 }
                 None => MetricsPage::new(settings, &exposed_families(settings), &vecs, own.clone()),
             },
@@ -166,7 +165,7 @@ impl Metrics {
                 FakeMetricsState::new(fake, *refresh, shown, lora, settings.clock)
             }),
             lora: Id::LoraRequests.family().is_exposed(settings).then_some(shown_lora),
-            sglang,
+            imitated,
             http: HttpMetrics::new(settings, &vecs, &server),
             server,
             vecs,
@@ -196,15 +195,22 @@ impl Metrics {
     pub fn observers(&self, rank: usize, features: EngineFeatures) -> Vec<Box<dyn EngineObserver>> {
         let mut observers: Vec<Box<dyn EngineObserver>> =
             vec![Box::new(EngineMetricsObserver::new(self.engine_metrics(rank), features))];
-        if let Some(sglang) = &self.sglang {
-            observers.push(Box::new(sglang.observer(rank)));
-        }
+        observers.extend(self.imitated.iter().map(|imitated| imitated.observer(rank)));
         observers
     }
 
-    /// Returns the metrics of SGLang; `None` without `--compat sglang`.
-    pub fn sglang_metrics(&self) -> Option<&SglangMetrics> {
-        self.sglang.as_ref()
+    /// Counts a request whose response has ended, for an imitated server whose families count
+    /// requests then; vLLM's count them in the engine.
+    pub fn on_finished_request(&self, request: &FinishedRequest) {
+        if let Some(imitated) = &self.imitated {
+            imitated.on_finished(request);
+        }
+    }
+
+    /// Returns the value of a gauge of a rank that replaces vLLM's, by its name without prefix; 0 if
+    /// there is none.
+    pub fn own_gauge(&self, name: &str, rank: usize) -> f64 {
+        self.imitated.as_ref().map_or(0.0, |imitated| imitated.gauge(name, rank))
     }
 
     /// Returns the metrics of HTTP requests.
@@ -247,8 +253,8 @@ impl Metrics {
             engine.recent.clear();
         }
         self.server.reset_for_restart(now);
-        if let Some(sglang) = &self.sglang {
-            sglang.restart(now);
+        if let Some(imitated) = &self.imitated {
+            imitated.reset_for_restart(now);
         }
         self.http.restart(now);
         let operations = SLEEP_FAMILIES.iter().chain(&WEIGHT_FAMILIES);

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::fake::FakeMetrics;
+pub use crate::compat::MetricsCompat;
 use vllm_sim_wire::VllmVersion;
 
 /// Source of the Unix time, in seconds.
@@ -13,20 +14,6 @@ pub type UnixClock = fn() -> f64;
 pub fn unix_time_seconds() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
-}
-
-/// Project to imitate where vLLM, llm-d-inference-sim and SGLang differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum MetricsCompat {
-    /// vLLM: an adapter with requests is listed as running and as waiting; tool calls and remote
-    /// decodes count as `stop` and `length`.
-    #[default]
-    Vllm,
-    /// llm-d-inference-sim: an adapter is listed only where it has requests; tool calls and remote
-    /// decodes count under their own finish reasons.
-    Llmd,
-    /// SGLang: the families of SGLang instead of those of vLLM.
-    Sglang,
 }
 
 /// Selection of the exposed metric series, and their labels.

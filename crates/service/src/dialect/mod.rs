@@ -4,14 +4,12 @@
 //! `llmd.rs` and its name in the configuration.
 
 mod llmd;
-mod sglang;
 
 use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use llmd::LlmdDialect;
-pub use sglang::SglangDialect;
 use vllm_sim_wire::openai::message::RequestMessage;
 use vllm_sim_wire::{Fault, SamplingDefaults, ServerLimits};
 

@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
+use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::tools::ToolCall;
@@ -92,6 +93,8 @@ pub struct AudioInput {
 pub struct StopConditions {
     /// Stop strings; the one that occurs first in the output ends it.
     pub strings: Vec<StopString>,
+    /// Regular expressions; the token after which one matches is the last of the output.
+    pub patterns: Vec<StopPattern>,
     /// Whether a matched stop string stays in the output.
     pub include: bool,
     /// Stop token ids, in addition to the model's end-of-sequence tokens.
@@ -182,6 +185,37 @@ impl FromIterator<u32> for TokenIdSet {
         ids.sort_unstable();
         ids.dedup();
         Self(ids.into())
+    }
+}
+
+/// A regular expression that ends an output in which it matches.
+#[derive(Debug, Clone)]
+pub struct StopPattern(Regex);
+
+impl StopPattern {
+    /// Compiles a regular expression.
+    ///
+    /// # Errors
+    /// [`regex::Error`] for a syntax error, for look-around and backreferences, and for an expression
+    /// that is too large.
+    pub fn new(pattern: &str) -> Result<Self, regex::Error> {
+        RegexBuilder::new(pattern).size_limit(1 << 20).build().map(Self)
+    }
+
+    /// Returns the regular expression.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// Returns whether the expression matches somewhere in a text.
+    pub(super) fn is_match(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+}
+
+impl PartialEq for StopPattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
     }
 }
 

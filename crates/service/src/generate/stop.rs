@@ -13,6 +13,9 @@ use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
 /// End marker of reasoning, as it appears in the text that is searched for stop strings.
 const THINK_END: &str = "</think>";
 
+/// Length of the end of an output in which stop expressions are searched, in bytes.
+const SEARCHED_BYTES: usize = 4096;
+
 /// Cuts a reply at its first stop condition and distributes its text over the tokens as streaming
 /// does.
 pub(super) fn apply_stop_conditions(
@@ -25,7 +28,7 @@ pub(super) fn apply_stop_conditions(
     if stops.include {
         show_stop_token(script, tokenizer, request.special_tokens);
     }
-    if !stops.strings.is_empty() {
+    if !stops.strings.is_empty() || !stops.patterns.is_empty() {
         cut_at_stop_string(script, stops);
     }
     if script.finish.stop.is_some() {
@@ -168,10 +171,21 @@ fn cut_at_stop_string(script: &mut ReplyScript, stops: &StopConditions) {
         let before = seen.text.len();
         seen.push_token(&token);
         let found = find_first_match(&seen.text[before..], &stops.strings, &mut progress);
-        if seen.ids.len() as u32 > stops.min_tokens
-            && let Some((which, end)) = found
-        {
-            matched = Some((which, before + end));
+        if seen.ids.len() as u32 <= stops.min_tokens {
+            continue;
+        }
+        if let Some((which, end)) = found {
+            matched = Some((stops.strings[which].as_str(), before + end));
+            break;
+        }
+        let end = seen.text.len();
+        let from = floor_char_boundary(&seen.text, end.saturating_sub(SEARCHED_BYTES));
+        let tail = &seen.text[from..];
+        if let Some(pattern) = stops.patterns.iter().find(|pattern| pattern.is_match(tail)) {
+            // The output is cut where it contains the text of the expression itself.
+            let stop = pattern.as_str();
+            let end = seen.text.find(stop).unwrap_or(end) + stop.len();
+            matched = Some((stop, end));
             break;
         }
     }
@@ -179,8 +193,7 @@ fn cut_at_stop_string(script: &mut ReplyScript, stops: &StopConditions) {
     if !seen.channels.iter().all(plain) && matched.is_none() {
         return;
     }
-    if let Some((which, end)) = matched {
-        let stop = stops.strings[which].as_str();
+    if let Some((stop, end)) = matched {
         let end = if stops.include { end } else { end - stop.len() };
         seen.text.truncate(end);
         seen.ends.iter_mut().for_each(|shown| *shown = (*shown).min(end));

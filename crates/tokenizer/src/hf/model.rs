@@ -227,6 +227,10 @@ impl HfTokenizer {
         self.vocabulary().size.max(self.files.vocab_size().unwrap_or(0))
     }
 
+    pub(crate) fn base_vocab_size(&self) -> u32 {
+        u32::try_from(self.tokenizer.get_vocab_size(false)).unwrap_or(u32::MAX)
+    }
+
     pub(crate) fn eos_token_id(&self) -> Option<u32> {
         self.eos
     }

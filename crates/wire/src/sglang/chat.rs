@@ -261,6 +261,13 @@ impl SglangChatRequest {
                      'object', 'boolean'"
                 )));
             }
+            if let Some(unknown) = unknown_schema_type(parameters) {
+                let shown = python::python_repr(unknown);
+                return Err(Fault::bad_request(format!(
+                    "Tool {at} function has invalid 'parameters' schema: {shown} is not valid \
+                     under any of the given schemas"
+                )));
+            }
         }
         Ok(())
     }
@@ -506,4 +513,17 @@ pub(super) fn response_format_constraint(
         }
         _ => Ok(None),
     }
+}
+
+/// Returns the first `type` in a JSON Schema that JSON Schema does not have.
+fn unknown_schema_type(schema: &Value) -> Option<&Value> {
+    const TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "object", "string"];
+    let given = schema.get("type").filter(|kind| match kind {
+        Value::String(kind) => !TYPES.contains(&kind.as_str()),
+        Value::Array(_) => false,
+        _ => true,
+    });
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let parts = properties.into_iter().flat_map(Map::values).chain(schema.get("items"));
+    given.or_else(|| parts.filter(|part| part.is_object()).find_map(unknown_schema_type))
 }

@@ -8,6 +8,7 @@ mod chat_schema;
 pub mod completion;
 pub mod contract;
 pub mod control;
+pub mod decisions;
 pub mod errors;
 pub mod generate;
 pub mod messages;

@@ -27,6 +27,9 @@ const SAMPLING_EPS: f64 = 1e-6;
 /// Maximum number of stop strings of a request.
 const MAX_STOP_COUNT: usize = 32;
 
+/// Maximum length of a stop expression (`stop_regex`), in bytes.
+const MAX_STOP_REGEX_BYTES: usize = 256;
+
 /// Default maximum number of output tokens (`max_new_tokens`).
 const DEFAULT_MAX_NEW_TOKENS: i64 = 128;
 
@@ -193,6 +196,14 @@ impl SglangSampling {
     /// Rejects sampling parameters that are not simulated because they need a real model.
     fn check_simulated(&self) -> Result<(), Fault> {
         let is_false = |value: &Value| value.get("enabled") == Some(&Value::Bool(false));
+        let is_given = |value: &Value| {
+            value.get("enabled").is_some_and(|enabled| !enabled.is_null())
+                || value.get("key").is_some_and(|key| !key.is_null())
+        };
+        // Source: SGLang 0.5.23 `srt/sampling/watermarking/core.py`.
+        if self.watermark.as_ref().is_some_and(|value| !is_given(value)) {
+            return Err(Fault::bad_request("request watermark must set enabled or key"));
+        }
         if let Some(width) = self.beam_width.filter(|width| *width < 1) {
             let text = format!("beam_width must be at least 1, got {width}.");
             return Err(Fault::bad_request(text));
@@ -202,7 +213,6 @@ impl SglangSampling {
             return Err(super::unhandled_exception_fault());
         }
         let refused = [
-            ("stop_regex", self.stop_regex.as_ref().is_some_and(|stop| !stop.0.is_empty())),
             ("beam_width", self.beam_width.is_some_and(|width| width != 1)),
             ("watermark", self.watermark.as_ref().is_some_and(|value| !is_false(value))),
         ];
@@ -220,6 +230,7 @@ impl SglangSampling {
         if stops > MAX_STOP_COUNT {
             return fail(format!("at most {MAX_STOP_COUNT} stop strings are allowed, got {stops}"));
         }
+        self.verify_stop_regex()?;
         let within = |value: Option<f64>, least: f64, most: f64| {
             value.is_none_or(|value| (least..=most).contains(&value))
         };
@@ -261,6 +272,31 @@ impl SglangSampling {
             );
         }
         Ok(())
+    }
+
+    /// Checks the number and the lengths of the stop expressions.
+    ///
+    /// Source: SGLang 0.5.23 `srt/sampling/sampling_params.py`, `normalize`.
+    fn verify_stop_regex(&self) -> Result<(), Fault> {
+        let patterns = self.stop_regex.as_ref().map_or(&[][..], |stop| &stop.0);
+        let long = patterns.iter().map(String::len).find(|length| *length > MAX_STOP_REGEX_BYTES);
+        let text = match (patterns.len(), long) {
+            (given, _) if given > MAX_STOP_COUNT => {
+                format!("at most {MAX_STOP_COUNT} stop_regex patterns are allowed, got {given}")
+            }
+            (_, Some(length)) => {
+                format!("stop_regex is {length} bytes, over the {MAX_STOP_REGEX_BYTES}-byte limit")
+            }
+            _ => return Ok(()),
+        };
+        Err(Fault::bad_request(text))
+    }
+
+    /// Returns the regular expressions that end an output; the empty one stands for an empty stop
+    /// string, which every output contains.
+    pub fn stop_patterns(&self) -> Vec<String> {
+        let empty = self.stop.iter().flat_map(|stop| &stop.0).filter(|stop| stop.is_empty());
+        empty.chain(self.stop_regex.iter().flat_map(|stop| &stop.0)).cloned().collect()
     }
 
     fn verify_lengths(&self) -> Result<(), Fault> {
@@ -418,7 +454,16 @@ mod tests {
                 "invalid type: integer `3`, expected a value or an array of values for StringOrList",
             ),
             (json!({"ignore_eos": "x"}), "invalid type: string \"x\", expected a boolean"),
-            (json!({"stop_regex": "a+"}), "stop_regex is not simulated"),
+            (
+                json!({"stop_regex": vec!["a"; 33]}),
+                "at most 32 stop_regex patterns are allowed, got 33",
+            ),
+            (
+                json!({"stop_regex": "a".repeat(257)}),
+                "stop_regex is 257 bytes, over the 256-byte limit",
+            ),
+            (json!({"watermark": {}}), "request watermark must set enabled or key"),
+            (json!({"watermark": {"key": "k"}}), "watermark is not simulated"),
             (json!({"beam_width": 0}), "beam_width must be at least 1, got 0."),
             (json!({"logit_bias": {"x": 1}}), "invalid literal for int() with base 10: 'x'"),
             (json!({"n": 1e30}), "invalid type: floating point `1e+30`, expected i64"),

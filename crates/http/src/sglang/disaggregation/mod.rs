@@ -21,7 +21,7 @@ use vllm_sim_python::python_repr;
 use decode::DecodeBootstrapRooms;
 use message::BootstrapRoomMessage;
 use prefill::PrefillBootstrapRooms;
-use vllm_sim_config::SglangDisaggregationConfig;
+use vllm_sim_config::DisaggregationConfig;
 use vllm_sim_service::{InferenceService, KvTransfer, KvTransferNegotiation, ServingRole};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -36,7 +36,7 @@ pub type SendToPeer = Box<dyn Fn(&str, Vec<Vec<u8>>) + Send + Sync>;
 /// Values for the creation of a [`Disaggregation`].
 pub struct DisaggregationParts {
     /// Settings of the prefill/decode pair.
-    pub config: SglangDisaggregationConfig,
+    pub config: DisaggregationConfig,
     /// Role of this server: prefill or decode.
     pub role: ServingRole,
     /// Number of tokens per page (KV block), which must be equal on both servers of the pair.
@@ -53,7 +53,7 @@ pub struct DisaggregationParts {
 
 /// One server of a prefill/decode pair.
 pub struct Disaggregation {
-    config: SglangDisaggregationConfig,
+    config: DisaggregationConfig,
     side: Side,
 }
 

@@ -4,7 +4,7 @@
 //! `srt/parser/reasoning_parser_names.py`.
 
 /// Names of SGLang's tool-call parsers.
-pub const TOOL_PARSERS: [&str; 44] = [
+pub(super) const TOOL_PARSERS: [&str; 44] = [
     "apertus2509",
     "beam",
     "cohere_command4",
@@ -52,7 +52,7 @@ pub const TOOL_PARSERS: [&str; 44] = [
 ];
 
 /// Names of SGLang's reasoning parsers.
-pub const REASONING_PARSERS: [&str; 36] = [
+pub(super) const REASONING_PARSERS: [&str; 36] = [
     "apertus2509",
     "beam",
     "cohere_command4",

@@ -3,26 +3,38 @@
 //! SGLang's flags that act become ours; others are accepted and named in one warning. Other flags of
 //! this crate are passed on. **Source:** SGLang 0.5.23 `srt/arg_groups/fields` and `srt/server_args.py`.
 
+pub(super) mod disaggregation;
+mod parsers;
+
 use serde_json::{Map, Value};
 
-use super::did_you_mean::closest_known_name;
-use super::error::ConfigError;
-use super::flag::FlagSpec;
-use super::flags::{self, all_effective_flags, engine, kv, model, server};
-use super::layers::{ConfigLayer, ConfigLayerSetting, FlagValueSource};
-use super::other_command_line::OtherCommandLine;
-use super::sglang_parsers::{REASONING_PARSERS, TOOL_PARSERS};
+use super::{OtherCommandLine, TranslatedCommandLine};
+use crate::did_you_mean::closest_known_name;
+use crate::error::ConfigError;
+use crate::flag::FlagSpec;
+use crate::flags::{self, all_effective_flags, engine, kv, model, server};
+use crate::layers::{ConfigLayer, ConfigLayerSetting, FlagValueSource};
+use parsers::{REASONING_PARSERS, TOOL_PARSERS};
+use vllm_sim_engine::kv::BlockHashAlgorithm;
+use vllm_sim_observe::kv_events::KvEventFormat;
+use vllm_sim_observe::metrics::MetricsCompat;
 
 pub(super) const COMMAND_LINE: OtherCommandLine = OtherCommandLine {
+    compat: MetricsCompat::Sglang,
+    command: "sglang",
+    module: "sglang.launch_server",
+    summary: "Serve with the command line, API and metrics of SGLang",
     translate: translate_sglang_arguments,
-    help_page: SGLANG_HELP_PAGE,
+    help_page: include_str!("help_page.txt"),
     set_defaults: set_sglang_flag_defaults,
     tool_parsers: &TOOL_PARSERS,
     reasoning_parsers: &REASONING_PARSERS,
+    kv_event_format: KvEventFormat::Sglang,
+    block_hash_algorithm: BlockHashAlgorithm::Sglang,
 };
 
 /// Flags of SGLang, one per line: name, kind of value, other names.
-const FLAG_LIST: &str = include_str!("sglang_flags.txt");
+const FLAG_LIST: &str = include_str!("flags.txt");
 
 /// Number of tokens in the KV cache of a server without GPU.
 const DEFAULT_KV_TOKENS: u32 = 262_144;
@@ -96,40 +108,6 @@ const CONVERTED_FLAGS: [&str; 13] = [
 /// **Source:** SGLang 0.5.23 `srt/arg_groups/choices.py`, `DISAGG_TRANSFER_BACKEND_CHOICES`.
 const TRANSFER_BACKENDS: [&str; 6] = ["mooncake", "nixl", "ascend", "fake", "mori", "mooncake_tcp"];
 
-/// Text of the help page of `vllm-sim sglang`.
-const SGLANG_HELP_PAGE: &str = "\
-An SGLang 0.5.23 server without GPU and model: its API, errors, metrics and timing.
-
-Usage: vllm-sim sglang --model-path MODEL [FLAGS]
-
-FLAGS are those of `python -m sglang.launch_server`, and those of `vllm-sim serve`.
-
-Flags of SGLang that act:
-  --model-path, --tokenizer-path, --served-model-name, --revision, --context-length,
-  --chat-template, --json-model-override-args, --quantization, --kv-cache-dtype
-  --host (127.0.0.1), --port (30000), --api-key, --admin-api-key, --fastapi-root-path,
-  --ssl-certfile, --ssl-keyfile, --ssl-ca-certs, --log-level, --log-requests
-  --tp-size, --pp-size, --dp-size, --mem-fraction-static, --max-total-tokens,
-  --page-size (1), --max-running-requests, --max-queued-requests, --max-prefill-tokens,
-  --chunked-prefill-size, --schedule-policy fcfs|lpm, --schedule-conservativeness,
-  --disable-radix-cache, --random-seed
-  --enable-metrics, --enable-cache-report, --kv-events-config, --stream-interval,
-  --stream-response-default-include-usage
-  --disaggregation-mode prefill|decode, --disaggregation-bootstrap-port (8998),
-  --disaggregation-transfer-backend, --disaggregation-decode-enable-radix-cache
-  --tool-call-parser, --reasoning-parser, --default-chat-template-kwargs
-  --enable-lora, --lora-paths, --max-loras-per-batch, --max-loaded-loras, --max-lora-rank
-  --is-embedding, --incremental-streaming-output
-
-Other flags of SGLang are accepted and named in a warning; unknown flags are refused.
-
-Examples:
-  vllm-sim sglang --model-path demo --enable-metrics
-  vllm-sim sglang --model-path meta-llama/Llama-3.1-8B-Instruct --gpu H100 --tp-size 2
-  vllm-sim sglang --model-path demo --time-to-first-token 200ms --inter-token-latency 20ms
-
-docs/sglang.md lists the routes and metrics; `vllm-sim serve --help=all` every other flag.";
-
 /// Number of values that a flag of SGLang takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Arity {
@@ -185,23 +163,12 @@ fn find_sglang_flag(typed: &str) -> Option<SglangFlag> {
     sglang_flags().find(|flag| flag.name == found)
 }
 
-/// Command line of SGLang, translated to the flags of this crate.
-#[derive(Debug, Default)]
-pub(super) struct TranslatedSglangCommandLine {
-    /// Arguments translated from SGLang's flags, for the command-line parser of this crate.
-    pub(super) words: Vec<String>,
-    /// Warnings about flags of SGLang, at most one.
-    pub(super) warnings: Vec<String>,
-}
-
 /// Translates the arguments of `python -m sglang.launch_server` to flags of this crate.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a flag that neither has; [`ConfigError::Invalid`] or
 /// [`ConfigError::Value`] for a missing or unsupported value.
-fn translate_sglang_arguments(
-    words: &[String],
-) -> Result<TranslatedSglangCommandLine, ConfigError> {
+fn translate_sglang_arguments(words: &[String]) -> Result<TranslatedCommandLine, ConfigError> {
     let mut translator = Translator { words, ..Translator::default() };
     while let Some(word) = translator.next_word() {
         translator.translate_word(word)?;
@@ -388,7 +355,7 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<TranslatedSglangCommandLine, ConfigError> {
+    fn finish(mut self) -> Result<TranslatedCommandLine, ConfigError> {
         if let Some(tokens) = self.total_tokens {
             let pages = tokens / self.page_size.unwrap_or(1);
             if pages == 0 {
@@ -408,7 +375,7 @@ impl<'a> Translator<'a> {
             true => Vec::new(),
             false => vec![format!("{named}: no effect here")],
         };
-        Ok(TranslatedSglangCommandLine { words: self.out, warnings })
+        Ok(TranslatedCommandLine { words: self.out, warnings })
     }
 }
 
@@ -513,6 +480,7 @@ fn set_default(settings: &mut ConfigLayer, flag: &FlagSpec, value: &str) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::select_command_line;
     use super::*;
 
     fn split_words(line: &str) -> Vec<String> {
@@ -525,6 +493,18 @@ mod tests {
 
     fn refused(line: &str) -> String {
         translate_sglang_arguments(&split_words(line)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_command_and_the_module_select_this_command_line() {
+        for (line, rest) in
+            [("sglang --port 1", "--port 1"), ("-m sglang.launch_server --tp 2", "--tp 2")]
+        {
+            let words = split_words(line);
+            let (own, words) = select_command_line(&words).unwrap();
+            assert_eq!((own.compat, words.join(" ")), (MetricsCompat::Sglang, rest.to_owned()));
+        }
+        assert!(select_command_line(&split_words("serve sglang")).is_none());
     }
 
     #[test]

@@ -1,14 +1,14 @@
 use std::time::Duration;
 
-use super::error::ConfigError;
-use super::flags::engine;
-use super::values::FlagValues;
+use crate::error::ConfigError;
+use crate::flags::engine;
+use crate::values::FlagValues;
 use vllm_sim_observe::metrics::MetricsCompat;
 use vllm_sim_service::ServingRole;
 
 /// Settings of a prefill/decode pair of SGLang servers (`vllm-sim sglang --disaggregation-mode`).
 #[derive(Debug, Clone, PartialEq)]
-pub struct SglangDisaggregationConfig {
+pub struct DisaggregationConfig {
     /// Port of the bootstrap server of a prefill server (default 8998). On a decode server, the
     /// bootstrap port of requests that name none.
     pub bootstrap_port: u16,
@@ -27,12 +27,12 @@ pub struct SglangDisaggregationConfig {
     pub heartbeat_max_failures: u32,
 }
 
-impl SglangDisaggregationConfig {
+impl DisaggregationConfig {
     /// Returns the settings of an SGLang prefill or decode server; `None` for any other server.
     ///
     /// **Source:** SGLang 0.5.23 `srt/environ.py`, and the minima in
     /// `srt/disaggregation/common/conn.py`.
-    pub(super) fn from_flag_values(
+    pub(crate) fn from_flag_values(
         v: &FlagValues,
         compat: MetricsCompat,
         role: ServingRole,
@@ -40,15 +40,15 @@ impl SglangDisaggregationConfig {
         let backend = v.get_text(&engine::DISAGGREGATION_TRANSFER_BACKEND).unwrap_or_default();
         let is_fake = backend == "fake";
         let seconds = |flag| Ok::<_, ConfigError>(Duration::from_secs(u64::from(v.get(flag)?)));
-        let interval: f64 = v.get(&engine::SGLANG_HEARTBEAT_INTERVAL)?;
+        let interval: f64 = v.get(&engine::DISAGGREGATION_HEARTBEAT_INTERVAL)?;
         // Wrong values are errors of every server.
         let config = Self {
             bootstrap_port: v.get(&engine::DISAGGREGATION_BOOTSTRAP_PORT)?,
             is_fake,
-            bootstrap_timeout: seconds(&engine::SGLANG_BOOTSTRAP_TIMEOUT)?,
-            waiting_timeout: seconds(&engine::SGLANG_WAITING_TIMEOUT)?,
+            bootstrap_timeout: seconds(&engine::DISAGGREGATION_BOOTSTRAP_TIMEOUT)?,
+            waiting_timeout: seconds(&engine::DISAGGREGATION_WAITING_TIMEOUT)?,
             heartbeat_interval: Duration::from_secs_f64(interval.max(2.0)),
-            heartbeat_max_failures: v.get(&engine::SGLANG_HEARTBEAT_MAX_FAILURE)?,
+            heartbeat_max_failures: v.get(&engine::DISAGGREGATION_HEARTBEAT_MAX_FAILURE)?,
         };
         if compat != MetricsCompat::Sglang || role == ServingRole::Whole {
             return Ok(None);

@@ -1,13 +1,19 @@
-//! Request checks of SGLang's tokenizer manager (`--compat sglang`).
+//! Differences of an SGLang server (`--compat sglang`) in the shared steps of a request.
 //!
-//! Source: SGLang 0.5.23 `srt/managers/tokenizer_manager.py`, `_validate_one_request`.
+//! Source: SGLang 0.5.23 `srt/entrypoints`, and `srt/managers/tokenizer_manager.py`
+//! (`_validate_one_request`).
 
-use super::ServerDialect;
-use vllm_sim_wire::{Fault, ServerLimits};
+use serde_json::Value;
+
+use crate::dialect::ApiDialect;
+use vllm_sim_service::dialect::ServerDialect;
+use vllm_sim_wire::openai::shared::ChatTool;
+use vllm_sim_wire::sglang::SGLANG_VERSION;
+use vllm_sim_wire::{Fault, ServerLimits, VllmVersion};
 
 /// The request checks of SGLang's tokenizer manager.
 #[derive(Debug)]
-pub struct SglangDialect;
+pub(crate) struct SglangDialect;
 
 impl ServerDialect for SglangDialect {
     /// Checks that prompt and requested output fit into the context together.
@@ -48,5 +54,38 @@ impl ServerDialect for SglangDialect {
 
     fn check_prompt_ids_length(&self, limits: &ServerLimits, tokens: usize) -> Result<(), Fault> {
         self.check_encoded_length(limits, tokens)
+    }
+}
+
+impl ApiDialect for SglangDialect {
+    /// Returns true: cached prompt tokens are always counted, and SGLang's routes report them only
+    /// with `--enable-cache-report`.
+    fn always_reports_cached_tokens(&self) -> bool {
+        true
+    }
+
+    fn release(&self, _: VllmVersion) -> (&'static str, &'static str) {
+        ("SGLang", SGLANG_VERSION)
+    }
+
+    fn launch_command(&self) -> Option<&'static str> {
+        Some("`sglang.launch_server`")
+    }
+
+    /// Returns whether requests to a path need an API key: all paths but probes, `/metrics` and the
+    /// pages of vllm-sim itself.
+    ///
+    /// Source: SGLang 0.5.23 `srt/utils/auth.py`, `decide_request_auth`.
+    fn needs_api_key(&self, path: &str) -> bool {
+        const OPEN: [&str; 6] =
+            ["/health", "/ready", "/metrics", "/dashboard", "/admin", "/fake_metrics"];
+        !OPEN.iter().any(|prefix| path.starts_with(prefix))
+    }
+
+    /// Returns a tool's definition for chat templates, with SGLang's additional `defer_loading`.
+    fn template_tool(&self, tool: &ChatTool) -> Value {
+        let mut tool = tool.to_template_json();
+        tool["defer_loading"] = Value::Null;
+        tool
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::net::TcpListener;
 
-use super::aux_server;
-use super::error::StartError;
+use crate::server::aux_server;
+use crate::server::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_http::App;
 use vllm_sim_http::sglang::disaggregation::bootstrap::BootstrapServer;

@@ -2,7 +2,7 @@
 //!
 //! SGLang's scheduler updates the gauges and the times between tokens; here [`SglangObserver`] does
 //! so from engine events. SGLang's tokenizer manager counts a request when it ends; here the HTTP
-//! handlers call [`SglangMetrics::on_finished`].
+//! handlers call [`OwnMetrics::on_finished`].
 //!
 //! **Source:** SGLang 0.5.23 `srt/observability/metrics_collector.py`.
 
@@ -11,8 +11,9 @@ use std::sync::Arc;
 use super::families::{FAMILIES, Id};
 use crate::metrics::families::FAMILIES as VLLM_FAMILIES;
 use crate::metrics::family::{Family, MetricOwner, Topic};
+use crate::metrics::own_metrics::{FinishedRequest, OwnMetrics};
 use crate::metrics::series::{MetricCellVec, MetricCells};
-use crate::metrics::settings::MetricsSettings;
+use crate::metrics::settings::{ApiServerCount, MetricsSettings};
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SequenceEndReason, SimTime};
 
@@ -20,38 +21,21 @@ use vllm_sim_engine::{EngineStats, SchedulerEvent, SequenceEndReason, SimTime};
 /// (`--decode-log-interval`).
 const DECODE_LOG_INTERVAL: u32 = 40;
 
-/// Lengths and times of a request that ended, as SGLang's tokenizer manager counts them.
-#[derive(Debug, Clone, Copy)]
-pub struct FinishedSglangRequest {
-    /// Whether the response was streamed.
-    pub streaming: bool,
-    /// Whether the output was constrained by a grammar.
-    pub structured: bool,
-    /// Number of prompt tokens of the request.
-    pub prompt_tokens: u32,
-    /// Number of the request's prompt tokens that came from the prefix cache.
-    pub cached_tokens: u32,
-    /// Number of output tokens of the request.
-    pub output_tokens: u32,
-    /// Time from the request's arrival to its first token, in seconds; `None` without a token.
-    pub ttft_s: Option<f64>,
-    /// Time from the request's arrival to its end, in seconds.
-    pub e2e_s: f64,
-}
-
 /// The metrics of an SGLang server; clones share the values.
 #[derive(Clone)]
-pub struct SglangMetrics {
+pub(crate) struct SglangMetrics {
     /// Metric values of SGLang's tokenizer manager.
     server: MetricCells,
     /// Metric values of SGLang's scheduler of each rank.
     engines: Vec<MetricCells>,
     page_size: u32,
-    pub(crate) vecs: Vec<Arc<MetricCellVec>>,
+    vecs: Vec<Arc<MetricCellVec>>,
 }
 
 impl SglangMetrics {
-    pub(crate) fn new(settings: &MetricsSettings) -> Self {
+    pub(crate) fn new(settings: &mut MetricsSettings) -> Self {
+        // SGLang always has several processes.
+        settings.api_servers = ApiServerCount::Several;
         let server = MetricCells::new(FAMILIES, settings, MetricOwner::Server);
         let ranks = settings.engines.iter();
         let engines: Vec<_> =
@@ -68,16 +52,21 @@ impl SglangMetrics {
         let vecs = MetricCellVec::from_family_list(FAMILIES, settings, &engines, &server);
         Self { server, engines, page_size, vecs }
     }
+}
 
+impl OwnMetrics for SglangMetrics {
     /// Returns the metric families on SGLang's `/metrics` page: those of SGLang and those of
     /// vllm-sim itself.
-    pub(crate) fn families(&self) -> Vec<&'static Family> {
+    fn families(&self) -> Vec<&'static Family> {
         let own = VLLM_FAMILIES.iter().filter(|family| family.topic == Topic::Own);
         FAMILIES.iter().chain(own).collect()
     }
 
-    /// Resets the counters and histograms, as a process restart does.
-    pub(crate) fn restart(&self, now_unix: f64) {
+    fn vecs(&self) -> &[Arc<MetricCellVec>] {
+        &self.vecs
+    }
+
+    fn reset_for_restart(&self, now_unix: f64) {
         self.engines
             .iter()
             .chain([&self.server])
@@ -87,7 +76,7 @@ impl SglangMetrics {
     /// Counts a request whose response has ended.
     ///
     /// **Source:** `TokenizerMetricsCollector.observe_one_finished_request`.
-    pub fn on_finished(&self, request: &FinishedSglangRequest) {
+    fn on_finished(&self, request: &FinishedRequest) {
         let (prompt, output) = (f64::from(request.prompt_tokens), f64::from(request.output_tokens));
         let cached = f64::from(request.cached_tokens.min(request.prompt_tokens));
         let streaming = usize::from(request.streaming);
@@ -113,22 +102,18 @@ impl SglangMetrics {
         observe(&self.server, Id::GenerationLength, 0, output);
     }
 
-    /// Returns the observer of the engine of a data-parallel rank.
-    ///
-    /// # Panics
-    /// Panics if [`MetricsSettings::engines`] has no such rank.
-    pub fn observer(&self, rank: usize) -> SglangObserver {
-        SglangObserver {
+    fn observer(&self, rank: usize) -> Box<dyn EngineObserver> {
+        Box::new(SglangObserver {
             engine: self.engines[rank].clone(),
             metrics: self.clone(),
             decode: DecodeWindow::default(),
             hits: (SimTime::ZERO, 0, 0),
-        }
+        })
     }
 
     /// Returns the current value of a gauge of a rank: `num_used_tokens`, `token_usage`,
     /// `gen_throughput` or `cache_hit_rate`; 0 for another name.
-    pub fn gauge(&self, name: &str, rank: usize) -> f64 {
+    fn gauge(&self, name: &str, rank: usize) -> f64 {
         let named = |family: &Family| family.name.strip_prefix("sglang:") == Some(name);
         let id = FAMILIES.iter().position(named);
         let cell = |cells: &MetricCells| cells.series_cells(id?).first().map(|cell| cell.get());
@@ -159,7 +144,7 @@ struct DecodeWindow {
 }
 
 /// Observer of one engine: updates the metrics that SGLang's scheduler owns.
-pub struct SglangObserver {
+pub(crate) struct SglangObserver {
     metrics: SglangMetrics,
     engine: MetricCells,
     decode: DecodeWindow,

@@ -1,0 +1,44 @@
+//! Projects that a server imitates, and the formats of their KV events.
+
+/// Project to imitate where vLLM, llm-d-inference-sim and SGLang differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MetricsCompat {
+    /// vLLM: an adapter with requests is listed as running and as waiting; tool calls and remote
+    /// decodes count as `stop` and `length`.
+    #[default]
+    Vllm,
+    /// llm-d-inference-sim: an adapter is listed only where it has requests; tool calls and remote
+    /// decodes count under their own finish reasons.
+    Llmd,
+    /// SGLang: the families of SGLang instead of those of vLLM.
+    Sglang,
+}
+
+impl MetricsCompat {
+    /// The names of the projects in `--compat`.
+    pub const NAMES: [&'static str; 3] = ["vllm", "llm-d", "sglang"];
+
+    /// The projects, in the order of [`Self::NAMES`].
+    pub const ALL: [Self; 3] = [Self::Vllm, Self::Llmd, Self::Sglang];
+}
+
+/// Format of KV events, named after the program that publishes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum KvEventFormat {
+    /// vLLM 0.32 and later: each KV event is a map.
+    #[default]
+    Vllm,
+    /// llm-d-inference-sim: each KV event is an array (its default).
+    LlmdArray,
+    /// llm-d-inference-sim with `use-vllm-map-event-format`: each KV event is a map.
+    LlmdMap,
+    /// SGLang: each KV event is a map without fields that are not set.
+    Sglang,
+}
+
+impl KvEventFormat {
+    /// Returns whether the KV event format is one of llm-d-inference-sim's.
+    pub const fn is_llmd_format(self) -> bool {
+        matches!(self, Self::LlmdArray | Self::LlmdMap)
+    }
+}

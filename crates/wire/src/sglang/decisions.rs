@@ -1,0 +1,217 @@
+//! Request of `POST /v1/decisions` of an SGLang server: questions about an input, answered by the
+//! probabilities of the answer labels.
+//!
+//! Source: SGLang 0.5.23 `srt/entrypoints/openai/protocol.py`, `DecisionRequest`;
+//! `serving_decisions.py` (`render_question`, `default_labels`).
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+use vllm_sim_python as python;
+
+use super::completion::DEFAULT_MODEL_NAME;
+use crate::schema::{
+    ANY_LENGTH, AfterValidator, ClassKind, Field, LengthLimits, Model, NumberBounds, STR, Schema,
+    ValidatorError, optional_field, required_field, wire_model,
+};
+
+const TEXT: Schema =
+    Schema::Union(&[STR, Schema::Dict(&STR, &Schema::Any), Schema::List(&Schema::Any, ANY_LENGTH)]);
+const NULLABLE_TEXT: Schema = Schema::Nullable(&TEXT);
+const FILLED_TEXT: Schema = Schema::After(check_not_blank, &TEXT);
+const FILLED_STR: Schema = Schema::After(check_not_blank, &STR);
+const MAP: Schema = Schema::Dict(&STR, &Schema::Any);
+
+const fn question(name: &'static str, fields: &'static [Field]) -> Model {
+    Model { name, kind: ClassKind::Strict, fields, before: &[], after: None }
+}
+
+const OPTION: Schema = Schema::Model(&question(
+    "DecisionOption",
+    &[required_field("name", STR), optional_field("description", NULLABLE_TEXT)],
+));
+const CHOICE: Schema = Schema::Model(&Model {
+    after: Some(AfterValidator::Alone(check_option_names)),
+    ..question(
+        "DecisionChoiceQuestion",
+        &[
+            required_field("id", FILLED_STR),
+            required_field("type", Schema::Literal(&["choice"])),
+            required_field("question", FILLED_TEXT),
+            required_field("options", Schema::List(&OPTION, LengthLimits { min: 2, max: 26 })),
+        ],
+    )
+});
+const SCORE: Schema = Schema::Model(&question(
+    "DecisionScoreQuestion",
+    &[
+        required_field("id", FILLED_STR),
+        required_field("type", Schema::Literal(&["score"])),
+        required_field("question", FILLED_TEXT),
+        required_field("levels", Schema::List(&FILLED_TEXT, LengthLimits { min: 2, max: 10 })),
+    ],
+));
+const YES_NO: Schema = Schema::Model(&question(
+    "DecisionYesNoQuestion",
+    &[
+        required_field("id", FILLED_STR),
+        required_field("type", Schema::Literal(&["yes_no"])),
+        required_field("question", FILLED_TEXT),
+        optional_field("yes", NULLABLE_TEXT),
+        optional_field("no", NULLABLE_TEXT),
+    ],
+));
+const QUESTION: Schema = Schema::Tagged {
+    by: "type",
+    choices: &[("choice", &CHOICE), ("score", &SCORE), ("yes_no", &YES_NO)],
+};
+const QUESTIONS: Schema = Schema::List(&QUESTION, LengthLimits { min: 1, max: usize::MAX });
+
+wire_model! {
+    /// A request of `POST /v1/decisions`.
+    pub struct DecisionRequest: Strict "DecisionRequest" {
+        /// Text, object or array that the questions are about.
+        input: Value [FILLED_TEXT],
+        /// Images of the input; none are simulated.
+        images: Vec<Value> = Vec::new(),
+        /// Questions with their options, levels, or descriptions of yes and no.
+        questions: Vec<Value> [Schema::After(check_ids, &QUESTIONS)],
+        /// Divisor of the log probabilities of labels (a softmax temperature).
+        temperature: f64 [Schema::Float(NumberBounds { ge: None, le: None, gt: Some(0.0) })] = 1.0,
+        /// Arguments of the chat template.
+        chat_template_kwargs: Map<String, Value> [MAP] = Map::new(),
+        /// Version of the wording of prompts that the client expects.
+        prompt_format_version: Option<i64> = None,
+        /// Whether the response contains the token ids of prompts and labels.
+        return_prompt_token_ids: bool = false,
+        /// Name of the model, which the response repeats.
+        model: String = DEFAULT_MODEL_NAME.to_owned(),
+    }
+}
+
+fn is_blank(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.chars().all(python::is_python_whitespace),
+        Value::Object(map) => map.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => true,
+    }
+}
+
+fn check_not_blank(value: &Value) -> Result<Option<Value>, ValidatorError> {
+    match is_blank(value) {
+        true => Err(ValidatorError::ValueError("must not be blank".to_owned())),
+        false => Ok(None),
+    }
+}
+
+fn check_ids(questions: &Value) -> Result<Option<Value>, ValidatorError> {
+    let mut seen = HashSet::new();
+    for id in questions.as_array().into_iter().flatten().filter_map(|one| one.get("id")) {
+        if !seen.insert(id) {
+            let shown = python::python_repr(id);
+            return Err(ValidatorError::ValueError(format!(
+                "question id {shown} repeats another question"
+            )));
+        }
+    }
+    Ok(None)
+}
+
+fn check_option_names(question: &Map<String, Value>) -> Result<(), ValidatorError> {
+    let options = question.get("options").and_then(Value::as_array);
+    let names = options.into_iter().flatten().filter_map(|option| option.get("name")?.as_str());
+    let mut seen = HashSet::new();
+    for name in names {
+        let key = name.trim_matches(python::is_python_whitespace).to_lowercase();
+        let shown = python::python_repr_of_str(name);
+        let text = if key.is_empty() {
+            "option names must be nonempty".to_owned()
+        } else if name.contains(|c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')) {
+            format!("option name {shown} must not contain control or line break characters")
+        } else if !seen.insert(key) {
+            format!("option name {shown} repeats another option")
+        } else {
+            continue;
+        };
+        let id = python::python_repr(question.get("id").unwrap_or(&Value::Null));
+        return Err(ValidatorError::ValueError(format!("question {id}: {text}")));
+    }
+    Ok(())
+}
+
+/// A question with its possible answers, in the order of their labels.
+#[derive(Debug)]
+pub struct Decision<'q> {
+    /// Id of the question, which names its answer.
+    pub id: &'q str,
+    /// Type of the question: `choice`, `score` or `yes_no`.
+    pub kind: &'q str,
+    /// Text of the question.
+    text: &'q Value,
+    /// Names of the answers: options, level indices, or `yes` and `no`.
+    pub names: Vec<String>,
+    /// Descriptions of the answers; null without one.
+    details: Vec<&'q Value>,
+}
+
+impl<'q> Decision<'q> {
+    /// Reads a question that matches its schema.
+    pub fn of_question(question: &'q Value) -> Self {
+        let text = |name: &str| question[name].as_str().unwrap_or_default();
+        let kind = text("type");
+        let list = |name: &str| question[name].as_array().map_or(&[][..], Vec::as_slice);
+        let (names, details): (Vec<String>, Vec<&Value>) = match kind {
+            "choice" => list("options")
+                .iter()
+                .map(|one| {
+                    (one["name"].as_str().unwrap_or_default().to_owned(), &one["description"])
+                })
+                .unzip(),
+            "score" => {
+                list("levels").iter().enumerate().map(|(at, one)| (at.to_string(), one)).unzip()
+            }
+            _ => ["yes", "no"].into_iter().map(|one| (one.to_owned(), &question[one])).unzip(),
+        };
+        Self { id: text("id"), kind, text: &question["question"], names, details }
+    }
+
+    /// Returns the labels that answer the question: letters, level indices, or yes and no.
+    pub fn labels(&self) -> Vec<String> {
+        match self.kind {
+            "choice" => ('A'..='Z').take(self.names.len()).map(String::from).collect(),
+            _ => self.names.clone(),
+        }
+    }
+
+    /// Returns the message that asks the question about an input.
+    pub fn message(&self, input: &Value) -> String {
+        let question = shown_text(self.text);
+        let (lead, last) = match self.kind {
+            "choice" => ("Question:", "Answer with the letter of one option only."),
+            "score" => ("Question:", "Answer with the number of one level only."),
+            _ => ("Is the following true?", "Answer with yes or no only."),
+        };
+        let mut lines = vec![shown_text(input), String::new(), format!("{lead} {question}")];
+        for ((label, name), detail) in self.labels().iter().zip(&self.names).zip(&self.details) {
+            let detail = shown_text(detail);
+            match self.kind {
+                "choice" if detail.is_empty() => lines.push(format!("{label}: {name}")),
+                "choice" => lines.push(format!("{label}: {name} - {detail}")),
+                "yes_no" if detail.is_empty() => {}
+                _ => lines.push(format!("{label}: {detail}")),
+            }
+        }
+        lines.push(last.to_owned());
+        lines.join("\n")
+    }
+}
+
+/// Returns a text as it is, and an object or array as compact JSON.
+fn shown_text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
