@@ -9,8 +9,7 @@
 use std::sync::Arc;
 
 use super::families::{FAMILIES, Id};
-use crate::metrics::families::FAMILIES as VLLM_FAMILIES;
-use crate::metrics::family::{Family, MetricOwner, Topic};
+use crate::metrics::family::Family;
 use crate::metrics::series::{MetricCellVec, MetricCells};
 use crate::metrics::settings::MetricsSettings;
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
@@ -52,10 +51,9 @@ pub struct SglangMetrics {
 
 impl SglangMetrics {
     pub(crate) fn new(settings: &MetricsSettings) -> Self {
-        let server = MetricCells::new(FAMILIES, settings, MetricOwner::Server);
-        let ranks = settings.engines.iter();
-        let engines: Vec<_> =
-            ranks.map(|_| MetricCells::new(FAMILIES, settings, MetricOwner::Engine)).collect();
+        let vecs = MetricCellVec::from_family_list(FAMILIES, settings);
+        let ranks = 0..settings.engines.len();
+        let engines: Vec<_> = ranks.map(|rank| MetricCells::of_engine(&vecs, rank)).collect();
         let block_size = settings.cache_config.first().and_then(|labels| {
             let found = labels.iter().find(|(name, _)| name == "block_size");
             found.and_then(|(_, size)| size.parse().ok())
@@ -65,23 +63,7 @@ impl SglangMetrics {
             cells[Id::PageSize].set(page_size.into());
             cells[Id::ContextLength].set(settings.max_model_len.into());
         }
-        let vecs = MetricCellVec::from_family_list(FAMILIES, settings, &engines, &server);
-        Self { server, engines, page_size, vecs }
-    }
-
-    /// Returns the metric families on SGLang's `/metrics` page: those of SGLang and those of
-    /// vllm-sim itself.
-    pub(crate) fn families(&self) -> Vec<&'static Family> {
-        let own = VLLM_FAMILIES.iter().filter(|family| family.topic == Topic::Own);
-        FAMILIES.iter().chain(own).collect()
-    }
-
-    /// Resets the counters and histograms, as a process restart does.
-    pub(crate) fn restart(&self, now_unix: f64) {
-        self.engines
-            .iter()
-            .chain([&self.server])
-            .for_each(|cells| cells.reset_for_restart(now_unix));
+        Self { server: MetricCells::of_engine(&vecs, 0), engines, page_size, vecs }
     }
 
     /// Counts a request whose response has ended.

@@ -94,3 +94,12 @@ fn families_of_operations_are_last_and_appear_on_first_use() {
         shown.contains("vllm:sleep_mode_operation_duration_seconds_sum{operation=\"sleep\"} 0.5\n")
     );
 }
+
+#[test]
+fn help_texts_have_nothing_to_escape() {
+    let sglang = SglangMetrics::new(&MetricsSettings::default()).vecs;
+    for family in FAMILIES.iter().chain(sglang.iter().map(|vec| vec.family)) {
+        let help = family.help_text(&MetricsSettings::default());
+        assert!(!help.contains(['\\', '\n']), "{}", family.name);
+    }
+}
