@@ -24,6 +24,8 @@ use super::text::PrometheusTextWriter;
 pub(super) struct MetricsPage {
     registry: Registry,
     entries: Vec<Entry>,
+    /// Indices of the entries, sorted by the name of the family.
+    by_name: Vec<usize>,
     api_servers: ApiServerCount,
 }
 
@@ -50,7 +52,9 @@ impl MetricsPage {
             let created = created.filter(|_| api_servers == ApiServerCount::One);
             Entry { created, le: le_labels(vec.family, settings), vec: vec.clone() }
         });
-        let entries = entries.collect();
+        let entries: Vec<_> = entries.collect();
+        let mut by_name: Vec<_> = (0..entries.len()).collect();
+        by_name.sort_by_key(|index| vecs[*index].family.name);
         let registry = Registry::new();
         let register = |collector: Box<dyn Collector>| {
             let registered = registry.register(collector);
@@ -62,17 +66,21 @@ impl MetricsPage {
             register(Box::new(MetricCellCollector(of_topic.to_vec())));
         }
         register(Box::new(own));
-        Self { registry, entries, api_servers }
+        Self { registry, entries, by_name, api_servers }
     }
 
     /// Appends the text of `/metrics` to `out`.
     pub(super) fn write(&self, out: &mut String) {
         let families = self.registry.gather();
+        let mut gathered = families.iter().peekable();
+        let mut in_order = vec![None; self.entries.len()];
+        for index in &self.by_name {
+            let name = self.entries[*index].vec.family.name;
+            in_order[*index] = gathered.next_if(|family| family.name() == name);
+        }
         let mut writer = PrometheusTextWriter::new(out, self.api_servers);
-        for Entry { vec, created, le } in &self.entries {
+        for (Entry { vec, created, le }, found) in self.entries.iter().zip(in_order) {
             let Family { name, kind, when_empty, .. } = *vec.family;
-            let found = families.binary_search_by(|family| family.name().cmp(name)).ok();
-            let found = found.map(|index| &families[index]);
             let (header, created_header) = match (found, when_empty) {
                 (Some(_), _) | (None, EmptyFamilyRendering::Header) => (true, true),
                 (None, EmptyFamilyRendering::Absent) => (false, false),

@@ -113,15 +113,20 @@ impl MetricCellVec {
         families: &'static [Family],
         settings: &MetricsSettings,
     ) -> Vec<Arc<Self>> {
-        let mut vecs = Vec::with_capacity(families.len());
+        let (now, mut vecs) = ((settings.clock)(), Vec::with_capacity(families.len()));
         for family in families {
-            vecs.push(Arc::new(Self::new(family, settings, &vecs)));
+            vecs.push(Arc::new(Self::new(family, settings, now, &vecs)));
         }
         vecs
     }
 
     /// Creates a metric family; it shares the cells of its alias, which is one of `others`.
-    fn new(family: &'static Family, settings: &MetricsSettings, others: &[Arc<Self>]) -> Self {
+    fn new(
+        family: &'static Family,
+        settings: &MetricsSettings,
+        now_unix: f64,
+        others: &[Arc<Self>],
+    ) -> Self {
         let desc = Desc::new(
             family.name.to_owned(),
             family.help_text(settings).to_owned(),
@@ -133,8 +138,8 @@ impl MetricCellVec {
             Some(id) => others[id as usize].owners.clone(),
             None if family.added => Vec::new(),
             None => {
-                let (owners, now) = (0..family.owner_count(settings), (settings.clock)());
-                owners.map(|_| family.cells(settings, &bounds, now)).collect()
+                let owners = 0..family.owner_count(settings);
+                owners.map(|_| family.cells(settings, &bounds, now_unix)).collect()
             }
         };
         let count = owners.iter().map(|cells| cells.len()).sum();
@@ -307,7 +312,9 @@ impl Collector for MetricCellCollector {
             family.set_name(vec.family.name.to_owned());
             family.set_field_type(vec.family.kind);
             let all = vec.series.load();
-            family.set_metric(all.iter().filter_map(|series| vec.metric(series)).collect());
+            let mut metrics = Vec::with_capacity(all.len());
+            metrics.extend(all.iter().filter_map(|series| vec.metric(series)));
+            family.set_metric(metrics);
             family
         });
         families.collect()

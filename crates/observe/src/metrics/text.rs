@@ -19,6 +19,8 @@ pub(super) struct PrometheusTextWriter<'f, 'o> {
     /// Labels of a bucket that are sorted before and after the label `le`.
     around_le: [String; 2],
     number: RenderedNumber,
+    /// Series of a family in their order; empty between families.
+    in_order: Vec<&'f Metric>,
     /// Lines of the creation times of a family, which follow its samples.
     created: String,
     creation_time: RenderedNumber,
@@ -33,6 +35,7 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
             labels: String::new(),
             around_le: Default::default(),
             number: RenderedNumber::default(),
+            in_order: Vec::new(),
             created: String::new(),
             creation_time: RenderedNumber::default(),
         };
@@ -62,9 +65,10 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         created: Option<&str>,
     ) {
         let name = family.name();
-        let mut metrics: Vec<_> = family.get_metric().iter().collect();
-        metrics.sort_by_key(|metric| metric.timestamp_ms());
-        for metric in metrics {
+        let mut metrics = std::mem::take(&mut self.in_order);
+        metrics.extend(family.get_metric());
+        metrics.sort_unstable_by_key(|metric| metric.timestamp_ms());
+        for metric in metrics.drain(..) {
             self.set_labels(metric.get_label());
             self.write_metric(name, family.get_field_type(), metric, le);
             if let Some(name) = created {
@@ -72,6 +76,7 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
                 self.creation_time.push(&mut self.created, metric.get_gauge().get_value());
             }
         }
+        self.in_order = metrics;
     }
 
     /// Writes the creation times of the series of the last family.
@@ -102,8 +107,9 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         // Histograms of `prometheus` lack the bucket of all values.
         let (buckets, all) = (histogram.get_bucket(), histogram.get_sample_count());
         let [before, after] = &self.around_le;
+        let [before, after] = [[name, "_bucket{", before].concat(), [after, "} "].concat()];
         for (index, le) in le.iter().enumerate() {
-            self.out.extend([name, "_bucket{", before, le, after, "} "]);
+            self.out.extend([before.as_str(), le, &after]);
             let count = buckets.get(index).map_or(all, |bucket| bucket.cumulative_count());
             self.number.push(self.out, count as f64);
         }
