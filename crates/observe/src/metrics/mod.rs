@@ -27,6 +27,7 @@ mod cache_config;
 pub(crate) mod cell;
 mod engine;
 mod fake;
+mod fake_state;
 pub(crate) mod families;
 pub(crate) mod family;
 mod frontend;
@@ -70,7 +71,7 @@ pub use crate::sglang::metrics::{FinishedSglangRequest, SglangMetrics, SglangObs
 
 use crate::recent::latency_percentiles;
 use engine::EngineMetricsObserver;
-use fake::FakeMetricsState;
+use fake_state::FakeMetricsState;
 use families::{FAMILIES, Id};
 use family::Topic;
 use lora::{LoraObserver, LoraRequestsInfo};

@@ -10,18 +10,18 @@ use vllm_sim_engine::duration;
 
 /// Function of the start value, the end value and the elapsed time, in periods: since the start,
 /// and within the current period.
-type Waveform = fn(f64, f64, f64, f64) -> f64;
+pub(crate) type Waveform = fn(f64, f64, f64, f64) -> f64;
 
 /// Value of a fake gauge: constant or a function of time.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum FakeGauge {
+pub(crate) enum FakeGauge {
     Fixed(f64),
     Moving { waveform: Waveform, start: f64, end: f64, period: Duration },
 }
 
 impl FakeGauge {
     /// Reads a number or a function of time; `None` for other values.
-    pub(super) fn from_json(value: &Value) -> Option<Self> {
+    pub(crate) fn from_json(value: &Value) -> Option<Self> {
         let Some(text) = value.as_str() else {
             return value.as_f64().map(Self::Fixed);
         };
@@ -53,7 +53,7 @@ impl FakeGauge {
     /// `refresh`.
     ///
     /// With `whole`, the value of a function of time is truncated to an integer.
-    pub(super) fn shown_value(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
+    pub(crate) fn shown_value(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
         let (waveform, start, end, period) = match *self {
             Self::Fixed(value) => return value,
             Self::Moving { waveform, start, end, period } => (waveform, start, end, period),
