@@ -10,12 +10,44 @@ use tokio::time::Instant;
 use vllm_sim_config::{CliMode, Config};
 use vllm_sim_engine::EngineStats;
 use vllm_sim_engine::driver::LiveEngine;
-use vllm_sim_observe::metrics::{DraftTokenTotals, EngineMetrics, EngineTotals, Metrics};
+use vllm_sim_observe::metrics::{EngineMetrics, Metrics};
 
 pub(super) struct StatsLogEngine {
     number: u32,
     live: LiveEngine,
     metrics: Arc<EngineMetrics>,
+}
+
+/// Totals of one engine since its start.
+#[derive(Debug, Clone, Copy, Default)]
+struct EngineTotals {
+    /// Number of prompt tokens computed by this engine.
+    computed: u64,
+    generated: u64,
+    preemptions: u64,
+    /// Hits and queries of the newest requests.
+    prefix: (u64, u64),
+    external: (u64, u64),
+    media: (u64, u64),
+}
+
+impl EngineTotals {
+    fn of_engine(metrics: &EngineMetrics) -> Self {
+        let [prefix, external, media] = metrics.recent_cache_lookups();
+        Self {
+            computed: total(metrics, "vllm:prompt_tokens_by_source_total"),
+            generated: total(metrics, "vllm:generation_tokens_total"),
+            preemptions: total(metrics, "vllm:num_preemptions_total"),
+            prefix,
+            external,
+            media,
+        }
+    }
+}
+
+/// Returns the value of the engine's first series of a metric family.
+fn total(metrics: &EngineMetrics, family: &str) -> u64 {
+    metrics.series_values(family).first().map_or(0, |value| *value as u64)
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,7 +93,7 @@ pub(super) async fn log_engine_stats_periodically(engines: Vec<StatsLogEngine>, 
         before = Instant::now();
         let before = last.iter_mut().zip(&mut drafts).zip(&mut copies);
         for (engine, ((last, drafts), copies)) in engines.iter().zip(before) {
-            let totals = engine.metrics.engine_totals();
+            let totals = EngineTotals::of_engine(&engine.metrics);
             let stats = engine.live.stats();
             let (text, is_idle) =
                 engine_stats_log_line(engine.number, &stats, totals, last, seconds);
@@ -71,15 +103,27 @@ pub(super) async fn log_engine_stats_periodically(engines: Vec<StatsLogEngine>, 
                 tracing::info!("{text}");
             }
             drafts.seconds += seconds;
-            if let Some(text) = drafts.speculation_log_line(engine.metrics.draft_token_totals()) {
+            if let Some(text) =
+                drafts.speculation_log_line(DraftTokenTotals::of_engine(&engine.metrics))
+            {
                 tracing::info!("{text}");
             }
-            if let Some(text) = copies.kv_copy_log_line(engine.metrics.offload_totals()) {
+            let copied = KV_COPY_FAMILIES.map(|name| (name, engine.metrics.series_values(name)[0]));
+            if let Some(text) = copies.kv_copy_log_line(copied.to_vec()) {
                 tracing::info!("{text}");
             }
         }
     }
 }
+
+/// Metric families of KV copies between GPU and host memory.
+const KV_COPY_FAMILIES: [&str; 5] = [
+    "vllm:kv_offload_store_bytes_total",
+    "vllm:kv_offload_store_time_total",
+    "vllm:kv_offload_load_bytes_total",
+    "vllm:kv_offload_load_time_total",
+    "vllm:kv_offload_allocation_failure_total",
+];
 
 /// Counters of KV block copies between GPU and host memory, as of the previous log line.
 #[derive(Debug, Clone, Default)]
@@ -90,8 +134,7 @@ impl LastCopies {
     ///
     /// Source: vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/metrics.py`,
     /// `KVConnectorLogging`.
-    fn kv_copy_log_line(&mut self, now: Option<Vec<(&'static str, f64)>>) -> Option<String> {
-        let now = now?;
+    fn kv_copy_log_line(&mut self, now: Vec<(&'static str, f64)>) -> Option<String> {
         let before = std::mem::take(&mut self.0);
         let before = before.into_iter().chain(std::iter::repeat(0.0));
         let grown = now.iter().zip(before);
@@ -104,6 +147,30 @@ impl LastCopies {
             .collect();
         self.0 = now.into_iter().map(|(_, now)| now).collect();
         (!grown.is_empty()).then(|| format!("KV Transfer metrics: {}", grown.join(", ")))
+    }
+}
+
+/// Totals of an engine's speculative decoding since its start.
+#[derive(Debug, Clone, Default)]
+struct DraftTokenTotals {
+    /// Number of verifications of draft tokens, one per sequence and step.
+    drafts: u64,
+    proposed: u64,
+    accepted: u64,
+    /// Number of accepted draft tokens by position in the draft.
+    accepted_at: Vec<u64>,
+}
+
+impl DraftTokenTotals {
+    fn of_engine(metrics: &EngineMetrics) -> Self {
+        let accepted_at =
+            metrics.series_values("vllm:spec_decode_num_accepted_tokens_per_pos_total");
+        Self {
+            drafts: total(metrics, "vllm:spec_decode_num_drafts_total"),
+            proposed: total(metrics, "vllm:spec_decode_num_draft_tokens_total"),
+            accepted: total(metrics, "vllm:spec_decode_num_accepted_tokens_total"),
+            accepted_at: accepted_at.into_iter().map(|n| n as u64).collect(),
+        }
     }
 }
 
@@ -231,8 +298,7 @@ mod tests {
     #[test]
     fn a_log_line_reports_copies_since_the_last_line() {
         let mut last = LastCopies::default();
-        assert_eq!(last.kv_copy_log_line(None), None);
-        let totals = |bytes, time| Some(vec![("vllm:b_total", bytes), ("vllm:t", time)]);
+        let totals = |bytes, time| vec![("vllm:b_total", bytes), ("vllm:t", time)];
         assert_eq!(last.kv_copy_log_line(totals(0.0, 0.0)), None);
         let text = last.kv_copy_log_line(totals(100.0, 0.5));
         assert_eq!(text.as_deref(), Some("KV Transfer metrics: vllm:b=100, vllm:t=0.5"));

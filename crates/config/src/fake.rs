@@ -282,12 +282,17 @@ fn lora_texts_to_objects(loras: &Value) -> Result<Value, ConfigError> {
         return Ok(Value::Array(Vec::new()));
     }
     let items = loras.as_array().ok_or_else(|| wrong(loras))?;
-    let read = |item: &Value| match item {
-        Value::Object(_) => Ok(item.clone()),
-        Value::String(text) => {
-            serde_json::from_str(text).ok().filter(Value::is_object).ok_or_else(|| wrong(item))
-        }
-        _ => Err(wrong(item)),
+    let has_types = |lora: &Value| {
+        lora.is_object()
+            && ["running", "waiting"].iter().all(|key| lora.get(key).is_none_or(Value::is_string))
+            && lora.get("timestamp").is_none_or(Value::is_number)
+    };
+    let read = |item: &Value| {
+        let lora = match item {
+            Value::String(text) => serde_json::from_str(text).ok(),
+            _ => Some(item.clone()),
+        };
+        lora.filter(has_types).ok_or_else(|| wrong(item))
     };
     items.iter().map(read).collect::<Result<_, _>>().map(Value::Array)
 }

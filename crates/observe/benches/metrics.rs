@@ -5,9 +5,11 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use vllm_sim_engine::driver::{EngineObserver, PlannedFinishReason, RequestInfo, SequenceRecord};
+use vllm_sim_engine::driver::{
+    EngineObserver, EngineObservers, PlannedFinishReason, RequestInfo, SequenceRecord,
+};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, Sequence, SimTime};
-use vllm_sim_observe::metrics::{EngineFeatures, EngineMetricsObserver, Metrics, MetricsSettings};
+use vllm_sim_observe::metrics::{EngineFeatures, Metrics, MetricsSettings};
 
 #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
 fn time_per_round(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
@@ -64,7 +66,7 @@ fn main() {
             metrics.http_metrics().observe_request(route, "POST", 400, 1000, 100, 0.001);
         }
         for rank in 0..ranks {
-            let mut engine = EngineMetricsObserver::new(metrics.engine_metrics(rank), features);
+            let mut engine = EngineObservers(metrics.observers(rank, features));
             for i in 0..1000 {
                 let at = SimTime::ZERO + Duration::from_micros(100 * i);
                 engine.on_sequence_event(at, &tokens(1_000_003), &record, SimTime::ZERO);
@@ -78,7 +80,7 @@ fn main() {
         println!("{:<28} {:>9} bytes", "", out.len());
     }
     let metrics = Metrics::new(settings(1));
-    let mut engine = EngineMetricsObserver::new(metrics.engine_metrics(0), features);
+    let mut engine = EngineObservers(metrics.observers(0, features));
     time_per_round("tokens", calls, |i| {
         let at = SimTime::ZERO + Duration::from_millis(u64::from(i & 63));
         engine.on_sequence_event(at, &tokens(1 + (i & 3)), black_box(&record), SimTime::ZERO);

@@ -320,6 +320,12 @@ const FAKE: &[(&str, &str)] = &[
         "invalid finish reason in request-success-total",
     ),
     ("[1]", "is not a JSON object"),
+    (r#"{"running-requests":[]}"#, "fake metrics running-requests must be a number or a function"),
+    (r#"{"ttft-buckets-values":[1.5]}"#, "must be an array of counts, not of 1.5"),
+    (r#"{"request-success-total":{"stop":-2}}"#, "request-success-total.stop cannot be negative"),
+    (r#"{"loras":[7]}"#, "fake metrics loras must be a list of"),
+    (r#"{"loras":[{"running":7}]}"#, "fake metrics loras must be a list of"),
+    (r#"{"loras":["{\"timestamp\":\"now\"}"]}"#, "fake metrics loras must be a list of"),
 ];
 
 #[test]

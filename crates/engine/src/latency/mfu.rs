@@ -109,21 +109,40 @@ impl MfuWorkModel {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MfuStepTokens {
     /// Number of prompt tokens that the step computes.
-    pub prefill: f64,
+    prefill: f64,
     /// Number of output tokens that the step decodes; the first output token of a sequence does not
     /// count.
-    pub decode: f64,
+    decode: f64,
     /// Sum over the prompts of their context length, in tokens.
-    pub prefill_context: f64,
+    prefill_context: f64,
     /// Sum over the decoded tokens of their context length, in tokens.
-    pub decode_context: f64,
+    decode_context: f64,
     /// Sum over the step's tokens of their context length.
-    pub products: f64,
+    products: f64,
     /// Number of tokens whose logits are computed.
-    pub logits: f64,
+    logits: f64,
 }
 
 impl MfuStepTokens {
+    /// Adds a prompt of `context` tokens, of which the step computes `computed`, and its first output
+    /// token.
+    pub fn add_prompt(&mut self, computed: u32, context: u32) {
+        let (computed, context) = (f64::from(computed), f64::from(context));
+        self.prefill += computed;
+        self.prefill_context += context;
+        self.products += computed * context;
+        self.logits += 1.0;
+    }
+
+    /// Adds the decode of `tokens` output tokens of a sequence with `context` tokens.
+    pub fn add_decode(&mut self, tokens: u32, context: u32) {
+        let (tokens, context) = (f64::from(tokens), f64::from(context));
+        self.decode += tokens;
+        self.decode_context += tokens * context;
+        self.products += tokens * context;
+        self.logits += tokens;
+    }
+
     /// Returns the number of tokens that the step computes.
     pub fn computed_tokens(&self) -> f64 {
         self.prefill + self.decode
@@ -144,13 +163,8 @@ mod tests {
         let shape = ModelShape::from_config(&config).expect("a shape");
         let cost = |tensor: u32, pipeline: u32| {
             let model = MfuWorkModel::new(&shape, (tensor, pipeline, 1), (WIDE, WIDE));
-            let load = MfuStepTokens {
-                decode: 1.0,
-                decode_context: 1.0,
-                products: 1.0,
-                logits: 1.0,
-                ..MfuStepTokens::default()
-            };
+            let mut load = MfuStepTokens::default();
+            load.add_decode(1, 1);
             model.step_flops_and_bytes(&load)
         };
         let [flops, read, written] = cost(1, 1);

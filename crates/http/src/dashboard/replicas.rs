@@ -64,7 +64,9 @@ fn replica_state_json(app: &Arc<App>, values: SettingValueVisibility) -> Value {
         waiting += stats.waiting + stats.deferred;
         let share = f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
         usage = usage.max(share);
-        generated += app.metrics.engine_metrics(index).engine_totals().generated;
+        let metrics = app.metrics.engine_metrics(index);
+        generated +=
+            metrics.series_values("vllm:generation_tokens_total").first().map_or(0, |n| *n as u64);
     }
     let latencies = app.metrics.recent_latencies();
     let latencies = latencies.map(|recent| json!(recent)).unwrap_or_default();

@@ -36,14 +36,10 @@ impl KvBlockLifetimeObserver {
         Self { metrics, share, stored: 0, lives: HashMap::new() }
     }
 
-    fn is_followed(&mut self) -> bool {
+    fn begin(&mut self, at: SimTime, key: BlockKey) {
         self.stored += 1;
         let drawn = mix_u64_pair(0x000b_10c5, self.stored) >> 11;
-        (drawn as f64) < self.share * (1u64 << 53) as f64
-    }
-
-    fn begin(&mut self, at: SimTime, key: BlockKey) {
-        if self.is_followed() {
+        if (drawn as f64) < self.share * (1u64 << 53) as f64 {
             let life = BlockLife { born: at, used: at, accesses: VecDeque::new() };
             self.lives.insert(key, life);
         }

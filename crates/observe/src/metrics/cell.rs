@@ -124,19 +124,16 @@ impl MetricCell {
     /// **Source:** llm-d-inference-sim `fake_metrics.go`, `initFakeHistogram`.
     pub(crate) fn replace_bucket_counts(&self, counts: &[u64]) -> u64 {
         let last = self.bounds.last().copied().unwrap_or(0.0) + 1.0;
-        let (mut sum, mut whole) = (0.0, 0u64);
-        for (i, count) in counts.iter().enumerate() {
-            let value = self.bounds.get(i).copied().unwrap_or(last);
-            sum += *count as f64 * value;
-            whole = whole.saturating_add(count.saturating_mul(value as u64));
-        }
-        let tail = self.bounds.len();
-        for (i, bucket) in self.buckets.iter().enumerate() {
-            bucket.set(match counts.get(i..) {
-                Some(rest) if i == tail => rest.iter().fold(0, |a, n| a.saturating_add(*n)),
-                Some([first, ..]) => *first,
-                _ => 0,
-            });
+        let bounds = self.bounds.iter().copied().chain([last]);
+        let (mut sum, mut whole, mut counts) = (0.0, 0u64, counts.iter().copied());
+        for (i, (bucket, bound)) in self.buckets.iter().zip(bounds).enumerate() {
+            let count = match i < self.bounds.len() {
+                true => counts.next().unwrap_or_default(),
+                false => counts.by_ref().fold(0, u64::saturating_add),
+            };
+            sum += count as f64 * bound;
+            whole = whole.saturating_add(count.saturating_mul(bound as u64));
+            bucket.set(count);
         }
         self.set(sum);
         whole

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::families::{FINISH_REASONS, Id, VLLM_FINISH_REASON_COUNT};
-use super::lora::{LoraRequestsInfo, LoraRequestsWriter};
-use super::resident_adapters::{LoadedLoraSeries, LoraSlotCounts, ResidentLoraAdapters};
-use super::series::MetricCells;
-use super::settings::{MetricsCompat, MetricsSettings, UnixClock};
-use super::transfers::{self, CpuOffloadRecorder, NixlTransferShape};
+use super::cell::MetricCell;
+use super::families::{FAMILIES, FINISH_REASONS, Id, VLLM_FINISH_REASON_COUNT};
+use super::resident_adapters::LoraSlotCounts;
+use super::series::{MetricCellVec, MetricCells};
+use super::settings::{CpuOffloadInfo, MetricsCompat, MetricsSettings, UnixClock};
+use super::transfers::{self, NixlTransferShape};
 use crate::load_failures::log_kv_load_failure;
-use crate::recent::RecentEngineSamples;
+use crate::recent::{LatencyRingBuffer, RecentEngineSamples};
 use vllm_sim_engine::driver::{EngineObserver, PlannedFinishReason, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SequenceEndReason, SimTime};
 
@@ -34,72 +34,39 @@ pub enum SleepState {
     Paused,
 }
 
-/// Totals of one engine's metrics since its start, for the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct EngineTotals {
-    /// Number of prompt tokens computed by this engine.
-    pub computed: u64,
-    /// Number of output tokens of the engine.
-    pub generated: u64,
-    /// Number of preemptions in the engine.
-    pub preemptions: u64,
-    /// Prefix-cache hits and queries of the newest 1,000 requests, in tokens.
-    pub prefix: (u64, u64),
-    /// Hits and queries of external KV caches by the newest 1,000 requests, in tokens.
-    pub external: (u64, u64),
-    /// Hits and queries of the multimodal processor cache by the newest 1,000 requests.
-    pub media: (u64, u64),
-}
-
-/// Totals of an engine's speculative decoding since its start.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DraftTokenTotals {
-    /// Number of verifications of draft tokens, one per sequence and step.
-    pub drafts: u64,
-    /// Number of draft tokens that speculative decoding proposed.
-    pub proposed: u64,
-    /// Number of draft tokens that the model accepted.
-    pub accepted: u64,
-    /// Number of accepted draft tokens by position in the draft.
-    pub accepted_at: Vec<u64>,
-}
-
 /// Metrics of one engine (one data-parallel rank).
 ///
 /// Only the observers of the engine, which hold its lock, make exclusive additions to the cells. Any
 /// thread may call the public methods.
 pub struct EngineMetrics {
     pub(super) cells: MetricCells,
-    lora: Arc<LoraRequestsInfo>,
+    /// Values of the labels `engine` and `model_name`.
+    pub(super) engine: String,
+    pub(super) model_name: String,
     compat: MetricsCompat,
     /// Index of the `source` label value for prompt tokens that came from other servers.
     external_tier: usize,
-    /// Recorder of copies to and from CPU memory; external prompt tokens come from there unless
-    /// another server sent them.
-    offload: Option<CpuOffloadRecorder>,
+    /// CPU memory tier; external prompt tokens come from there unless another server sent them.
+    offload: Option<CpuOffloadInfo>,
     clock: UnixClock,
     pub(super) recent: RecentEngineSamples,
-    /// Series of the LoRA adapters in memory, shared by all engines, and the name of this engine in
-    /// their labels.
-    loaded_adapters: (Arc<LoadedLoraSeries>, String),
 }
 
 impl EngineMetrics {
     pub(super) fn new(
-        cells: MetricCells,
-        lora: Arc<LoraRequestsInfo>,
-        loaded_adapters: (Arc<LoadedLoraSeries>, String),
+        vecs: &[Arc<MetricCellVec>],
         settings: &MetricsSettings,
+        rank: usize,
     ) -> Self {
         let metrics = Self {
-            cells,
-            lora,
+            cells: MetricCells::of_engine(vecs, rank),
+            engine: settings.engines[rank].clone(),
+            model_name: settings.model_name.clone(),
             compat: settings.compat,
             external_tier: if settings.nixl { TIER_P2P } else { TIER_EXTERNAL },
-            offload: settings.offload.as_ref().map(CpuOffloadRecorder::new),
+            offload: settings.offload.clone(),
             clock: settings.clock,
             recent: RecentEngineSamples::default(),
-            loaded_adapters,
         };
         metrics.set_sleep_state(SleepState::Awake);
         metrics
@@ -119,35 +86,19 @@ impl EngineMetrics {
         self.cells[Id::MmHits].add(hits.into());
     }
 
-    /// Returns the engine's totals since its start.
-    pub fn engine_totals(&self) -> EngineTotals {
-        let c = &self.cells;
-        EngineTotals {
-            computed: c[Id::PromptTokensBySource].get() as u64,
-            generated: c[Id::GenerationTokens].get() as u64,
-            preemptions: c[Id::Preemptions].get() as u64,
-            prefix: self.recent.prefix.cache_hits_and_queries(),
-            external: self.recent.external.cache_hits_and_queries(),
-            media: self.recent.media.cache_hits_and_queries(),
-        }
+    /// Returns the values of the engine's series of a metric family of vLLM, by its name; none for
+    /// another name.
+    pub fn series_values(&self, family: &str) -> Vec<f64> {
+        let id = FAMILIES.iter().position(|one| one.name == family);
+        let cells = id.map_or(&[][..], |id| self.cells.series_cells(id));
+        cells.iter().map(MetricCell::get).collect()
     }
 
-    /// Returns the engine's totals of speculative decoding since its start.
-    pub fn draft_token_totals(&self) -> DraftTokenTotals {
-        let c = &self.cells;
-        let accepted_at = c.series_cells(Id::AcceptedTokensPerPos).iter().map(|n| n.get() as u64);
-        DraftTokenTotals {
-            drafts: c[Id::Drafts].get() as u64,
-            proposed: c[Id::DraftTokens].get() as u64,
-            accepted: c[Id::AcceptedTokens].get() as u64,
-            accepted_at: accepted_at.collect(),
-        }
-    }
-
-    /// Returns metric names and totals of the copies to and from CPU memory; `None` without
-    /// offloading.
-    pub fn offload_totals(&self) -> Option<Vec<(&'static str, f64)>> {
-        self.offload.as_ref().map(|_| transfers::host_copy_totals(&self.cells))
+    /// Returns hits and queries of the newest 1,000 requests: tokens in the prefix cache and in
+    /// external KV caches, and items in the multimodal processor cache.
+    pub fn recent_cache_lookups(&self) -> [(u64, u64); 3] {
+        let RecentEngineSamples { prefix, external, media, .. } = &self.recent;
+        [prefix, external, media].map(LatencyRingBuffer::cache_hits_and_queries)
     }
 }
 
@@ -173,53 +124,14 @@ pub struct EngineFeatures {
 
 /// Observer of one engine: updates the engine's metrics from its events, at the times at which vLLM
 /// does.
-pub struct EngineMetricsObserver {
+pub(super) struct EngineMetricsObserver {
     metrics: Arc<EngineMetrics>,
-    loras: LoraRequestsWriter,
-    /// Whether a queued sequence has an adapter that the series of `vllm:lora_requests_info` do not
-    /// show yet.
-    queued: bool,
-    /// LoRA adapters in the engine's memory, if metrics expose them.
-    resident: Option<ResidentLoraAdapters>,
     features: EngineFeatures,
 }
 
 impl EngineMetricsObserver {
-    /// Creates an observer that updates the metrics of one engine.
-    pub fn new(metrics: Arc<EngineMetrics>, features: EngineFeatures) -> Self {
-        let loras = LoraRequestsWriter::new(metrics.lora.clone());
-        let resident = features.adapter_slots.map(ResidentLoraAdapters::new);
-        let observer = Self { metrics, loras, queued: false, resident, features };
-        observer.show_resident_adapters();
-        observer
-    }
-
-    fn show_resident_adapters(&self) {
-        if let Some(resident) = &self.resident {
-            let (series, engine) = &self.metrics.loaded_adapters;
-            series.show_adapters(engine, &self.metrics.cells, resident);
-        }
-    }
-
-    /// Records the use of a LoRA adapter: it was loaded, or a sequence with it starts or ends.
-    fn use_adapter(&mut self, name: Option<&Arc<str>>) {
-        if let Some((resident, name)) = self.resident.as_mut().zip(name) {
-            resident.use_adapter(name, |other| self.loras.has_running_sequences(other));
-            self.show_resident_adapters();
-        }
-    }
-
-    fn show_loras(&mut self) {
-        self.queued = false;
-        self.loras.show_adapter_lists();
-    }
-
-    /// Changes the numbers of running and waiting sequences of a LoRA adapter, if there is one.
-    fn count_lora(&mut self, adapter: Option<&Arc<str>>, change: [i32; 2]) {
-        if let Some(adapter) = adapter.filter(|_| self.features.loras) {
-            self.loras.count_sequences(adapter, change);
-            self.show_loras();
-        }
+    pub(super) fn new(metrics: Arc<EngineMetrics>, features: EngineFeatures) -> Self {
+        Self { metrics, features }
     }
 
     /// Counts the cache lookup of a sequence's prompt, in tokens, when the sequence is first
@@ -356,38 +268,22 @@ fn finish_reason(
     planned: PlannedFinishReason,
     compat: MetricsCompat,
 ) -> Option<usize> {
+    use {PlannedFinishReason as Planned, SequenceEndReason as End};
     let is_llmd = compat == MetricsCompat::Llmd;
     let reason = match (end, planned) {
-        (SequenceEndReason::Aborted, _) => return None,
-        (SequenceEndReason::Cancelled, _) => "abort",
-        (SequenceEndReason::Threshold, _) => "cache_threshold",
-        (SequenceEndReason::Failed, _) => "error",
-        (SequenceEndReason::Finished, PlannedFinishReason::ToolCalls) if is_llmd => "tool_calls",
-        (SequenceEndReason::Finished, PlannedFinishReason::RemoteDecode) if is_llmd => {
-            "remote_decode"
-        }
-        (
-            SequenceEndReason::Finished,
-            PlannedFinishReason::Stop | PlannedFinishReason::ToolCalls,
-        ) => "stop",
-        (
-            SequenceEndReason::Finished,
-            PlannedFinishReason::Length | PlannedFinishReason::RemoteDecode,
-        ) => "length",
+        (End::Aborted, _) => return None,
+        (End::Cancelled, _) => "abort",
+        (End::Threshold, _) => "cache_threshold",
+        (End::Failed, _) => "error",
+        (End::Finished, Planned::ToolCalls) if is_llmd => "tool_calls",
+        (End::Finished, Planned::RemoteDecode) if is_llmd => "remote_decode",
+        (End::Finished, Planned::Stop | Planned::ToolCalls) => "stop",
+        (End::Finished, Planned::Length | Planned::RemoteDecode) => "length",
     };
     FINISH_REASONS.iter().position(|known| *known == reason)
 }
 
 impl EngineObserver for EngineMetricsObserver {
-    fn on_sequence_queued(&mut self, record: &SequenceRecord) {
-        // Not exposed yet: a sequence that starts immediately never waits, and readers of equal
-        // times take the first series.
-        if let Some(adapter) = record.request.lora.as_ref().filter(|_| self.features.loras) {
-            self.loras.count_sequences(adapter, [0, 1]);
-            self.queued = true;
-        }
-    }
-
     fn on_sequence_event(
         &mut self,
         at: SimTime,
@@ -396,12 +292,9 @@ impl EngineObserver for EngineMetricsObserver {
         since: SimTime,
     ) {
         let cells = &self.metrics.cells;
-        let adapter = record.request.lora.as_ref();
         match event {
             SchedulerEvent::Scheduled { cached, external, .. } => {
                 self.count_lookup(*cached, *external, record);
-                self.count_lora(adapter, [1, -1]);
-                self.use_adapter(adapter);
             }
             SchedulerEvent::Tokens { n, .. } => self.count_tokens(at, *n, record, since),
             SchedulerEvent::Fetched { tokens, took, .. } => {
@@ -418,18 +311,8 @@ impl EngineObserver for EngineMetricsObserver {
             SchedulerEvent::Drafts { proposed, accepted, .. } => {
                 self.count_drafts(*proposed, *accepted);
             }
-            SchedulerEvent::Preempted { .. } => {
-                cells[Id::Preemptions].add_as_only_writer(1);
-                self.use_adapter(adapter);
-                self.count_lora(adapter, [-1, 1]);
-            }
-            SchedulerEvent::Resumed { .. } => {
-                self.count_lora(adapter, [1, -1]);
-                self.use_adapter(adapter);
-            }
+            SchedulerEvent::Preempted { .. } => cells[Id::Preemptions].add_as_only_writer(1),
             SchedulerEvent::Ended { end, .. } => {
-                self.use_adapter(adapter.filter(|_| record.running));
-                self.count_lora(adapter, if record.running { [-1, 0] } else { [0, -1] });
                 let reason = finish_reason(*end, record.request.finish, self.metrics.compat);
                 if let Some(reason) = reason {
                     self.count_end(reason, record);
@@ -437,24 +320,6 @@ impl EngineObserver for EngineMetricsObserver {
             }
             _ => {}
         }
-    }
-
-    /// Counts the LoRA adapter of a rejected request briefly as running, because llm-d's simulator
-    /// checks the context length only of running requests.
-    fn on_lora_refused(&mut self, lora: &Arc<str>) {
-        self.count_lora(Some(lora), [1, 0]);
-        self.count_lora(Some(lora), [-1, 0]);
-    }
-
-    fn on_lora_loaded(&mut self, lora: &Arc<str>) {
-        self.use_adapter(Some(lora));
-    }
-
-    fn on_loras_cleared(&mut self) {
-        if let Some(resident) = &mut self.resident {
-            resident.clear();
-        }
-        self.show_resident_adapters();
     }
 
     fn needs_empty_token_slots(&self) -> bool {
@@ -469,12 +334,9 @@ impl EngineObserver for EngineMetricsObserver {
             // The hit rate of recent requests starts again.
             SchedulerEvent::Cleared => self.metrics.recent.prefix.clear(),
             SchedulerEvent::Host(event) => {
-                if let Some(offload) = &self.metrics.offload {
-                    offload.record_host_cache_event(
-                        &self.metrics.cells,
-                        event,
-                        (self.metrics.clock)(),
-                    );
+                let EngineMetrics { cells, offload, clock, .. } = &*self.metrics;
+                if let Some(offload) = offload {
+                    offload.record_host_cache_event(cells, event, clock());
                 }
             }
             _ => {}
@@ -482,9 +344,6 @@ impl EngineObserver for EngineMetricsObserver {
     }
 
     fn on_engine_stats(&mut self, stats: &EngineStats) {
-        if self.queued {
-            self.show_loras();
-        }
         let cells = &self.metrics.cells;
         let EngineStats { running, waiting, deferred, used_blocks, total_blocks, .. } = *stats;
         let usage = f64::from(used_blocks) / f64::from(total_blocks.max(1));

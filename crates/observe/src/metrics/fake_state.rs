@@ -4,59 +4,110 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde_json::Value;
 
 use super::fake::{FakeGauge, FakeMetrics};
-use super::families::{FINISH_REASONS, Id};
+use super::families::{FAMILIES, FINISH_REASONS, Id};
 use super::lora::LoraRequestsInfo;
-use super::series::MetricCells;
-use super::settings::UnixClock;
+use super::series::{MetricCellVec, MetricCells};
+use super::settings::{MetricsCompat, MetricsSettings, UnixClock};
 
-const FAKE_REASONS: [&str; 5] =
-    ["stop", "length", "tool_calls", "remote_decode", "cache_threshold"];
+/// Keys of fake metrics, each with the family whose values it replaces, and whether the family still
+/// counts requests with llm-d's rules. Gauges are first, and totals follow histograms, whose sums
+/// they replace.
+const KEYS: [(&str, Id, bool); 20] = [
+    ("running-requests", Id::Running, false),
+    ("waiting-requests", Id::Waiting, false),
+    ("kv-cache-usage", Id::KvUsage, false),
+    ("request-prompt-tokens", Id::RequestPromptTokens, true),
+    ("total-prompt-tokens", Id::PromptTokens, true),
+    ("request-generation-tokens", Id::RequestGenerationTokens, true),
+    ("total-generation-tokens", Id::GenerationTokens, true),
+    ("request-params-max-tokens", Id::ParamsMaxTokens, true),
+    ("request-max-generation-tokens", Id::MaxGenerationTokens, true),
+    ("request-success-total", Id::Success, true),
+    ("prefix-cache-queries", Id::PrefixQueries, false),
+    ("prefix-cache-hits", Id::PrefixHits, false),
+    ("ttft-buckets-values", Id::Ttft, false),
+    ("tpot-buckets-values", Id::Itl, false),
+    ("request-tpot-buckets-values", Id::Tpot, false),
+    ("e2erl-buckets-values", Id::E2e, false),
+    ("queue-time-buckets-values", Id::QueueTime, false),
+    ("inf-time-buckets-values", Id::InferenceTime, false),
+    ("prefill-time-buckets-values", Id::PrefillTime, false),
+    ("decode-time-buckets-values", Id::DecodeTime, false),
+];
 
 pub(super) struct FakeMetricsState {
-    /// Metric cells on `/metrics`, one set per engine; only fake metrics write them.
+    /// Metric cells on `/metrics`, one set per engine.
     engines: Vec<MetricCells>,
-    lora: Arc<LoraRequestsInfo>,
+    lora: LoraRequestsInfo,
     refresh: Duration,
     clock: UnixClock,
-    /// Fake gauges of running requests, waiting requests and KV cache usage, each with the time at
-    /// which it was set, in Unix seconds.
+    /// Fake gauges, as the first of [`KEYS`], each with the time at which it was set, in Unix
+    /// seconds.
     gauges: Mutex<[Option<(FakeGauge, f64)>; 3]>,
 }
 
 impl FakeMetricsState {
+    /// Applies the configured fake metrics to the families on `/metrics`.
     pub(super) fn new(
-        fake: &FakeMetrics,
-        refresh: Duration,
-        engines: Vec<MetricCells>,
-        lora: Arc<LoraRequestsInfo>,
-        clock: UnixClock,
+        (fake, refresh): &(FakeMetrics, Duration),
+        settings: &MetricsSettings,
+        exposed: &[Arc<MetricCellVec>],
     ) -> Self {
-        let state = Self { engines, lora, refresh, clock, gauges: Mutex::default() };
+        let engines = (0..settings.engines.len()).map(|rank| MetricCells::of_engine(exposed, rank));
+        let state = Self {
+            engines: engines.collect(),
+            lora: LoraRequestsInfo::new(settings, exposed),
+            refresh: *refresh,
+            clock: settings.clock,
+            gauges: Mutex::default(),
+        };
+        let stepped = FAMILIES.iter().enumerate().filter(|(_, family)| family.hidden_until_step);
+        for (id, _) in stepped {
+            let cells = state.engines.iter().flat_map(|cells| cells.series_cells(id));
+            cells.for_each(|cell| cell.show_series(1.0));
+        }
         let mut initial = fake.clone();
         initial.loras.get_or_insert_default();
         state.update(&initial);
         state
     }
 
+    /// Returns families for the real values, which differ from the exposed ones where those have
+    /// fake values.
+    pub(super) fn families_of_real_values(
+        settings: &MetricsSettings,
+        mut vecs: Vec<Arc<MetricCellVec>>,
+    ) -> Vec<Arc<MetricCellVec>> {
+        let hidden = MetricCellVec::from_family_list(FAMILIES, settings);
+        let is_llmd = settings.compat != MetricsCompat::Vllm;
+        let faked =
+            KEYS.iter().filter(|(_, _, counts)| !(is_llmd && *counts)).map(|(_, id, _)| *id);
+        for id in faked.chain([Id::WaitingByReason, Id::LoraRequests]) {
+            vecs[id as usize] = hidden[id as usize].clone();
+        }
+        vecs
+    }
+
     pub(super) fn update(&self, update: &FakeMetrics) {
         let at = (self.clock)();
         let mut gauges = self.gauges.lock();
-        let updated = [update.running_requests, update.waiting_requests, update.kv_cache_usage];
-        for (kept, new) in gauges.iter_mut().zip(updated) {
-            if let Some(gauge) = new {
-                *kept = Some((gauge, at));
+        for ((key, _, _), gauge) in KEYS.iter().zip(&mut *gauges) {
+            if let Some(new) = update.values.get(*key).and_then(FakeGauge::from_json) {
+                *gauge = Some((new, at));
             }
         }
-        for cells in &self.engines {
-            let stepped = cells.iter().filter(|(family, _)| family.hidden_until_step);
-            stepped.flat_map(|(_, cells)| cells.iter()).for_each(|cell| cell.show_series(1.0));
-            apply(update, cells, at);
-        }
         self.move_gauges(&gauges, at);
+        for cells in &self.engines {
+            for (key, id, _) in &KEYS[gauges.len()..] {
+                update.values.get(*key).inspect(|value| replace_values(cells, *id, value, at));
+            }
+        }
         if let Some(loras) = &update.loras {
-            let series = loras.iter().map(|l| ([&*l.running, &*l.waiting], l.timestamp));
+            let series =
+                loras.iter().map(|lora| ([&*lora.running, &*lora.waiting], lora.timestamp));
             let mut series: Vec<_> = series.collect();
             if series.is_empty() {
                 series.push((["", ""], at.trunc()));
@@ -70,16 +121,15 @@ impl FakeMetricsState {
     }
 
     fn move_gauges(&self, gauges: &[Option<(FakeGauge, f64)>; 3], now_unix: f64) {
-        let ids = [Id::Running, Id::Waiting, Id::KvUsage];
-        for (id, gauge) in ids.into_iter().zip(gauges) {
+        for ((_, id, _), gauge) in KEYS.iter().zip(gauges) {
             let Some((gauge, since)) = gauge else {
                 continue;
             };
             let t = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
-            let value = gauge.shown_value(t, self.refresh, id != Id::KvUsage);
+            let value = gauge.shown_value(t, self.refresh, *id != Id::KvUsage);
             for cells in &self.engines {
-                cells[id].set(value);
-                if id == Id::Waiting {
+                cells[*id].set(value);
+                if *id == Id::Waiting {
                     cells[Id::WaitingByReason].set(value);
                 }
             }
@@ -87,34 +137,26 @@ impl FakeMetricsState {
     }
 }
 
-/// Applies an update of fake metrics to the cells of an engine, except for the gauges.
-fn apply(u: &FakeMetrics, cells: &MetricCells, at: f64) {
-    let observe =
-        |counts: &Option<Vec<u64>>, id: Id| Some(cells[id].replace_bucket_counts(counts.as_ref()?));
-    let count = |n: Option<u64>, id: Id| n.map(|n| cells[id].set(n as f64));
-    // A total that is not given is the sum of the observations.
-    let prompt = observe(&u.request_prompt_tokens, Id::RequestPromptTokens);
-    let output = observe(&u.request_generation_tokens, Id::RequestGenerationTokens);
-    count(u.total_prompt_tokens.or(prompt), Id::PromptTokens);
-    count(u.total_generation_tokens.or(output), Id::GenerationTokens);
-    count(u.prefix_cache_queries, Id::PrefixQueries);
-    count(u.prefix_cache_hits, Id::PrefixHits);
-    observe(&u.ttft_buckets_values, Id::Ttft);
-    observe(&u.tpot_buckets_values, Id::Itl);
-    observe(&u.request_params_max_tokens, Id::ParamsMaxTokens);
-    observe(&u.request_max_generation_tokens, Id::MaxGenerationTokens);
-    observe(&u.e2erl_buckets_values, Id::E2e);
-    observe(&u.queue_time_buckets_values, Id::QueueTime);
-    observe(&u.inf_time_buckets_values, Id::InferenceTime);
-    observe(&u.prefill_time_buckets_values, Id::PrefillTime);
-    observe(&u.decode_time_buckets_values, Id::DecodeTime);
-    observe(&u.request_tpot_buckets_values, Id::Tpot);
-    if let Some(success) = &u.request_success_total {
-        for (reason, cell) in FINISH_REASONS.iter().zip(cells.series_cells(Id::Success)) {
-            cell.set(success.get(*reason).copied().unwrap_or(0) as f64);
-            if FAKE_REASONS.contains(reason) {
+/// Replaces the values of a family of an engine: by a number, by the numbers of observations in
+/// the buckets, or by the counts of finish reasons.
+fn replace_values(cells: &MetricCells, id: Id, value: &Value, at: f64) {
+    match value {
+        Value::Number(number) => cells[id].set(number.as_f64().unwrap_or_default()),
+        Value::Array(counts) => {
+            let counts: Vec<_> = counts.iter().filter_map(Value::as_u64).collect();
+            let sum = cells[id].replace_bucket_counts(&counts) as f64;
+            match id {
+                Id::RequestPromptTokens => cells[Id::PromptTokens].set(sum),
+                Id::RequestGenerationTokens => cells[Id::GenerationTokens].set(sum),
+                _ => {}
+            }
+        }
+        Value::Object(counts) => {
+            for (reason, cell) in FINISH_REASONS.iter().zip(cells.series_cells(id)) {
+                cell.set(counts.get(*reason).and_then(Value::as_f64).unwrap_or_default());
                 cell.show_series(at);
             }
         }
+        _ => {}
     }
 }

@@ -9,11 +9,10 @@
 use prometheus::proto::MetricType;
 
 use super::family::EmptyFamilyRendering::{Absent, HeaderOfOneServer};
-use super::family::FakeMetricsEffect::{Always, UnlessLlmd};
 use super::family::{Buckets, Family, MetricLabels, MetricPageGroup, Topic, family};
 use super::settings::{ApiServerCount, CpuOffloadInfo};
-use super::upstream::{SINCE, UPSTREAM};
-use crate::release::{first_release, is_equal_text};
+use super::upstream::UPSTREAM;
+use crate::release::is_equal_text;
 
 /// Values of the label `finished_reason`. The last three exist in llm-d-inference-sim only and are
 /// hidden until one is counted.
@@ -139,9 +138,9 @@ families! {
     }
 
     Engine, |s| s.engine_stats => {
-        Running: "vllm:num_requests_running" { hidden_until_step: true, faked: Always };
-        Waiting: "vllm:num_requests_waiting" { hidden_until_step: true, faked: Always };
-        WaitingByReason: "vllm:num_requests_waiting_by_reason" { values: &[&["capacity", "deferred"]], hidden_until_step: true, faked: Always };
+        Running: "vllm:num_requests_running" { hidden_until_step: true };
+        Waiting: "vllm:num_requests_waiting" { hidden_until_step: true };
+        WaitingByReason: "vllm:num_requests_waiting_by_reason" { values: &[&["capacity", "deferred"]], hidden_until_step: true };
     }
 
     Transfers, |s| s.engine_stats && s.kv_consumer => {
@@ -153,7 +152,7 @@ families! {
     }
 
     Cache, |s| s.engine_stats => {
-        KvUsage: "vllm:kv_cache_usage_perc" { hidden_until_step: true, faked: Always };
+        KvUsage: "vllm:kv_cache_usage_perc" { hidden_until_step: true };
     }
 
     // vllm-project/vllm#57336; its HELP text is not known.
@@ -163,8 +162,8 @@ families! {
     }
 
     Cache, |s| s.engine_stats => {
-        PrefixQueries: "vllm:prefix_cache_queries_total" { faked: Always };
-        PrefixHits: "vllm:prefix_cache_hits_total" { faked: Always };
+        PrefixQueries: "vllm:prefix_cache_queries_total" {};
+        PrefixHits: "vllm:prefix_cache_hits_total" {};
         ExternalQueries: "vllm:external_prefix_cache_queries_total" {};
         ExternalHits: "vllm:external_prefix_cache_hits_total" {};
         MmQueries: "vllm:mm_cache_queries_total" {};
@@ -173,18 +172,18 @@ families! {
 
     Engine, |s| s.engine_stats => {
         Preemptions: "vllm:num_preemptions_total" {};
-        PromptTokens: "vllm:prompt_tokens_total" { faked: UnlessLlmd };
+        PromptTokens: "vllm:prompt_tokens_total" {};
         PromptTokensBySource: "vllm:prompt_tokens_by_source_total" { values: &[&["local_compute", "local_cache_hit", "external_kv_transfer"]] };
         PromptTokensCached: "vllm:prompt_tokens_cached_total" {};
         CachedTokensBySource: "vllm:prompt_tokens_cached_by_source_total" { values: &[&["device", "host", "p2p", "disk", "external_unspecified"]] };
-        GenerationTokens: "vllm:generation_tokens_total" { faked: UnlessLlmd };
+        GenerationTokens: "vllm:generation_tokens_total" {};
     }
 
     Requests, |s| s.engine_stats => {
-        Success: "vllm:request_success_total" { values: &[&FINISH_REASONS], hidden_from: VLLM_FINISH_REASON_COUNT, faked: UnlessLlmd };
+        Success: "vllm:request_success_total" { values: &[&FINISH_REASONS], hidden_from: VLLM_FINISH_REASON_COUNT };
         Rejections: "vllm:admission_rejections_total" { values: &[&["max_num_queued_reqs", "max_num_queued_tokens"]] };
-        RequestPromptTokens: "vllm:request_prompt_tokens" { faked: UnlessLlmd };
-        RequestGenerationTokens: "vllm:request_generation_tokens" { faked: UnlessLlmd };
+        RequestPromptTokens: "vllm:request_prompt_tokens" {};
+        RequestGenerationTokens: "vllm:request_generation_tokens" {};
     }
 
     Engine, |s| s.engine_stats => {
@@ -192,17 +191,17 @@ families! {
     }
 
     Requests, |s| s.engine_stats => {
-        MaxGenerationTokens: "vllm:request_max_num_generation_tokens" { faked: UnlessLlmd };
+        MaxGenerationTokens: "vllm:request_max_num_generation_tokens" {};
         ParamsN: "vllm:request_params_n" {};
-        ParamsMaxTokens: "vllm:request_params_max_tokens" { faked: UnlessLlmd };
-        Ttft: "vllm:time_to_first_token_seconds" { faked: Always };
-        Itl: "vllm:inter_token_latency_seconds" { faked: Always };
-        Tpot: "vllm:request_time_per_output_token_seconds" { faked: Always };
-        E2e: "vllm:e2e_request_latency_seconds" { faked: Always };
-        QueueTime: "vllm:request_queue_time_seconds" { faked: Always };
-        InferenceTime: "vllm:request_inference_time_seconds" { faked: Always };
-        PrefillTime: "vllm:request_prefill_time_seconds" { faked: Always };
-        DecodeTime: "vllm:request_decode_time_seconds" { faked: Always };
+        ParamsMaxTokens: "vllm:request_params_max_tokens" {};
+        Ttft: "vllm:time_to_first_token_seconds" {};
+        Itl: "vllm:inter_token_latency_seconds" {};
+        Tpot: "vllm:request_time_per_output_token_seconds" {};
+        E2e: "vllm:e2e_request_latency_seconds" {};
+        QueueTime: "vllm:request_queue_time_seconds" {};
+        InferenceTime: "vllm:request_inference_time_seconds" {};
+        PrefillTime: "vllm:request_prefill_time_seconds" {};
+        DecodeTime: "vllm:request_decode_time_seconds" {};
         RequestPreemptions: "vllm:request_num_preemptions" {};
         PrefillComputed: "vllm:request_prefill_kv_computed_tokens" {};
     }
@@ -243,10 +242,10 @@ families! {
     }
 
     Engine, |_| true => {
-        SleepDuration: "vllm:sleep_mode_operation_duration_seconds" { added: true, when_empty: Absent };
-        SleepInFlight: "vllm:sleep_mode_operations_in_flight" { added: true, group: MetricPageGroup::SummedGauge, when_empty: Absent };
-        WeightsDuration: "vllm:rl_weight_update_operation_duration_seconds" { added: true, when_empty: Absent };
-        WeightsInFlight: "vllm:rl_weight_update_operations_in_flight" { added: true, group: MetricPageGroup::SummedGauge, when_empty: Absent };
+        SleepDuration: "vllm:sleep_mode_operation_duration_seconds" { added: true, hidden_from: 0, when_empty: Absent };
+        SleepInFlight: "vllm:sleep_mode_operations_in_flight" { added: true, hidden_from: 0, group: MetricPageGroup::SummedGauge, when_empty: Absent };
+        WeightsDuration: "vllm:rl_weight_update_operation_duration_seconds" { added: true, hidden_from: 0, when_empty: Absent };
+        WeightsInFlight: "vllm:rl_weight_update_operations_in_flight" { added: true, hidden_from: 0, group: MetricPageGroup::SummedGauge, when_empty: Absent };
     }
 
     Http, |s| s.sockets => {
@@ -301,7 +300,7 @@ const fn upstream(name: &str) -> Family {
     while !is_equal_text(UPSTREAM[i].name.as_bytes(), name.as_bytes()) {
         i += 1;
     }
-    Family { since: first_release(SINCE, name), ..UPSTREAM[i] }
+    UPSTREAM[i]
 }
 
 /// Returns a metric family of the engines that is not in the generated list of upstream's families.

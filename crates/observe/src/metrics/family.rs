@@ -5,9 +5,9 @@ use std::sync::Arc;
 use prometheus::proto::MetricType;
 
 use super::families::Id;
-use super::settings::{MetricsCompat, MetricsSettings};
-use super::upstream::OLDER_HELP;
-use vllm_sim_wire::VllmVersion;
+use super::settings::MetricsSettings;
+use super::upstream::{OLDER_HELP, SINCE};
+use crate::release::first_release;
 
 /// Names and values of a metric series' labels.
 pub(crate) type MetricLabels = Vec<(String, String)>;
@@ -25,13 +25,6 @@ pub(crate) enum Topic {
     Http,
     /// Metric families of vllm-sim itself.
     Own,
-}
-
-/// Owner of a metric family's series: each engine, or the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MetricOwner {
-    Engine,
-    Server,
 }
 
 /// Upper bounds of a histogram family's buckets, without `+Inf`.
@@ -53,18 +46,6 @@ pub(crate) enum EmptyFamilyRendering {
     Absent,
 }
 
-/// Effect of fake metrics on the values of a metric family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FakeMetricsEffect {
-    /// Fake metrics keep the real values of the metric family.
-    Never,
-    /// Fake metrics replace the values of the metric family.
-    Always,
-    /// Fake metrics replace the family's values; with llm-d's rules, requests are still counted in
-    /// the family.
-    UnlessLlmd,
-}
-
 /// Place of a metric family on `/metrics` with several API servers, where families are sorted by
 /// group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,8 +65,6 @@ pub(crate) struct Family {
     pub(crate) topic: Topic,
     /// Condition on the settings under which upstream exposes the metric family.
     pub(crate) when: fn(&MetricsSettings) -> bool,
-    /// First imitated vLLM release that has the metric family.
-    pub(crate) since: VllmVersion,
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) kind: MetricType,
@@ -121,7 +100,6 @@ pub(crate) struct Family {
     pub(crate) alias: Option<Id>,
     /// Metric family by whose values those of this family are divided, or by 1 if that is larger.
     pub(crate) divisor: Option<Id>,
-    pub(crate) faked: FakeMetricsEffect,
 }
 
 /// Returns a metric family whose series exist from the start.
@@ -135,7 +113,6 @@ pub(crate) const fn family(
     Family {
         topic: Topic::Own,
         when: |_| true,
-        since: VllmVersion::ALL[0],
         name,
         help,
         kind,
@@ -157,22 +134,20 @@ pub(crate) const fn family(
         when_empty: EmptyFamilyRendering::Header,
         alias: None,
         divisor: None,
-        faked: FakeMetricsEffect::Never,
     }
 }
 
 impl Family {
     /// Returns whether the imitated server exposes the metric family with these settings.
     pub(crate) fn is_exposed(&self, settings: &MetricsSettings) -> bool {
-        self.since <= settings.version && (self.when)(settings)
+        first_release(SINCE, self.name) <= settings.version && (self.when)(settings)
     }
 
     /// Returns the HELP text of the metric family in the imitated release.
     pub(crate) fn help_text(&self, settings: &MetricsSettings) -> &'static str {
-        let older = OLDER_HELP
-            .iter()
-            .find(|(name, until, _)| *name == self.name && settings.version <= *until);
-        older.map_or(self.help, |(_, _, text)| text)
+        let mut older = OLDER_HELP.iter();
+        let text = older.find(|(name, until, _)| *name == self.name && settings.version <= *until);
+        text.map_or(self.help, |(_, _, text)| text)
     }
 
     /// Returns the histogram bucket bounds of the metric family.
@@ -197,26 +172,19 @@ impl Family {
         }
     }
 
-    pub(crate) fn metric_owner(&self) -> MetricOwner {
+    /// Returns the number of owners of the family's series: the engines, or only the server.
+    pub(crate) fn owner_count(&self, settings: &MetricsSettings) -> usize {
         match self.labels.iter().any(|label| matches!(*label, "engine" | "tp_rank")) {
-            true => MetricOwner::Engine,
-            false => MetricOwner::Server,
+            true => settings.engines.len(),
+            false => 1,
         }
-    }
-
-    /// Returns whether fake metrics have cells of their own for the metric family.
-    pub(crate) fn is_faked(&self, compat: MetricsCompat) -> bool {
-        self.faked == FakeMetricsEffect::Always
-            || self.faked == FakeMetricsEffect::UnlessLlmd && compat == MetricsCompat::Vllm
     }
 
     /// Returns the name of the family with the series' creation times, `_created`; a counter's name
     /// loses its `_total`.
     pub(crate) fn creation_time_family_name(&self) -> Option<String> {
-        let base = match self.kind {
-            MetricType::COUNTER => self.name.strip_suffix("_total"),
-            _ => None,
-        };
+        let is_counter = self.kind == MetricType::COUNTER;
+        let base = self.name.strip_suffix("_total").filter(|_| is_counter);
         self.created.then(|| format!("{}_created", base.unwrap_or(self.name)))
     }
 

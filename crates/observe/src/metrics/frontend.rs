@@ -7,9 +7,6 @@ use super::Metrics;
 use super::families::Id;
 use super::series::MetricSeries;
 
-pub(super) const SLEEP_FAMILIES: [Id; 2] = [Id::SleepDuration, Id::SleepInFlight];
-pub(super) const WEIGHT_FAMILIES: [Id; 2] = [Id::WeightsDuration, Id::WeightsInFlight];
-
 /// Queue limit exceeded by a rejected request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionReason {
@@ -118,11 +115,10 @@ impl Metrics {
     /// Returns the series of an administrator's operation: durations, and operations in flight;
     /// hidden ones are shown as created at this time.
     fn operation_series(&self, operation: AdminOperation, created: f64) -> [Arc<MetricSeries>; 2] {
+        use AdminOperation::{ReleaseKvCacheMemory, Sleep, Wake};
         let families = match operation {
-            AdminOperation::Sleep | AdminOperation::ReleaseKvCacheMemory | AdminOperation::Wake => {
-                SLEEP_FAMILIES
-            }
-            _ => WEIGHT_FAMILIES,
+            Sleep | ReleaseKvCacheMemory | Wake => [Id::SleepDuration, Id::SleepInFlight],
+            _ => [Id::WeightsDuration, Id::WeightsInFlight],
         };
         let name = OPERATIONS[operation as usize];
         families.map(|id| self.vecs[id as usize].with_label_values(&[name], created))

@@ -22,70 +22,46 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpHandlerId(u16);
 
-/// Series of one route template, looked up once: every request counts in four of them.
-struct HandlerSeries {
-    name: String,
-    requests: [[OnceLock<Arc<MetricSeries>>; CLASSES.len()]; METHODS.len()],
-    durations: [OnceLock<Arc<MetricSeries>>; METHODS.len()],
-    request_size: OnceLock<Arc<MetricSeries>>,
-    response_size: OnceLock<Arc<MetricSeries>>,
-}
+/// Series in which a request counts: requests, request sizes, response sizes and durations.
+type RequestSeries = [Arc<MetricSeries>; 4];
 
-impl HandlerSeries {
-    fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            requests: Default::default(),
-            durations: Default::default(),
-            request_size: OnceLock::new(),
-            response_size: OnceLock::new(),
-        }
-    }
+/// Route template, with the series of its requests by method and class of status; they are looked
+/// up once.
+struct Handler {
+    name: String,
+    series: OnceLock<Box<[OnceLock<RequestSeries>]>>,
 }
 
 /// Metrics of HTTP requests, by route template, method and status.
 pub struct HttpMetrics {
     /// Route templates; the first one is `none`, for requests without a route.
-    handlers: Vec<HandlerSeries>,
+    handlers: Vec<Handler>,
     /// Index in `handlers` of each route; `None`: the route is excluded from metrics.
     routes: HashMap<String, Option<HttpHandlerId>>,
-    requests: Arc<MetricCellVec>,
-    request_sizes: Arc<MetricCellVec>,
-    response_sizes: Arc<MetricCellVec>,
-    durations: Arc<MetricCellVec>,
+    /// Families of [`RequestSeries`].
+    vecs: [Arc<MetricCellVec>; 4],
     server: MetricCells,
     clock: UnixClock,
 }
 
 impl HttpMetrics {
-    pub(super) fn new(
-        settings: &MetricsSettings,
-        vecs: &[Arc<MetricCellVec>],
-        server: &MetricCells,
-    ) -> Self {
+    pub(super) fn new(settings: &MetricsSettings, vecs: &[Arc<MetricCellVec>]) -> Self {
+        use Id::{HttpDuration, HttpRequestSize, HttpRequests, HttpResponseSize};
         let routes = &settings.routes;
         let names = ["none"].into_iter().chain(routes.iter().map(String::as_str));
+        let handlers = names.map(|name| Handler { name: name.to_owned(), series: OnceLock::new() });
         let ids = (1..=u16::MAX).map(HttpHandlerId);
         let routes = routes.iter().zip(ids).map(|(route, id)| {
             let counted = (!is_excluded(route)).then_some(id);
             (route.clone(), counted)
         });
-        let vec = |id: Id| vecs[id as usize].clone();
+        let families = [HttpRequests, HttpRequestSize, HttpResponseSize, HttpDuration];
         Self {
-            handlers: names.take(usize::from(u16::MAX)).map(HandlerSeries::new).collect(),
+            handlers: handlers.take(usize::from(u16::MAX)).collect(),
             routes: routes.collect(),
-            requests: vec(Id::HttpRequests),
-            request_sizes: vec(Id::HttpRequestSize),
-            response_sizes: vec(Id::HttpResponseSize),
-            durations: vec(Id::HttpDuration),
-            server: server.clone(),
+            vecs: families.map(|id| vecs[id as usize].clone()),
+            server: MetricCells::of_engine(vecs, 0),
             clock: settings.clock,
-        }
-    }
-
-    pub(super) fn restart(&self, now_unix: f64) {
-        for vec in [&self.requests, &self.request_sizes, &self.response_sizes, &self.durations] {
-            vec.reset_for_restart(now_unix);
         }
     }
 
@@ -120,25 +96,21 @@ impl HttpMetrics {
         let known = METHODS.iter().position(|m| *m == method);
         let method = known.unwrap_or(METHODS.len() - 1);
         let class = usize::from(status / 100).clamp(1, CLASSES.len()) - 1;
-
-        let (name, verb) = (handler.name.as_str(), METHODS[method]);
-        let series =
-            |vec: &MetricCellVec, labels: &[&str]| vec.with_label_values(labels, (self.clock)());
-        handler.requests[method][class]
-            .get_or_init(|| series(&self.requests, &[name, verb, CLASSES[class]]))
-            .add(1.0);
-        handler
-            .request_size
-            .get_or_init(|| series(&self.request_sizes, &[name]))
-            .observe(request_bytes as f64);
-        handler
-            .response_size
-            .get_or_init(|| series(&self.response_sizes, &[name]))
-            .observe(response_bytes as f64);
+        let count = METHODS.len() * CLASSES.len();
+        let series = handler.series.get_or_init(|| (0..count).map(|_| OnceLock::new()).collect());
+        let series = series[method * CLASSES.len() + class].get_or_init(|| {
+            let (name, method) = (handler.name.as_str(), METHODS[method]);
+            let labels: [&[&str]; 4] =
+                [&[name, method, CLASSES[class]], &[name], &[name], &[name, method]];
+            let now = (self.clock)();
+            std::array::from_fn(|i| self.vecs[i].with_label_values(labels[i], now))
+        });
+        let [requests, request_sizes, response_sizes, durations] = series;
+        requests.add(1.0);
+        request_sizes.observe(request_bytes as f64);
+        response_sizes.observe(response_bytes as f64);
         self.server[Id::HttpDurationHighr].observe(seconds);
-        handler.durations[method]
-            .get_or_init(|| series(&self.durations, &[name, verb]))
-            .observe(seconds);
+        durations.observe(seconds);
     }
 }
 

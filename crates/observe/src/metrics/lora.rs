@@ -11,11 +11,14 @@
 //!
 //! **Source:** vLLM `vllm/v1/metrics/{loggers,stats}.py`; llm-d-inference-sim `metrics.go`.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 
-use super::series::{MetricCellVec, MetricSeries};
+use super::families::Id;
+use super::resident_adapters::ResidentLoraAdapters;
+use super::series::MetricCellVec;
 use super::settings::{MetricsCompat, MetricsSettings, UnixClock};
+use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
+use vllm_sim_engine::{EngineStats, SchedulerEvent, SimTime};
 
 /// Maximum number of `vllm:lora_requests_info` series; beyond it the least recently set one is
 /// removed.
@@ -27,64 +30,44 @@ pub(super) struct LoraRequestsInfo {
     vec: Arc<MetricCellVec>,
     compat: MetricsCompat,
     clock: UnixClock,
-    /// Lock held while series of `vllm:lora_requests_info` are added or removed; a scrape never
-    /// takes it.
-    changing_series: Mutex<()>,
 }
 
 impl LoraRequestsInfo {
-    pub(super) fn new(settings: &MetricsSettings, vec: Arc<MetricCellVec>) -> Self {
+    pub(super) fn new(settings: &MetricsSettings, vecs: &[Arc<MetricCellVec>]) -> Self {
         Self {
             max_lora: settings.lora.unwrap_or(1).to_string(),
-            vec,
+            vec: vecs[Id::LoraRequests as usize].clone(),
             compat: settings.compat,
             clock: settings.clock,
-            changing_series: Mutex::new(()),
         }
     }
 
     /// Returns the current Unix time, which is the value of a series; llm-d's simulator has whole
     /// seconds.
-    pub(super) fn current_value(&self) -> f64 {
+    fn current_value(&self) -> f64 {
         let unix = (self.clock)();
         if self.compat == MetricsCompat::Llmd { unix.trunc() } else { unix }
     }
 
-    /// Returns whether a metric series is exposed and has these lists of running and waiting LoRA
-    /// adapters.
-    fn is_current(&self, series: &MetricSeries, [running, waiting]: [&str; 2]) -> bool {
-        let labels = [self.max_lora.as_str(), running, waiting];
-        series.label_values().eq(labels) && series.created_unix_seconds().is_some()
-    }
-
     /// Sets the value of the series with these lists of running and waiting adapters, and adds the
     /// series if there is none.
-    pub(super) fn set_series_value(
-        &self,
-        [running, waiting]: [&str; 2],
-        value: f64,
-    ) -> Arc<MetricSeries> {
-        let _changing = self.changing_series.lock();
+    fn set_series_value(&self, [running, waiting]: [&str; 2], value: f64) {
+        // Shown only when it is added: another engine may just have removed it.
         let series = self.vec.with_label_values(&[&self.max_lora, running, waiting], 0.0);
         series.set(value);
-        series.show_series(1.0);
         let all = self.vec.series();
         if all.len() > MAX_SERIES {
             let others = all.iter().filter(|other| !Arc::ptr_eq(other, &series));
-            let oldest = others.min_by(|a, b| a.get().total_cmp(&b.get()));
-            self.vec.retain_series(|series| {
-                oldest.is_none_or(|oldest| !std::ptr::eq(series, &**oldest))
-            });
+            let oldest =
+                others.min_by(|a, b| a.get().total_cmp(&b.get()).then(a.position.cmp(&b.position)));
+            self.vec.retain_series(|one| oldest.is_none_or(|oldest| !std::ptr::eq(one, &**oldest)));
         }
-        series
     }
 
     /// Replaces all series of `vllm:lora_requests_info` by the given ones: running adapters,
     /// waiting adapters, value.
     pub(super) fn replace_series(&self, series: &[([&str; 2], f64)]) {
-        let changing = self.changing_series.lock();
         self.vec.retain_series(|_| false);
-        drop(changing);
         for (lists, value) in series {
             self.set_series_value(*lists, *value);
         }
@@ -104,26 +87,27 @@ struct AdapterRequests {
     running: u32,
 }
 
-/// Counts the sequences of each adapter of one engine, and sets the adapter lists.
-pub(super) struct LoraRequestsWriter {
+/// Exposes the adapters of one engine: those with sequences, and those in memory.
+pub(super) struct LoraObserver {
     info: Arc<LoraRequestsInfo>,
     /// LoRA adapters with sequences, ordered by their first sequence.
     adapters: Vec<AdapterRequests>,
-    /// Most recently set series of `vllm:lora_requests_info`; while its adapter lists stay the
-    /// same, only its time is updated.
-    last: Option<Arc<MetricSeries>>,
     /// Label values of the most recently set series: lists of the running and of the waiting LoRA
     /// adapters.
     lists: [String; 2],
+    /// Whether a queued sequence has an adapter that the lists do not show yet.
+    queued: bool,
+    resident: Option<ResidentLoraAdapters>,
 }
 
-impl LoraRequestsWriter {
-    pub(super) fn new(info: Arc<LoraRequestsInfo>) -> Self {
-        Self { info, adapters: Vec::new(), last: None, lists: Default::default() }
+impl LoraObserver {
+    pub(super) fn new(info: Arc<LoraRequestsInfo>, resident: Option<ResidentLoraAdapters>) -> Self {
+        let lists = Default::default();
+        Self { info, adapters: Vec::new(), lists, queued: false, resident }
     }
 
     /// Changes the numbers of running and waiting sequences of an adapter.
-    pub(super) fn count_sequences(&mut self, name: &Arc<str>, [running, waiting]: [i32; 2]) {
+    fn count_sequences(&mut self, name: &Arc<str>, [running, waiting]: [i32; 2]) {
         let known = self.adapters.iter().position(|adapter| adapter.name == *name);
         let index = known.unwrap_or_else(|| {
             self.adapters.push(AdapterRequests { name: name.clone(), waiting: 0, running: 0 });
@@ -137,13 +121,15 @@ impl LoraRequestsWriter {
         }
     }
 
-    /// Returns whether a LoRA adapter has running sequences.
-    pub(super) fn has_running_sequences(&self, name: &str) -> bool {
-        self.adapters.iter().any(|adapter| *adapter.name == *name && adapter.running > 0)
+    /// Changes the numbers of sequences of an adapter, and exposes the lists of the adapters that
+    /// have running or waiting ones.
+    fn show_sequences(&mut self, name: &Arc<str>, change: [i32; 2]) {
+        self.count_sequences(name, change);
+        self.show_adapter_lists();
     }
 
-    /// Updates the exposed lists of LoRA adapters that have running or waiting sequences.
-    pub(super) fn show_adapter_lists(&mut self) {
+    fn show_adapter_lists(&mut self) {
+        self.queued = false;
         self.lists.iter_mut().for_each(String::clear);
         let both = self.info.compat != MetricsCompat::Llmd;
         for AdapterRequests { name, running, waiting } in &self.adapters {
@@ -155,29 +141,99 @@ impl LoraRequestsWriter {
             }
         }
         let lists = self.lists.each_ref().map(String::as_str);
-        match self.last.as_ref().filter(|series| self.info.is_current(series, lists)) {
-            Some(series) => series.set(self.info.current_value()),
-            None => self.last = Some(self.info.set_series_value(lists, self.info.current_value())),
+        self.info.set_series_value(lists, self.info.current_value());
+    }
+
+    /// Records the use of an adapter in memory: it was loaded, or a sequence with it starts or ends.
+    fn use_in_memory(&mut self, name: &Arc<str>) {
+        if let Some(resident) = &mut self.resident {
+            let is_running = |other: &str| {
+                self.adapters.iter().any(|one| *one.name == *other && one.running > 0)
+            };
+            resident.use_adapter(name, is_running);
+        }
+    }
+}
+
+impl EngineObserver for LoraObserver {
+    fn on_sequence_queued(&mut self, record: &SequenceRecord) {
+        // Not exposed yet: a sequence that starts immediately never waits, and readers of equal
+        // times take the first series.
+        if let Some(adapter) = &record.request.lora {
+            self.count_sequences(adapter, [0, 1]);
+            self.queued = true;
+        }
+    }
+
+    fn on_sequence_event(
+        &mut self,
+        _: SimTime,
+        event: &SchedulerEvent,
+        record: &SequenceRecord,
+        _: SimTime,
+    ) {
+        let Some(adapter) = &record.request.lora else {
+            return;
+        };
+        match event {
+            SchedulerEvent::Scheduled { .. } | SchedulerEvent::Resumed { .. } => {
+                self.show_sequences(adapter, [1, -1]);
+                self.use_in_memory(adapter);
+            }
+            SchedulerEvent::Preempted { .. } => {
+                self.use_in_memory(adapter);
+                self.show_sequences(adapter, [-1, 1]);
+            }
+            SchedulerEvent::Ended { .. } if record.running => {
+                self.use_in_memory(adapter);
+                self.show_sequences(adapter, [-1, 0]);
+            }
+            SchedulerEvent::Ended { .. } => self.show_sequences(adapter, [0, -1]),
+            _ => {}
+        }
+    }
+
+    fn on_engine_stats(&mut self, _: &EngineStats) {
+        if self.queued {
+            self.show_adapter_lists();
+        }
+    }
+
+    /// Lists the adapter of a rejected request briefly as running: llm-d's simulator checks the
+    /// context length only when a request runs.
+    fn on_lora_refused(&mut self, lora: &Arc<str>) {
+        self.show_sequences(lora, [1, 0]);
+        self.show_sequences(lora, [-1, 0]);
+    }
+
+    fn on_lora_loaded(&mut self, lora: &Arc<str>) {
+        self.use_in_memory(lora);
+    }
+
+    fn on_loras_cleared(&mut self) {
+        if let Some(resident) = &mut self.resident {
+            resident.clear();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::families::Id;
+    use super::super::families::FAMILIES;
     use super::*;
 
     fn info(max_lora: u32, compat: MetricsCompat) -> Arc<LoraRequestsInfo> {
         let lora = Some(max_lora);
         let settings =
             MetricsSettings { lora, compat, clock: || 10.5, ..MetricsSettings::default() };
-        let vec = MetricCellVec::new(Id::LoraRequests.family(), &settings);
-        Arc::new(LoraRequestsInfo::new(&settings, vec))
+        let vecs = MetricCellVec::from_family_list(FAMILIES, &settings);
+        Arc::new(LoraRequestsInfo::new(&settings, &vecs))
     }
 
     /// Returns the label values and the value of each series.
     fn text(info: &LoraRequestsInfo) -> Vec<String> {
-        let series = info.vec.series();
+        let mut series = info.vec.series().to_vec();
+        series.sort_by_key(|series| series.position);
         let lines = series.iter().map(|series| {
             let labels: Vec<_> = series.label_values().collect();
             format!("{} {:?}", labels.join(" | "), series.get())
@@ -185,28 +241,27 @@ mod tests {
         lines.collect()
     }
 
-    fn count(writer: &mut LoraRequestsWriter, name: &str, running: i32, waiting: i32) {
-        writer.count_sequences(&name.into(), [running, waiting]);
-        writer.show_adapter_lists();
+    fn count(observer: &mut LoraObserver, name: &str, running: i32, waiting: i32) {
+        observer.show_sequences(&name.into(), [running, waiting]);
     }
 
     #[test]
     fn vllm_lists_an_adapter_with_a_request_twice_and_keeps_old_series() {
         let info = info(2, MetricsCompat::Vllm);
-        let mut writer = LoraRequestsWriter::new(info.clone());
+        let mut observer = LoraObserver::new(info.clone(), None);
         assert!(text(&info).is_empty());
-        count(&mut writer, "sql-lora", 1, 0);
-        count(&mut writer, "sql-lora", -1, 0);
-        count(&mut writer, "sql-lora", 0, 1);
+        count(&mut observer, "sql-lora", 1, 0);
+        count(&mut observer, "sql-lora", -1, 0);
+        count(&mut observer, "sql-lora", 0, 1);
         assert_eq!(text(&info), ["2 | sql-lora | sql-lora 10.5", "2 |  |  10.5"]);
     }
 
     #[test]
     fn llm_d_lists_an_adapter_where_it_is_in_whole_seconds() {
         let info = info(1, MetricsCompat::Llmd);
-        let mut writer = LoraRequestsWriter::new(info.clone());
-        writer.count_sequences(&"a".into(), [2, 0]);
-        count(&mut writer, "b", 1, 3);
+        let mut observer = LoraObserver::new(info.clone(), None);
+        observer.count_sequences(&"a".into(), [2, 0]);
+        count(&mut observer, "b", 1, 3);
         assert_eq!(text(&info), ["1 | a,b | b 10.0"]);
     }
 
@@ -214,7 +269,7 @@ mod tests {
     fn engines_share_a_series_and_the_list_is_bounded() {
         let info = info(1, MetricsCompat::Vllm);
         let (mut one, mut two) =
-            (LoraRequestsWriter::new(info.clone()), LoraRequestsWriter::new(info.clone()));
+            (LoraObserver::new(info.clone(), None), LoraObserver::new(info.clone(), None));
         one.show_adapter_lists();
         two.show_adapter_lists();
         assert_eq!(text(&info).len(), 1);
@@ -226,5 +281,25 @@ mod tests {
         assert!(all[0].starts_with("1 | 0 | "), "{}", all[0]);
         one.show_adapter_lists();
         assert!(text(&info)[MAX_SERIES - 1].starts_with("1 |  |  "));
+    }
+
+    #[test]
+    fn engines_that_add_series_at_the_same_time_hide_none_of_the_list() {
+        let info = info(1, MetricsCompat::Vllm);
+        std::thread::scope(|scope| {
+            for engine in ["a", "b"] {
+                let info = &info;
+                scope.spawn(move || {
+                    for i in 0..=MAX_SERIES / 2 {
+                        info.set_series_value([engine, &i.to_string()], i as f64);
+                    }
+                });
+            }
+        });
+        info.set_series_value(["a", "last"], 1e9);
+        let series = info.vec.series();
+        assert!((MAX_SERIES - 2..=MAX_SERIES + 1).contains(&series.len()), "{}", series.len());
+        assert!(series.iter().all(|series| series.created_unix_seconds().is_some()));
+        assert!(series.iter().any(|series| series.get() == 1e9));
     }
 }

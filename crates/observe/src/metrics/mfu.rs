@@ -27,10 +27,9 @@ impl MfuObserver {
     fn flush(&mut self) {
         let load = std::mem::take(&mut self.load);
         if load.computed_tokens() > 0.0 {
-            let [flops, read, written] = self.model.step_flops_and_bytes(&load);
-            for (id, n) in [(Id::Flops, flops), (Id::ReadBytes, read), (Id::WriteBytes, written)] {
-                self.metrics.cells[id].add(n);
-            }
+            let ids = [Id::Flops, Id::ReadBytes, Id::WriteBytes];
+            let work = self.model.step_flops_and_bytes(&load);
+            ids.iter().zip(work).for_each(|(id, n)| self.metrics.cells[*id].add(n));
         }
     }
 }
@@ -46,22 +45,13 @@ impl EngineObserver for MfuObserver {
         let SchedulerEvent::Tokens { n, .. } = event else {
             return;
         };
-        let load = &mut self.load;
-        let mut tokens = f64::from(*n);
+        let mut tokens = *n;
         if record.output == *n {
             let computed = record.prompt.saturating_sub(record.cached + record.external);
-            let (computed, context) = (f64::from(computed), f64::from(record.prompt));
-            load.prefill += computed;
-            load.prefill_context += context;
-            load.products += computed * context;
-            load.logits += 1.0;
-            tokens -= 1.0;
+            self.load.add_prompt(computed, record.prompt);
+            tokens -= 1;
         }
-        let context = f64::from(record.prompt + record.output);
-        load.decode += tokens;
-        load.decode_context += tokens * context;
-        load.products += tokens * context;
-        load.logits += tokens;
+        self.load.add_decode(tokens, record.prompt + record.output);
         if !self.steps {
             self.flush();
         }

@@ -53,10 +53,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use block_lifetime::KvBlockLifetimeObserver;
 pub use cache_config::cache_config_labels;
-pub use engine::{
-    DraftTokenTotals, EngineFeatures, EngineMetrics, EngineMetricsObserver, EngineTotals,
-    SleepState,
-};
+pub use engine::{EngineFeatures, EngineMetrics, SleepState};
 pub use fake::{FakeMetrics, FakeMetricsDisabled};
 pub use frontend::{
     AdminOperation, RejectionReason, ToolParserApi, ToolParserMode, ToolParserOutcome,
@@ -75,35 +72,26 @@ pub use crate::recent::{LatencyPercentiles, RecentLatencies};
 
 use crate::imitated::create_own_metrics;
 use crate::recent::latency_percentiles;
+use engine::EngineMetricsObserver;
 use fake_state::FakeMetricsState;
 use families::{FAMILIES, Id};
-use family::{Family, MetricOwner};
-use frontend::{SLEEP_FAMILIES, WEIGHT_FAMILIES};
-use lora::LoraRequestsInfo;
+use family::Topic;
+use lora::{LoraObserver, LoraRequestsInfo};
 use own::SimulatorMetrics;
 use own_metrics::OwnMetrics;
 use page::MetricsPage;
 use process::ProcessMetrics;
-use resident_adapters::LoadedLoraSeries;
+use resident_adapters::ResidentLoraAdapters;
 use series::{MetricCellVec, MetricCells};
 use vllm_sim_engine::driver::EngineObserver;
 
 /// Content type of Prometheus' text format.
 pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
-/// Returns the exposed families of vLLM, in the order of the page.
-fn exposed_families(settings: &MetricsSettings) -> Vec<&'static Family> {
-    let mut families: Vec<_> = FAMILIES.iter().filter(|one| one.is_exposed(settings)).collect();
-    if settings.api_servers == ApiServerCount::Several {
-        families.sort_by_key(|family| family.group);
-    }
-    families
-}
-
 /// All metrics of a server.
 pub struct Metrics {
     page: MetricsPage,
-    /// Families of vLLM, by [`Id`].
+    /// Families of vLLM, by [`Id`], with the values of the server.
     vecs: Vec<Arc<MetricCellVec>>,
     engines: Vec<Arc<EngineMetrics>>,
     server: MetricCells,
@@ -111,8 +99,7 @@ pub struct Metrics {
     own: SimulatorMetrics,
     process: Option<ProcessMetrics>,
     fake: Option<FakeMetricsState>,
-    /// Adapter lists on the page; `None` if no adapters are enabled.
-    lora: Option<Arc<LoraRequestsInfo>>,
+    lora: Arc<LoraRequestsInfo>,
     /// Metrics of an imitated server whose families replace vLLM's; `None` for vLLM's.
     imitated: Option<Box<dyn OwnMetrics>>,
     length: AtomicUsize,
@@ -124,59 +111,40 @@ impl Metrics {
     pub fn new(mut settings: MetricsSettings) -> Arc<Self> {
         let imitated = create_own_metrics(&mut settings);
         let settings = &settings;
-        let server = MetricCells::new(FAMILIES, settings, MetricOwner::Server);
-        let engines = settings.engines.iter();
-        let real: Vec<_> =
-            engines.map(|_| MetricCells::new(FAMILIES, settings, MetricOwner::Engine)).collect();
-        let shown: Vec<_> = match settings.fake {
-            Some(_) => real.iter().map(|cells| cells.for_fake_metrics(settings)).collect(),
-            None => real.clone(),
-        };
-        let vecs = MetricCellVec::from_family_list(FAMILIES, settings, &shown, &server);
-        let vec = |id: Id| vecs[id as usize].clone();
-        let shown_lora = Arc::new(LoraRequestsInfo::new(settings, vec(Id::LoraRequests)));
-        let real_lora = match settings.fake {
-            Some(_) => {
-                let hidden = MetricCellVec::new(Id::LoraRequests.family(), settings);
-                Arc::new(LoraRequestsInfo::new(settings, hidden))
-            }
-            None => shown_lora.clone(),
-        };
-        let loaded = Arc::new(LoadedLoraSeries::new(settings, vec(Id::LoraLoaded)));
-        let engine = |(cells, name): (&MetricCells, &String)| {
-            let loaded_adapters = (loaded.clone(), name.clone());
-            EngineMetrics::new(cells.clone(), real_lora.clone(), loaded_adapters, settings)
-        };
-        let engines = real.iter().zip(&settings.engines).map(engine);
-        let own = SimulatorMetrics::new();
-        let metrics = Self {
-            page: match &imitated {
-                Some(own_metrics) => {
-                    let families = own_metrics.families();
-                    MetricsPage::new(settings, &families, own_metrics.vecs(), own.clone())
-                }
-                None => MetricsPage::new(settings, &exposed_families(settings), &vecs, own.clone()),
-            },
-            engines: engines.map(Arc::new).collect(),
-            process: (settings.runtime_series && settings.api_servers == ApiServerCount::One)
-                .then(ProcessMetrics::new),
-            fake: settings.fake.as_ref().map(|(fake, refresh)| {
-                let lora = shown_lora.clone();
-                FakeMetricsState::new(fake, *refresh, shown, lora, settings.clock)
-            }),
-            lora: Id::LoraRequests.family().is_exposed(settings).then_some(shown_lora),
-            imitated,
-            http: HttpMetrics::new(settings, &vecs, &server),
-            server,
-            vecs,
-            own,
-            length: AtomicUsize::new(0),
-            clock: settings.clock,
-        };
-        if let Some(lora) = metrics.lora.as_ref().filter(|_| metrics.fake.is_none()) {
+        let mut vecs = MetricCellVec::from_family_list(FAMILIES, settings);
+        let mut exposed = vecs.clone();
+        exposed.retain(|vec| vec.family.is_exposed(settings));
+        if let Some(imitated) = &imitated {
+            exposed.retain(|vec| vec.family.topic == Topic::Own);
+            exposed.splice(..0, imitated.vecs().iter().cloned());
+        } else if settings.api_servers == ApiServerCount::Several {
+            exposed.sort_by_key(|vec| vec.family.group);
+        }
+        let fake = settings.fake.as_ref().map(|fake| FakeMetricsState::new(fake, settings, &vecs));
+        if fake.is_some() {
+            vecs = FakeMetricsState::families_of_real_values(settings, vecs);
+        }
+        let lora = Arc::new(LoraRequestsInfo::new(settings, &vecs));
+        if fake.is_none() {
             lora.reset_for_restart();
         }
-        Arc::new(metrics)
+        let engines = (0..settings.engines.len())
+            .map(|rank| Arc::new(EngineMetrics::new(&vecs, settings, rank)));
+        let own = SimulatorMetrics::new();
+        Arc::new(Self {
+            page: MetricsPage::new(settings, exposed, own.clone()),
+            engines: engines.collect(),
+            server: MetricCells::of_engine(&vecs, 0),
+            http: HttpMetrics::new(settings, &vecs),
+            process: Id::StartTime.family().is_exposed(settings).then(ProcessMetrics::new),
+            own,
+            fake,
+            lora,
+            imitated,
+            vecs,
+            length: AtomicUsize::new(0),
+            clock: settings.clock,
+        })
     }
 
     /// Returns the metrics of one data-parallel rank.
@@ -193,8 +161,16 @@ impl Metrics {
     /// # Panics
     /// Panics if [`MetricsSettings::engines`] has no such rank.
     pub fn observers(&self, rank: usize, features: EngineFeatures) -> Vec<Box<dyn EngineObserver>> {
+        let metrics = self.engine_metrics(rank);
+        let resident = features.adapter_slots.map(|slots| {
+            let vec = self.vecs[Id::LoraLoaded as usize].clone();
+            ResidentLoraAdapters::new(slots, vec, metrics.clone())
+        });
         let mut observers: Vec<Box<dyn EngineObserver>> =
-            vec![Box::new(EngineMetricsObserver::new(self.engine_metrics(rank), features))];
+            vec![Box::new(EngineMetricsObserver::new(metrics, features))];
+        if features.loras {
+            observers.push(Box::new(LoraObserver::new(self.lora.clone(), resident)));
+        }
         observers.extend(self.imitated.iter().map(|imitated| imitated.observer(rank)));
         observers
     }
@@ -218,18 +194,6 @@ impl Metrics {
         &self.http
     }
 
-    /// Counts an injected fault that took effect on a client.
-    ///
-    /// `scenario` and `phase` are empty outside a scenario.
-    pub fn on_fault(&self, kind: &str, scenario: &str, phase: &str) {
-        self.own.count_fault(kind, scenario, phase);
-    }
-
-    /// Sets the active fault scenario and its phase; `None`: no scenario.
-    pub fn on_scenario_phase(&self, phase: Option<(&str, &str)>) {
-        self.own.set_scenario_phase(phase);
-    }
-
     /// Applies a partial update to the fake metrics.
     ///
     /// # Errors
@@ -248,22 +212,12 @@ impl Metrics {
             return;
         }
         let now = (self.clock)();
-        for engine in &self.engines {
-            engine.cells.reset_for_restart(now);
-            engine.recent.clear();
-        }
-        self.server.reset_for_restart(now);
-        if let Some(imitated) = &self.imitated {
-            imitated.reset_for_restart(now);
-        }
-        self.http.restart(now);
-        let operations = SLEEP_FAMILIES.iter().chain(&WEIGHT_FAMILIES);
-        operations.for_each(|id| self.vecs[*id as usize].reset_for_restart(0.0));
+        let imitated = self.imitated.iter().flat_map(|imitated| imitated.vecs());
+        self.vecs.iter().chain(imitated).for_each(|vec| vec.reset_for_restart(now));
+        self.engines.iter().for_each(|engine| engine.recent.clear());
+        self.lora.reset_for_restart();
         if let Some(process) = &self.process {
             process.record_restart(now);
-        }
-        if let Some(lora) = &self.lora {
-            lora.reset_for_restart();
         }
     }
 

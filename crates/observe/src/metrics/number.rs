@@ -11,10 +11,16 @@ pub(super) fn push_float(out: &mut String, v: f64) {
     if v.is_infinite() {
         out.push_str(if v > 0.0 { "+Inf" } else { "-Inf" });
     } else if exponential {
-        let text = format!("{v:e}");
-        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let exponent: i32 = exponent.parse().unwrap_or_default();
-        let _ = write!(out, "{mantissa}e{exponent:+03}");
+        let _ = write!(out, "{v:e}");
+        // Python writes a sign and at least two digits.
+        let exponent = out.rfind('e').map_or(out.len(), |e| e + 1);
+        let digits = exponent + usize::from(out[exponent..].starts_with('-'));
+        if out.len() - digits == 1 {
+            out.insert(digits, '0');
+        }
+        if digits == exponent {
+            out.insert(exponent, '+');
+        }
     } else {
         let _ = write!(out, "{v:?}");
     }

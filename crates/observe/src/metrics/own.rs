@@ -3,9 +3,10 @@
 //! A family appears on `/metrics` with its first value.
 
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{LabelPair, Metric, MetricFamily};
+use prometheus::proto::MetricFamily;
 use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 
+use super::Metrics;
 use super::families::Id;
 
 /// Metrics of vllm-sim itself; clones share the values.
@@ -26,15 +27,21 @@ impl SimulatorMetrics {
                 .expect(CONSTANT),
         }
     }
+}
 
-    pub(super) fn count_fault(&self, kind: &str, scenario: &str, phase: &str) {
-        self.faults.with_label_values(&[kind, phase, scenario]).inc();
+impl Metrics {
+    /// Counts an injected fault that took effect on a client.
+    ///
+    /// `scenario` and `phase` are empty outside a scenario.
+    pub fn on_fault(&self, kind: &str, scenario: &str, phase: &str) {
+        self.own.faults.with_label_values(&[kind, phase, scenario]).inc();
     }
 
-    pub(super) fn set_scenario_phase(&self, phase: Option<(&str, &str)>) {
-        self.phase.reset();
+    /// Sets the active fault scenario and its phase; `None`: no scenario.
+    pub fn on_scenario_phase(&self, phase: Option<(&str, &str)>) {
+        self.own.phase.reset();
         if let Some((scenario, phase)) = phase {
-            self.phase.with_label_values(&[phase, scenario]).set(1);
+            self.own.phase.with_label_values(&[phase, scenario]).set(1);
         }
     }
 }
@@ -51,8 +58,14 @@ impl Collector for SimulatorMetrics {
         families.append(&mut self.phase.collect());
         for family in &mut families {
             let metrics = family.mut_metric();
-            metrics
-                .sort_by_cached_key(|m| ["kind", "scenario", "phase"].map(|name| label(m, name)));
+            // The labels are sorted by name, so those of a scenario and its phase are the last two.
+            metrics.sort_by_cached_key(|metric| {
+                let values = metric.get_label().iter().map(|label| label.value().to_owned());
+                let mut values: Vec<_> = values.collect();
+                let last = values.len() - 1;
+                values.swap(last - 1, last);
+                values
+            });
             for (position, metric) in metrics.iter_mut().enumerate() {
                 // prometheus registers empty labels; they are omitted in the text.
                 let mut labels = metric.take_label();
@@ -65,14 +78,10 @@ impl Collector for SimulatorMetrics {
     }
 }
 
-fn label(metric: &Metric, name: &str) -> String {
-    let found = metric.get_label().iter().find(|label| label.name() == name);
-    found.map(LabelPair::value).unwrap_or_default().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{Metrics, MetricsSettings};
+    use super::super::MetricsSettings;
+    use super::*;
 
     #[test]
     fn faults_are_sorted_by_scenario_and_written_as_other_counters() {

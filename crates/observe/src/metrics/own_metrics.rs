@@ -2,23 +2,16 @@
 
 use std::sync::Arc;
 
-use super::family::Family;
 use super::series::MetricCellVec;
 use vllm_sim_engine::driver::EngineObserver;
 
 /// Metrics of an imitated server whose families replace those of vLLM.
 pub(crate) trait OwnMetrics: Send + Sync {
-    /// Returns the metric families of the page, in its order.
-    fn families(&self) -> Vec<&'static Family>;
-
-    /// Returns the values of the server's own families.
+    /// Returns the values of the server's own families, in the order of its `/metrics` page.
     fn vecs(&self) -> &[Arc<MetricCellVec>];
 
     /// Returns the observer of the engine of a data-parallel rank.
     fn observer(&self, rank: usize) -> Box<dyn EngineObserver>;
-
-    /// Resets the counters and histograms, as a process restart does.
-    fn reset_for_restart(&self, now_unix: f64);
 
     /// Counts a request whose response has ended.
     fn on_finished(&self, request: &FinishedRequest);

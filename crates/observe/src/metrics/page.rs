@@ -19,95 +19,86 @@ use super::family::{EmptyFamilyRendering, Family, Topic};
 use super::number::format_float;
 use super::series::{MetricCellCollector, MetricCellVec};
 use super::settings::{ApiServerCount, MetricsCompat, MetricsSettings};
-use super::text::{PrometheusTextWriter, help_and_type_lines};
+use super::text::PrometheusTextWriter;
 
 pub(super) struct MetricsPage {
     registry: Registry,
     entries: Vec<Entry>,
+    /// Indices of the entries, sorted by the name of the family.
+    by_name: Vec<usize>,
     api_servers: ApiServerCount,
 }
 
-/// Metric family on the page of `/metrics`, with the text around its samples.
+/// Metric family on the page of `/metrics`.
 struct Entry {
-    family: &'static Family,
-    /// HELP and TYPE lines of the metric family.
-    header: String,
-    /// Name of the family of creation times, and its HELP and TYPE lines.
-    created: Option<(String, String)>,
+    vec: Arc<MetricCellVec>,
+    /// Name of the family of creation times.
+    created: Option<String>,
     /// Labels `le` of the metric family's histogram buckets.
     le: Vec<String>,
-    when_empty: EmptyFamilyRendering,
 }
 
 impl MetricsPage {
-    /// Registers a Prometheus collector for each topic, and one for vllm-sim's own families.
+    /// Creates the page of these families, in this order: registers a Prometheus collector for each
+    /// topic, and one for vllm-sim's own families.
     pub(super) fn new(
         settings: &MetricsSettings,
-        families: &[&'static Family],
-        vecs: &[Arc<MetricCellVec>],
+        mut vecs: Vec<Arc<MetricCellVec>>,
         own: impl Collector + 'static,
     ) -> Self {
+        let api_servers = settings.api_servers;
+        let entries = vecs.iter().map(|vec| {
+            let created = vec.family.creation_time_family_name();
+            let created = created.filter(|_| api_servers == ApiServerCount::One);
+            Entry { created, le: le_labels(vec.family, settings), vec: vec.clone() }
+        });
+        let entries: Vec<_> = entries.collect();
+        let mut by_name: Vec<_> = (0..entries.len()).collect();
+        by_name.sort_by_key(|index| vecs[*index].family.name);
         let registry = Registry::new();
         let register = |collector: Box<dyn Collector>| {
             let registered = registry.register(collector);
             registered.expect("the names of families in the list differ");
         };
-        let shown =
-            vecs.iter().filter(|vec| families.iter().any(|one| one.name == vec.family.name));
-        let mut vecs: Vec<_> =
-            shown.filter(|vec| vec.family.topic != Topic::Own).cloned().collect();
+        vecs.retain(|vec| vec.family.topic != Topic::Own);
         vecs.sort_by_key(|vec| vec.family.topic);
         for of_topic in vecs.chunk_by(|a, b| a.family.topic == b.family.topic) {
             register(Box::new(MetricCellCollector(of_topic.to_vec())));
         }
         register(Box::new(own));
-        let entries = families.iter().map(|family| Entry::new(family, settings));
-        Self { registry, entries: entries.collect(), api_servers: settings.api_servers }
+        Self { registry, entries, by_name, api_servers }
     }
 
     /// Appends the text of `/metrics` to `out`.
     pub(super) fn write(&self, out: &mut String) {
         let families = self.registry.gather();
+        let mut gathered = families.iter().peekable();
+        let mut in_order = vec![None; self.entries.len()];
+        for index in &self.by_name {
+            let name = self.entries[*index].vec.family.name;
+            in_order[*index] = gathered.next_if(|family| family.name() == name);
+        }
         let mut writer = PrometheusTextWriter::new(out, self.api_servers);
-        for entry in &self.entries {
-            let name = entry.family.name;
-            let found = families.binary_search_by(|family| family.name().cmp(name)).ok();
-            let found = found.map(|index| &families[index]);
-            if found.is_some() || entry.when_empty != EmptyFamilyRendering::Absent {
-                writer.out.push_str(&entry.header);
+        for (Entry { vec, created, le }, found) in self.entries.iter().zip(in_order) {
+            let Family { name, kind, when_empty, .. } = *vec.family;
+            let (header, created_header) = match (found, when_empty) {
+                (Some(_), _) | (None, EmptyFamilyRendering::Header) => (true, true),
+                (None, EmptyFamilyRendering::Absent) => (false, false),
+                (None, EmptyFamilyRendering::HeaderOfOneServer) => {
+                    (self.api_servers == ApiServerCount::One, false)
+                }
+            };
+            if header {
+                writer.write_header(name, &vec.desc.help, kind);
             }
             if let Some(family) = found {
-                writer.write_samples(family, &entry.le);
+                writer.write_samples(family, le, created.as_deref());
             }
-            if let Some((name, header)) = &entry.created {
-                if found.is_some() || entry.when_empty == EmptyFamilyRendering::Header {
-                    writer.out.push_str(header);
-                }
-                if let Some(family) = found {
-                    writer.write_creation_times(family, name);
-                }
-            }
-        }
-    }
-}
-
-impl Entry {
-    fn new(family: &'static Family, settings: &MetricsSettings) -> Self {
-        let one = settings.api_servers == ApiServerCount::One;
-        let created = family.creation_time_family_name().filter(|_| one);
-        Self {
-            family,
-            header: help_and_type_lines(family.name, family.help_text(settings), family.kind),
-            created: created.map(|name| {
-                let header =
-                    help_and_type_lines(&name, family.help_text(settings), MetricType::GAUGE);
-                (name, header)
-            }),
-            le: le_labels(family, settings),
-            when_empty: match family.when_empty {
-                EmptyFamilyRendering::HeaderOfOneServer if !one => EmptyFamilyRendering::Absent,
-                when_empty => when_empty,
-            },
+            let Some(created) = created.as_ref().filter(|_| created_header) else {
+                continue;
+            };
+            writer.write_header(created, &vec.desc.help, MetricType::GAUGE);
+            writer.write_creation_times();
         }
     }
 }

@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
+use super::engine::EngineMetrics;
 use super::families::Id;
-use super::series::{MetricCellVec, MetricCells, MetricSeries};
-use super::settings::MetricsSettings;
+use super::series::MetricCellVec;
 
 /// Number of LoRA adapters that the memories of one engine hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,17 +21,25 @@ pub struct LoraSlotCounts {
     pub cpu: usize,
 }
 
-/// LoRA adapters in the memories of one engine, the least recently used first.
-#[derive(Debug)]
+/// LoRA adapters in the memories of one engine, the least recently used first, and their series.
 pub(super) struct ResidentLoraAdapters {
     slots: LoraSlotCounts,
     gpu: Vec<Arc<str>>,
     cpu: Vec<Arc<str>>,
+    /// Series of the adapters of all engines.
+    vec: Arc<MetricCellVec>,
+    engine: Arc<EngineMetrics>,
 }
 
 impl ResidentLoraAdapters {
-    pub(super) fn new(slots: LoraSlotCounts) -> Self {
-        Self { slots, gpu: Vec::new(), cpu: Vec::new() }
+    pub(super) fn new(
+        slots: LoraSlotCounts,
+        vec: Arc<MetricCellVec>,
+        engine: Arc<EngineMetrics>,
+    ) -> Self {
+        let adapters = Self { slots, gpu: Vec::new(), cpu: Vec::new(), vec, engine };
+        adapters.show();
+        adapters
     }
 
     /// Loads an adapter, or marks it as used; running adapters are never evicted.
@@ -44,11 +52,34 @@ impl ResidentLoraAdapters {
         if self.cpu.contains(name) {
             touch(&mut self.gpu, name, self.slots.gpu, &is_running);
         }
+        self.show();
     }
 
     pub(super) fn clear(&mut self) {
         self.gpu.clear();
         self.cpu.clear();
+        self.show();
+    }
+
+    /// Exposes the LoRA adapters of the engine in place of those that it exposed before.
+    fn show(&self) {
+        let EngineMetrics { cells, engine, model_name, .. } = &*self.engine;
+        cells[Id::GpuLoras].set(self.gpu.len() as f64);
+        cells[Id::CpuLoras].set(self.cpu.len() as f64);
+        cells[Id::MaxGpuLoras].set(self.slots.gpu as f64);
+        let rows = self.cpu.iter().map(|name| {
+            let level = if self.gpu.contains(name) { "gpu" } else { "cpu" };
+            // No route pins an adapter.
+            [&**name, engine, level, model_name, "false"]
+        });
+        let rows: Vec<[&str; 5]> = rows.collect();
+        self.vec.retain_series(|one| {
+            let shows = |row: &[&str; 5]| one.label_values().eq(row.iter().copied());
+            one.label_values().nth(1) != Some(engine) || rows.iter().any(shows)
+        });
+        for row in &rows {
+            self.vec.with_label_values(row, 1.0).set(1.0);
+        }
     }
 }
 
@@ -74,52 +105,21 @@ fn touch(
     evicted
 }
 
-/// Series of `vllm:lora_adapter_loaded` of all engines of a server.
-pub(super) struct LoadedLoraSeries {
-    vec: Arc<MetricCellVec>,
-    model: String,
-}
-
-impl LoadedLoraSeries {
-    pub(super) fn new(settings: &MetricsSettings, vec: Arc<MetricCellVec>) -> Self {
-        Self { vec, model: settings.model_name.clone() }
-    }
-
-    /// Exposes the LoRA adapters of one engine in place of those that it exposed before.
-    pub(super) fn show_adapters(
-        &self,
-        engine: &str,
-        cells: &MetricCells,
-        adapters: &ResidentLoraAdapters,
-    ) {
-        cells[Id::GpuLoras].set(adapters.gpu.len() as f64);
-        cells[Id::CpuLoras].set(adapters.cpu.len() as f64);
-        cells[Id::MaxGpuLoras].set(adapters.slots.gpu as f64);
-        let rows = adapters.cpu.iter().map(|name| {
-            let level = if adapters.gpu.contains(name) { "gpu" } else { "cpu" };
-            // No route pins an adapter.
-            [&**name, engine, level, self.model.as_str(), "false"]
-        });
-        let rows: Vec<[&str; 5]> = rows.collect();
-        let shows =
-            |one: &MetricSeries, row: &[&str; 5]| one.label_values().eq(row.iter().copied());
-        self.vec.retain_series(|one| {
-            one.label_values().nth(1) != Some(engine) || rows.iter().any(|row| shows(one, row))
-        });
-        for row in &rows {
-            self.vec.with_label_values(row, 1.0).set(1.0);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::families::FAMILIES;
+    use super::super::settings::MetricsSettings;
     use super::*;
 
     /// Returns the adapters on the GPU and in CPU memory after these uses; `running` cannot be
     /// evicted.
     fn after(uses: &[&str], running: &str) -> (String, String) {
-        let mut cache = ResidentLoraAdapters::new(LoraSlotCounts { gpu: 2, cpu: 3 });
+        let settings = MetricsSettings::default();
+        let vecs = MetricCellVec::from_family_list(FAMILIES, &settings);
+        let engine = Arc::new(EngineMetrics::new(&vecs, &settings, 0));
+        let loaded = vecs[Id::LoraLoaded as usize].clone();
+        let slots = LoraSlotCounts { gpu: 2, cpu: 3 };
+        let mut cache = ResidentLoraAdapters::new(slots, loaded, engine);
         for name in uses {
             cache.use_adapter(&Arc::from(*name), |adapter| adapter == running);
         }

@@ -11,73 +11,31 @@ use prometheus::proto::{
 };
 
 use super::cell::MetricCell;
-use super::families::Id;
-use super::family::{Family, MetricOwner};
+use super::family::Family;
 use super::settings::{ApiServerCount, MetricsSettings};
 
-/// Metric cells of one engine, or of the server: those of every family in a list. Clones share the
+/// Metric cells of one engine and of the server, for every family of a list. Clones share the
 /// cells.
 #[derive(Debug, Clone)]
-pub(crate) struct MetricCells {
-    families: &'static [Family],
-    cells: Box<[Arc<[MetricCell]>]>,
-}
+pub(crate) struct MetricCells(Box<[Arc<[MetricCell]>]>);
 
 impl MetricCells {
-    /// Creates the metric cells of an engine, or of the server, for the families of a list.
-    pub(crate) fn new(
-        families: &'static [Family],
-        settings: &MetricsSettings,
-        owner: MetricOwner,
-    ) -> Self {
-        let none: Arc<[MetricCell]> = Arc::new([]);
-        let cells = families.iter().map(|family| {
-            let own = family.alias.is_none() && !family.added && family.metric_owner() == owner;
-            if own { family.cells(settings) } else { none.clone() }
-        });
-        Self { families, cells: cells.collect() }
-    }
-
-    /// Returns metric cells for fake metrics, separate from the cells with the engine's real
-    /// values.
-    pub(super) fn for_fake_metrics(&self, settings: &MetricsSettings) -> Self {
-        let cells = self.iter().map(|(family, real)| match family.is_faked(settings.compat) {
-            true => family.cells(settings),
-            false => real.clone(),
-        });
-        Self { families: self.families, cells: cells.collect() }
-    }
-
-    /// Iterates over the metric families, each with its cells.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static Family, &Arc<[MetricCell]>)> {
-        self.families.iter().zip(&self.cells)
+    /// Returns the cells of an engine, by its index, and those of the server.
+    pub(crate) fn of_engine(vecs: &[Arc<MetricCellVec>], engine: usize) -> Self {
+        let owners = vecs.iter().map(|vec| vec.owners.get(engine).or(vec.owners.first()));
+        Self(owners.map(|cells| cells.cloned().unwrap_or_default()).collect())
     }
 
     /// Returns the cells of a metric family's series, ordered by the values of the labels.
     pub(crate) fn series_cells(&self, id: impl Into<usize>) -> &[MetricCell] {
-        &self.cells[id.into()]
+        &self.0[id.into()]
     }
 
     /// Sets the gauges of a family, and shows them if they were hidden until then.
-    pub(super) fn set_and_show_gauges(&self, id: Id, values: &[f64]) {
+    pub(super) fn set_and_show_gauges(&self, id: impl Into<usize>, values: &[f64]) {
         for (cell, value) in self.series_cells(id).iter().zip(values) {
             cell.set(*value);
             cell.show_series(1.0);
-        }
-    }
-
-    /// Zeroes the metric series that a process restart zeroes, at this Unix time; gauges keep their
-    /// values.
-    pub(crate) fn reset_for_restart(&self, now_unix: f64) {
-        for (family, cells) in self.iter() {
-            for (i, cell) in cells.iter().enumerate() {
-                match (family.kind, i >= family.hidden_from) {
-                    (MetricType::GAUGE, true) => cell.hide_series(),
-                    (MetricType::GAUGE, false) => {}
-                    (_, true) => cell.reset_series(0.0),
-                    (_, false) => cell.reset_series(now_unix),
-                }
-            }
         }
     }
 }
@@ -86,62 +44,44 @@ impl<I: Into<usize>> Index<I> for MetricCells {
     type Output = MetricCell;
 
     fn index(&self, id: I) -> &MetricCell {
-        &self.cells[id.into()][0]
+        &self.series_cells(id)[0]
     }
 }
 
-impl Family {
-    fn cells(&self, settings: &MetricsSettings) -> Arc<[MetricCell]> {
-        let bounds = self.bucket_bounds(settings);
-        let no_step = self.hidden_until_step && settings.api_servers == ApiServerCount::Several;
-        let created = (settings.clock)();
-        let cells = (0..self.series_per_owner(settings)).map(|i| {
-            let cell = MetricCell::new(self.kind, &bounds);
-            cell.set(f64::from(u8::from(self.info.is_some())));
-            if i < self.hidden_from && !no_step {
-                cell.show_series(created);
-            }
-            cell
-        });
-        cells.collect()
-    }
-}
-
-/// One metric series: its labels, and the cells that it reads.
+/// One metric series: its labels, and the cell that it reads.
 #[derive(Debug)]
 pub(crate) struct MetricSeries {
-    /// Position of the series among those of its metric family on `/metrics`.
-    position: i64,
-    /// Labels of the metric series, sorted by name.
+    /// Position of the series on the page, within its family.
+    pub(super) position: i64,
+    /// Names and values of the labels, sorted by name.
     labels: Vec<LabelPair>,
-    /// Cells of the metric family, and the index of this series among them.
+    /// Cells of the owner's series, and the index of the cell of this one.
     cells: (Arc<[MetricCell]>, usize),
-    /// Cells of another metric family, whose values, at least 1, divide those of the series;
-    /// `None`: no division.
+    /// Cells by whose value that of this series is divided.
     divisors: Option<Arc<[MetricCell]>>,
+}
+
+impl MetricSeries {
+    pub(super) fn label_values(&self) -> impl Iterator<Item = &str> {
+        self.labels.iter().map(LabelPair::value)
+    }
+
+    /// Returns the exposed value of a counter or gauge.
+    fn value(&self) -> f64 {
+        let divisor = self.divisors.as_ref().map_or(1.0, |cells| cells[0].get().max(1.0));
+        self.get() / divisor
+    }
 }
 
 impl Deref for MetricSeries {
     type Target = MetricCell;
 
     fn deref(&self) -> &MetricCell {
-        &self.cells.0[self.cells.1]
+        let (cells, index) = &self.cells;
+        &cells[*index]
     }
 }
 
-impl MetricSeries {
-    /// Returns the values of the metric series' labels, in the order of the labels' names.
-    pub(super) fn label_values(&self) -> impl Iterator<Item = &str> {
-        self.labels.iter().map(LabelPair::value)
-    }
-
-    fn value(&self) -> f64 {
-        let divisor = self.divisors.as_ref().map(|cells| cells[self.cells.1].get().max(1.0));
-        self.get() / divisor.unwrap_or(1.0)
-    }
-}
-
-/// Converts names and values of labels to Prometheus' type, sorted by name.
 fn label_pairs<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<LabelPair> {
     let pairs = labels.into_iter().map(|(name, value)| {
         let mut pair = LabelPair::default();
@@ -157,79 +97,75 @@ fn label_pairs<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<
 /// Series of one metric family, as in a vector of `prometheus`. A scrape takes no lock.
 pub(crate) struct MetricCellVec {
     pub(super) family: &'static Family,
-    desc: Desc,
+    pub(super) desc: Desc,
     bounds: Arc<[f64]>,
+    /// Cells of each engine, or of the server, that exist from the start.
+    owners: Vec<Arc<[MetricCell]>>,
+    /// Current series, sorted by the values of their labels, as [`prometheus::Registry`] does.
     series: ArcSwap<Vec<Arc<MetricSeries>>>,
     /// Lock held while the list of the metric family's series changes.
     changing: Mutex<()>,
 }
 
 impl MetricCellVec {
-    /// Creates a metric family without series.
-    pub(super) fn new(family: &'static Family, settings: &MetricsSettings) -> Arc<Self> {
+    /// Creates the metric families of a list, each with the series that exist from the start.
+    pub(crate) fn from_family_list(
+        families: &'static [Family],
+        settings: &MetricsSettings,
+    ) -> Vec<Arc<Self>> {
+        let (now, mut vecs) = ((settings.clock)(), Vec::with_capacity(families.len()));
+        for family in families {
+            vecs.push(Arc::new(Self::new(family, settings, now, &vecs)));
+        }
+        vecs
+    }
+
+    /// Creates a metric family; it shares the cells of its alias, which is one of `others`.
+    fn new(
+        family: &'static Family,
+        settings: &MetricsSettings,
+        now_unix: f64,
+        others: &[Arc<Self>],
+    ) -> Self {
         let desc = Desc::new(
             family.name.to_owned(),
             family.help_text(settings).to_owned(),
             family.labels.iter().map(|label| (*label).to_owned()).collect(),
             Default::default(),
         );
-        Arc::new(Self {
-            family,
-            desc: desc.expect("names, labels and HELP texts in the list are valid"),
-            bounds: family.bucket_bounds(settings),
-            series: ArcSwap::default(),
-            changing: Mutex::default(),
-        })
-    }
-
-    /// Creates the metric families of a list, each with the series that exist from the start.
-    pub(crate) fn from_family_list(
-        families: &'static [Family],
-        settings: &MetricsSettings,
-        engines: &[MetricCells],
-        server: &MetricCells,
-    ) -> Vec<Arc<Self>> {
-        let vecs = families.iter().enumerate().map(|(id, family)| {
-            let vec = Self::new(family, settings);
-            if !family.added && family.is_exposed(settings) {
-                let owners = match family.metric_owner() {
-                    MetricOwner::Engine => engines,
-                    MetricOwner::Server => std::slice::from_ref(server),
-                };
-                let mut series = vec.first_series(id, settings, owners);
-                // `Registry::gather` sorts series by the values of their labels.
-                series.sort_by(|a, b| a.label_values().cmp(b.label_values()));
-                vec.series.store(Arc::new(series));
+        let bounds = family.bucket_bounds(settings);
+        let owners = match family.alias {
+            Some(id) => others[id as usize].owners.clone(),
+            None if family.added => Vec::new(),
+            None => {
+                let owners = 0..family.owner_count(settings);
+                owners.map(|_| family.cells(settings, &bounds, now_unix)).collect()
             }
-            vec
-        });
-        vecs.collect()
-    }
-
-    fn first_series(
-        &self,
-        id: usize,
-        settings: &MetricsSettings,
-        owners: &[MetricCells],
-    ) -> Vec<Arc<MetricSeries>> {
-        let family = self.family;
-        let per_owner = family.series_per_owner(settings);
-        let series = (0..per_owner * owners.len()).filter_map(|i| {
+        };
+        let count = owners.iter().map(|cells| cells.len()).sum();
+        let series = (0..count).filter_map(|position| {
             let (owner, index) = match family.by_engine {
-                true => (i / per_owner, i % per_owner),
-                false => (i % owners.len(), i / owners.len()),
+                true => (position / (count / owners.len()), position % (count / owners.len())),
+                false => (position % owners.len(), position / owners.len()),
             };
             let labels = family.series_labels(settings, owner, index)?;
-            let labels = labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            let cells = |id: usize| owners[owner].cells[id].clone();
             Some(Arc::new(MetricSeries {
-                position: i as i64,
-                labels: label_pairs(labels),
-                cells: (cells(family.alias.map_or(id, Id::into)), index),
-                divisors: family.divisor.map(|divisor| cells(divisor.into())),
+                position: position as i64,
+                labels: label_pairs(labels.iter().map(|(name, value)| (&**name, &**value))),
+                cells: (owners[owner].clone(), index),
+                divisors: family.divisor.map(|id| others[id as usize].owners[owner].clone()),
             }))
         });
-        series.collect()
+        let mut series: Vec<_> = series.collect();
+        series.sort_by(|a, b| a.label_values().cmp(b.label_values()));
+        Self {
+            family,
+            desc: desc.expect("names, labels and HELP texts in the list are valid"),
+            bounds,
+            owners,
+            series: ArcSwap::from_pointee(series),
+            changing: Mutex::default(),
+        }
     }
 
     /// Returns the current list of the metric family's series.
@@ -237,54 +173,60 @@ impl MetricCellVec {
         self.series.load_full()
     }
 
-    fn find(&self, values: &[&str]) -> Option<Arc<MetricSeries>> {
-        let all = self.series.load();
-        all.iter().find(|one| one.label_values().eq(values.iter().copied())).cloned()
-    }
-
     /// Returns the metric series with these label values, sorted by label name, after adding it if
     /// there is none.
     ///
-    /// It is shown as created at this Unix time if it was hidden; zero leaves it as it is.
+    /// It is shown as created at this Unix time if it was hidden; zero leaves it as it is. A series
+    /// that is added is always shown.
     pub(super) fn with_label_values(&self, values: &[&str], created: f64) -> Arc<MetricSeries> {
-        let found = self.find(values).unwrap_or_else(|| {
-            let _changing = self.changing.lock();
-            self.find(values).unwrap_or_else(|| self.add_series(values))
-        });
-        found.show_series(created);
-        found
-    }
-
-    fn add_series(&self, values: &[&str]) -> Arc<MetricSeries> {
+        let find = |series: &[Arc<MetricSeries>]| {
+            series.binary_search_by(|one| one.label_values().cmp(values.iter().copied()))
+        };
+        let all = self.series.load();
+        if let Ok(index) = find(&all) {
+            all[index].show_series(created);
+            return all[index].clone();
+        }
+        let _changing = self.changing.lock();
         let mut series = self.series().to_vec();
-        let added = Arc::new(MetricSeries {
-            position: series.last().map_or(0, |last| last.position + 1),
-            labels: label_pairs(self.family.labels.iter().copied().zip(values.iter().copied())),
-            cells: (Arc::new([MetricCell::new(self.family.kind, &self.bounds)]), 0),
-            divisors: None,
+        let index = find(&series).unwrap_or_else(|index| {
+            let last = series.iter().map(|one| one.position).max();
+            let labels = self.family.labels.iter().copied().zip(values.iter().copied());
+            let added = MetricSeries {
+                position: last.map_or(0, |last| last + 1),
+                labels: label_pairs(labels),
+                cells: (Arc::new([MetricCell::new(self.family.kind, &self.bounds)]), 0),
+                divisors: None,
+            };
+            added.show_series(created.max(1.0));
+            series.insert(index, Arc::new(added));
+            index
         });
-        series.push(added.clone());
+        let found = series[index].clone();
         self.series.store(Arc::new(series));
-        added
+        found
     }
 
     /// Hides and removes the metric series for which `keeps` returns false; code that holds a
     /// removed series may still use it.
     pub(super) fn retain_series(&self, keeps: impl Fn(&MetricSeries) -> bool) {
         let _changing = self.changing.lock();
-        let series = self.series();
-        let (kept, gone): (Vec<_>, Vec<_>) = series.iter().cloned().partition(|s| keeps(s));
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            self.series.load().iter().cloned().partition(|series| keeps(series));
         self.series.store(Arc::new(kept));
         gone.iter().for_each(|series| series.hide_series());
     }
 
-    /// Zeroes all series of the metric family but keeps them, because concurrent calls may hold
-    /// their cells. Gauges are hidden; creation time zero hides all.
-    pub(super) fn reset_for_restart(&self, created: f64) {
+    /// Zeroes counters, histograms and summaries, and hides the series that are hidden until their
+    /// first use, as a process restart at this Unix time does. Series are kept, because concurrent
+    /// calls may hold their cells.
+    pub(crate) fn reset_for_restart(&self, now_unix: f64) {
         for series in self.series.load().iter() {
-            match self.family.kind {
-                MetricType::GAUGE => series.hide_series(),
-                _ => series.reset_series(created),
+            match (self.family.kind, series.cells.1 >= self.family.hidden_from) {
+                (MetricType::GAUGE, true) => series.hide_series(),
+                (MetricType::GAUGE, false) => {}
+                (_, true) => series.reset_series(0.0),
+                (_, false) => series.reset_series(now_unix),
             }
         }
     }
@@ -292,27 +234,27 @@ impl MetricCellVec {
     /// Converts a metric series for the [page](super::page): its position in the family is the
     /// timestamp, and the creation time of a series that is no gauge is in its gauge.
     fn metric(&self, series: &MetricSeries) -> Option<Metric> {
-        let created = series.created_unix_seconds()?;
+        let (created, value) = (series.created_unix_seconds()?, series.value());
         let mut metric = Metric::from_label(series.labels.clone());
         metric.set_timestamp_ms(series.position);
         let mut gauge = Gauge::default();
-        gauge.set_value(created);
+        gauge.set_value(if self.family.kind == MetricType::GAUGE { value } else { created });
+        metric.set_gauge(gauge);
         match self.family.kind {
             MetricType::HISTOGRAM => metric.set_histogram(self.histogram(series)),
             MetricType::SUMMARY => {
                 let mut summary = Summary::default();
                 summary.set_sample_count(series.bucket_counts().sum());
-                summary.set_sample_sum(series.value());
+                summary.set_sample_sum(value);
                 metric.set_summary(summary);
             }
             MetricType::COUNTER => {
                 let mut counter = Counter::default();
-                counter.set_value(series.value());
+                counter.set_value(value);
                 metric.set_counter(counter);
             }
-            _ => gauge.set_value(series.value()),
+            _ => {}
         }
-        metric.set_gauge(gauge);
         Some(metric)
     }
 
@@ -332,16 +274,25 @@ impl MetricCellVec {
         histogram.set_sample_sum(sum);
         histogram
     }
+}
 
-    /// Returns the metric family with its exposed series, without HELP text, which the
-    /// [page](super::page) has.
-    fn collect(&self) -> MetricFamily {
-        let mut family = MetricFamily::default();
-        family.set_name(self.family.name.to_owned());
-        family.set_field_type(self.family.kind);
-        let all = self.series.load();
-        family.set_metric(all.iter().filter_map(|series| self.metric(series)).collect());
-        family
+impl Family {
+    fn cells(
+        &self,
+        settings: &MetricsSettings,
+        bounds: &Arc<[f64]>,
+        now: f64,
+    ) -> Arc<[MetricCell]> {
+        let no_step = self.hidden_until_step && settings.api_servers == ApiServerCount::Several;
+        let cells = (0..self.series_per_owner(settings)).map(|i| {
+            let cell = MetricCell::new(self.kind, bounds);
+            cell.set(f64::from(u8::from(self.info.is_some())));
+            if i < self.hidden_from && !no_step {
+                cell.show_series(now);
+            }
+            cell
+        });
+        cells.collect()
     }
 }
 
@@ -353,7 +304,19 @@ impl Collector for MetricCellCollector {
         self.0.iter().map(|vec| &vec.desc).collect()
     }
 
+    /// Returns the families with their exposed series, without HELP texts, which the
+    /// [page](super::page) has.
     fn collect(&self) -> Vec<MetricFamily> {
-        self.0.iter().map(|vec| vec.collect()).collect()
+        let families = self.0.iter().map(|vec| {
+            let mut family = MetricFamily::default();
+            family.set_name(vec.family.name.to_owned());
+            family.set_field_type(vec.family.kind);
+            let all = vec.series.load();
+            let mut metrics = Vec::with_capacity(all.len());
+            metrics.extend(all.iter().filter_map(|series| vec.metric(series)));
+            family.set_metric(metrics);
+            family
+        });
+        families.collect()
     }
 }

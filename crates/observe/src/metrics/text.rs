@@ -7,30 +7,23 @@ use prometheus::proto::{Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use super::number::push_float;
 use super::settings::ApiServerCount;
 
-/// Returns the HELP and TYPE lines of a metric family.
-pub(super) fn help_and_type_lines(name: &str, help: &str, kind: MetricType) -> String {
-    let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-    let kind = match kind {
-        MetricType::COUNTER => "counter",
-        MetricType::HISTOGRAM => "histogram",
-        MetricType::SUMMARY => "summary",
-        _ => "gauge",
-    };
-    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n")
-}
-
-/// Writes the samples of metric families as text.
+/// Writes metric families as text.
 ///
-/// The writer keeps the labels and number that it rendered last, because consecutive lines often
+/// The writer keeps the labels and numbers that it rendered last, because consecutive lines often
 /// have equal ones.
 pub(super) struct PrometheusTextWriter<'f, 'o> {
-    pub(super) out: &'o mut String,
+    out: &'o mut String,
     api_servers: ApiServerCount,
     rendered: &'f [LabelPair],
     labels: String,
     /// Labels of a bucket that are sorted before and after the label `le`.
     around_le: [String; 2],
-    number: (f64, String),
+    number: RenderedNumber,
+    /// Series of a family in their order; empty between families.
+    in_order: Vec<&'f Metric>,
+    /// Lines of the creation times of a family, which follow its samples.
+    created: String,
+    creation_time: RenderedNumber,
 }
 
 impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
@@ -41,35 +34,67 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
             rendered: &[],
             labels: String::new(),
             around_le: Default::default(),
-            number: (f64::NAN, "NaN\n".to_owned()),
+            number: RenderedNumber::default(),
+            in_order: Vec::new(),
+            created: String::new(),
+            creation_time: RenderedNumber::default(),
         };
         writer.render_labels();
         writer
     }
 
-    /// Writes the samples of a metric family; `le` has the label of each histogram bucket.
-    pub(super) fn write_samples(&mut self, family: &'f MetricFamily, le: &[String]) {
-        let name = family.name();
-        for metric in in_order(family) {
-            self.set_labels(metric.get_label());
-            match family.get_field_type() {
-                MetricType::COUNTER => self.line(name, "", metric.get_counter().get_value()),
-                MetricType::HISTOGRAM => self.histogram(name, metric.get_histogram(), le),
-                MetricType::SUMMARY => {
-                    let summary = metric.get_summary();
-                    self.line(name, "_count", summary.sample_count() as f64);
-                    self.line(name, "_sum", summary.sample_sum());
-                }
-                _ => self.line(name, "", metric.get_gauge().get_value()),
-            }
-        }
+    /// Writes the HELP and TYPE lines of a metric family. The HELP texts in the lists have no
+    /// characters to escape.
+    pub(super) fn write_header(&mut self, name: &str, help: &str, kind: MetricType) {
+        let kind = match kind {
+            MetricType::COUNTER => "counter",
+            MetricType::HISTOGRAM => "histogram",
+            MetricType::SUMMARY => "summary",
+            _ => "gauge",
+        };
+        self.out.extend(["# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n"]);
     }
 
-    /// Writes the creation times of a family's series, under the family name `name`.
-    pub(super) fn write_creation_times(&mut self, family: &'f MetricFamily, name: &str) {
-        for metric in in_order(family) {
+    /// Writes the samples of a metric family, in the order of their timestamps, which are their
+    /// positions; `le` has the label of each histogram bucket. With a name of the family of creation
+    /// times, [`Self::write_creation_times`] must follow.
+    pub(super) fn write_samples(
+        &mut self,
+        family: &'f MetricFamily,
+        le: &[String],
+        created: Option<&str>,
+    ) {
+        let name = family.name();
+        let mut metrics = std::mem::take(&mut self.in_order);
+        metrics.extend(family.get_metric());
+        metrics.sort_unstable_by_key(|metric| metric.timestamp_ms());
+        for metric in metrics.drain(..) {
             self.set_labels(metric.get_label());
-            self.line(name, "", metric.get_gauge().get_value());
+            self.write_metric(name, family.get_field_type(), metric, le);
+            if let Some(name) = created {
+                self.created.extend([name, &self.labels]);
+                self.creation_time.push(&mut self.created, metric.get_gauge().get_value());
+            }
+        }
+        self.in_order = metrics;
+    }
+
+    /// Writes the creation times of the series of the last family.
+    pub(super) fn write_creation_times(&mut self) {
+        self.out.push_str(&self.created);
+        self.created.clear();
+    }
+
+    fn write_metric(&mut self, name: &str, kind: MetricType, metric: &Metric, le: &[String]) {
+        match kind {
+            MetricType::COUNTER => self.line(name, "", metric.get_counter().get_value()),
+            MetricType::HISTOGRAM => self.histogram(name, metric.get_histogram(), le),
+            MetricType::SUMMARY => {
+                let summary = metric.get_summary();
+                self.line(name, "_count", summary.sample_count() as f64);
+                self.line(name, "_sum", summary.sample_sum());
+            }
+            _ => self.line(name, "", metric.get_gauge().get_value()),
         }
     }
 
@@ -79,40 +104,24 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         if self.api_servers == ApiServerCount::Several {
             self.line(name, "_sum", histogram.get_sample_sum());
         }
-        let [before, after] = &self.around_le;
-        let (before, after) = (format!("{name}_bucket{{{before}"), format!("{after}}} "));
         // Histograms of `prometheus` lack the bucket of all values.
         let (buckets, all) = (histogram.get_bucket(), histogram.get_sample_count());
+        let [before, after] = &self.around_le;
+        let [before, after] = [[name, "_bucket{", before].concat(), [after, "} "].concat()];
         for (index, le) in le.iter().enumerate() {
-            self.out.push_str(&before);
-            self.out.push_str(le);
-            self.out.push_str(&after);
+            self.out.extend([before.as_str(), le, &after]);
             let count = buckets.get(index).map_or(all, |bucket| bucket.cumulative_count());
-            self.number(count as f64);
+            self.number.push(self.out, count as f64);
         }
-        self.line(name, "_count", histogram.get_sample_count() as f64);
+        self.line(name, "_count", all as f64);
         if self.api_servers == ApiServerCount::One {
             self.line(name, "_sum", histogram.get_sample_sum());
         }
     }
 
     fn line(&mut self, name: &str, suffix: &str, value: f64) {
-        self.out.push_str(name);
-        self.out.push_str(suffix);
-        self.out.push_str(&self.labels);
-        self.number(value);
-    }
-
-    /// Writes the value of a sample, and ends the line.
-    fn number(&mut self, value: f64) {
-        let (last, text) = &mut self.number;
-        if value.to_bits() != last.to_bits() {
-            *last = value;
-            text.clear();
-            push_float(text, value);
-            text.push('\n');
-        }
-        self.out.push_str(text);
+        self.out.extend([name, suffix, &self.labels]);
+        self.number.push(self.out, value);
     }
 
     fn set_labels(&mut self, labels: &'f [LabelPair]) {
@@ -139,12 +148,24 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
     }
 }
 
-/// Returns the series of a metric family in the order of their timestamps, which are their
-/// positions.
-fn in_order(family: &MetricFamily) -> Vec<&Metric> {
-    let mut metrics: Vec<_> = family.get_metric().iter().collect();
-    metrics.sort_by_key(|metric| metric.timestamp_ms());
-    metrics
+/// Number that was rendered last, and its text.
+#[derive(Default)]
+struct RenderedNumber {
+    bits: u64,
+    text: String,
+}
+
+impl RenderedNumber {
+    /// Appends the value of a sample, and ends the line.
+    fn push(&mut self, out: &mut String, value: f64) {
+        if value.to_bits() != self.bits || self.text.is_empty() {
+            self.bits = value.to_bits();
+            self.text.clear();
+            push_float(&mut self.text, value);
+            self.text.push('\n');
+        }
+        out.push_str(&self.text);
+    }
 }
 
 /// Appends a label, with the value escaped.
@@ -152,30 +173,25 @@ fn in_order(family: &MetricFamily) -> Vec<&Metric> {
 /// Control characters in names of adapters and scenarios, which readers reject, are escaped as
 /// `\\u{…}`.
 fn push_label(out: &mut String, pair: &LabelPair) {
-    out.push_str(pair.name());
-    out.push_str("=\"");
+    out.extend([pair.name(), "=\""]);
     let is_plain = |c: u8| matches!(c, b' '..=b'~') && c != b'"' && c != b'\\';
     if pair.value().bytes().all(is_plain) {
         out.push_str(pair.value());
     } else {
-        push_escaped(out, pair.value());
-    }
-    out.push('"');
-}
-
-fn push_escaped(out: &mut String, value: &str) {
-    for c in value.chars() {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '"' => out.push_str("\\\""),
-            c if c.is_control() => {
-                out.push('\\');
-                out.extend(c.escape_unicode());
+        for c in pair.value().chars() {
+            match c {
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '"' => out.push_str("\\\""),
+                c if c.is_control() => {
+                    out.push('\\');
+                    out.extend(c.escape_unicode());
+                }
+                c => out.push(c),
             }
-            c => out.push(c),
         }
     }
+    out.push('"');
 }
 
 #[cfg(test)]
@@ -191,23 +207,20 @@ mod tests {
         let delay = delay.unwrap();
         delay.observe(0.7);
         delay.observe(9.0);
-        let events = Opts::new("events_total", "Some \\ events\nhere.");
+        let events = Opts::new("events_total", "Some events.");
         let events = IntCounterVec::new(events, &["k"]).unwrap();
         events.with_label_values(&["a\"\\\n\r\u{85}é"]).inc_by(3);
         let le = [r#"le="0.5""#, r#"le="1.0""#].map(str::to_owned);
         let mut text = String::new();
         for family in delay.collect().iter().chain(&events.collect()) {
-            text.push_str(&help_and_type_lines(
-                family.name(),
-                family.help(),
-                family.get_field_type(),
-            ));
-            PrometheusTextWriter::new(&mut text, api_servers).write_samples(family, &le);
+            let mut writer = PrometheusTextWriter::new(&mut text, api_servers);
+            writer.write_header(family.name(), family.help(), family.get_field_type());
+            writer.write_samples(family, &le, None);
         }
         text
     }
 
-    const EVENTS: &str = r#"# HELP events_total Some \\ events\nhere.
+    const EVENTS: &str = r#"# HELP events_total Some events.
 # TYPE events_total counter
 events_total{k="a\"\\\n\\u{d}\\u{85}é"} 3.0
 "#;

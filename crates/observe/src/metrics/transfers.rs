@@ -47,21 +47,8 @@ impl NixlTransferShape {
     }
 }
 
-/// Observer of the copies between the GPU and CPU memory of one engine, for their metrics.
-pub(super) struct CpuOffloadRecorder {
-    workers: u32,
-    bytes_per_block: f64,
-}
-
-impl CpuOffloadRecorder {
-    pub(super) fn new(info: &CpuOffloadInfo) -> Self {
-        let [chunks, blocks] = [info.chunks, info.blocks_per_chunk].map(|n| f64::from(n.max(1)));
-        Self {
-            workers: info.workers.max(1),
-            bytes_per_block: info.bytes.max(1) as f64 / chunks / blocks,
-        }
-    }
-
+impl CpuOffloadInfo {
+    /// Records copies between the GPU and the CPU memory tier, and other events of the tier.
     pub(super) fn record_host_cache_event(
         &self,
         cells: &MetricCells,
@@ -74,8 +61,9 @@ impl CpuOffloadRecorder {
         };
         match event {
             HostCacheEvent::Copied { direction, bytes, took } => {
-                let (bytes, workers) = (*bytes as f64, f64::from(self.workers));
-                let seconds = took.as_secs_f64() * workers;
+                let workers = self.workers.max(1);
+                let (bytes, share) = (*bytes as f64, *bytes as f64 / f64::from(workers));
+                let seconds = took.as_secs_f64() * f64::from(workers);
                 let (total, time, size) = match direction {
                     HostCopyDirection::ToHost => (Id::StoreBytes, Id::StoreTime, Id::StoreSize),
                     HostCopyDirection::ToDevice => (Id::LoadBytes, Id::LoadTime, Id::LoadSize),
@@ -86,12 +74,15 @@ impl CpuOffloadRecorder {
                     add_shown(id, n);
                     deprecated(old).add(n);
                 }
-                for _ in 0..self.workers {
-                    cells[size].observe(bytes / workers);
-                    deprecated(Id::CopySize).observe(bytes / workers);
+                for _ in 0..workers {
+                    cells[size].observe(share);
+                    deprecated(Id::CopySize).observe(share);
                 }
                 if *direction == HostCopyDirection::ToDevice {
-                    cells[Id::SimpleLoadBlocks].add((bytes / self.bytes_per_block).round());
+                    let [chunks, blocks] =
+                        [self.chunks, self.blocks_per_chunk].map(|n| f64::from(n.max(1)));
+                    let block = self.bytes.max(1) as f64 / chunks / blocks;
+                    cells[Id::SimpleLoadBlocks].add((bytes / block).round());
                 }
             }
             HostCacheEvent::Allocated { chunks } => {
@@ -118,11 +109,4 @@ pub(super) fn set_host_chunk_gauges(cells: &MetricCells, counts: &HostCacheChunk
     cells[Id::OffloadReadUsage].set(share(loading));
     cells[Id::SimpleUsedBlocks].set(f64::from(used));
     cells[Id::SimplePendingBlocks].set(f64::from(storing));
-}
-
-/// Returns metric names and totals of the copies to and from CPU memory since the start, for the
-/// log.
-pub(super) fn host_copy_totals(cells: &MetricCells) -> Vec<(&'static str, f64)> {
-    let ids = [Id::StoreBytes, Id::StoreTime, Id::LoadBytes, Id::LoadTime, Id::AllocationFailures];
-    ids.map(|id| (id.family().name, cells[id].get())).to_vec()
 }

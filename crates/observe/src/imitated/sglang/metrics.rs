@@ -9,8 +9,7 @@
 use std::sync::Arc;
 
 use super::families::{FAMILIES, Id};
-use crate::metrics::families::FAMILIES as VLLM_FAMILIES;
-use crate::metrics::family::{Family, MetricOwner, Topic};
+use crate::metrics::family::Family;
 use crate::metrics::own_metrics::{FinishedRequest, OwnMetrics};
 use crate::metrics::series::{MetricCellVec, MetricCells};
 use crate::metrics::settings::{ApiServerCount, MetricsSettings};
@@ -36,10 +35,9 @@ impl SglangMetrics {
     pub(crate) fn new(settings: &mut MetricsSettings) -> Self {
         // SGLang always has several processes.
         settings.api_servers = ApiServerCount::Several;
-        let server = MetricCells::new(FAMILIES, settings, MetricOwner::Server);
-        let ranks = settings.engines.iter();
-        let engines: Vec<_> =
-            ranks.map(|_| MetricCells::new(FAMILIES, settings, MetricOwner::Engine)).collect();
+        let vecs = MetricCellVec::from_family_list(FAMILIES, settings);
+        let ranks = 0..settings.engines.len();
+        let engines: Vec<_> = ranks.map(|rank| MetricCells::of_engine(&vecs, rank)).collect();
         let block_size = settings.cache_config.first().and_then(|labels| {
             let found = labels.iter().find(|(name, _)| name == "block_size");
             found.and_then(|(_, size)| size.parse().ok())
@@ -49,28 +47,13 @@ impl SglangMetrics {
             cells[Id::PageSize].set(page_size.into());
             cells[Id::ContextLength].set(settings.max_model_len.into());
         }
-        let vecs = MetricCellVec::from_family_list(FAMILIES, settings, &engines, &server);
-        Self { server, engines, page_size, vecs }
+        Self { server: MetricCells::of_engine(&vecs, 0), engines, page_size, vecs }
     }
 }
 
 impl OwnMetrics for SglangMetrics {
-    /// Returns the metric families on SGLang's `/metrics` page: those of SGLang and those of
-    /// vllm-sim itself.
-    fn families(&self) -> Vec<&'static Family> {
-        let own = VLLM_FAMILIES.iter().filter(|family| family.topic == Topic::Own);
-        FAMILIES.iter().chain(own).collect()
-    }
-
     fn vecs(&self) -> &[Arc<MetricCellVec>] {
         &self.vecs
-    }
-
-    fn reset_for_restart(&self, now_unix: f64) {
-        self.engines
-            .iter()
-            .chain([&self.server])
-            .for_each(|cells| cells.reset_for_restart(now_unix));
     }
 
     /// Counts a request whose response has ended.

@@ -5,74 +5,48 @@
 use std::f64::consts::TAU;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
 use vllm_sim_engine::duration;
 
-/// Shape of a fake gauge as a function of time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FakeGaugeWaveform {
-    /// The gauge is a sine around the mean of its start and end value.
-    Oscillate,
-    /// The gauge is linear from start to end value in one period, then constant.
-    Ramp,
-    /// The gauge is linear from start to end value, repeated every period.
-    RampReset,
-    /// The gauge has its start value for half a period, its end value for the other half.
-    SquareWave,
-}
+/// Function of the start value, the end value and the elapsed time, in periods: since the start,
+/// and within the current period.
+pub(crate) type Waveform = fn(f64, f64, f64, f64) -> f64;
 
 /// Value of a fake gauge: constant or a function of time.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum FakeGauge {
     Fixed(f64),
-    Moving { waveform: FakeGaugeWaveform, start: f64, end: f64, period: Duration },
+    Moving { waveform: Waveform, start: f64, end: f64, period: Duration },
 }
 
 impl FakeGauge {
-    fn parse(text: &str) -> Option<Self> {
+    /// Reads a number or a function of time; `None` for other values.
+    pub(crate) fn from_json(value: &Value) -> Option<Self> {
+        let Some(text) = value.as_str() else {
+            return value.as_f64().map(Self::Fixed);
+        };
         let parts: Vec<&str> = text.split(':').collect();
         let [name, start, end, period] = parts[..] else {
             return None;
         };
-        Some(Self::Moving {
-            waveform: match name {
-                "oscillate" => FakeGaugeWaveform::Oscillate,
-                "ramp" => FakeGaugeWaveform::Ramp,
-                "rampreset" => FakeGaugeWaveform::RampReset,
-                "squarewave" => FakeGaugeWaveform::SquareWave,
-                _ => return None,
+        let waveform: Waveform = match name {
+            "oscillate" => |start, end, total, _| {
+                (start + end) / 2.0 + (end - start) / 2.0 * (TAU * total).sin()
             },
-            start: start.parse().ok()?,
-            end: end.parse().ok()?,
-            // In Go a number without unit is only valid if it is zero, which is not a valid period.
-            period: duration::parse_signed_duration(period, 1)
-                .ok()
-                .filter(|typed| !typed.bare && typed.nanos > 0)?
-                .to_non_negative_duration()?,
-        })
-    }
-
-    /// Returns the value of the fake gauge at time `t` after it was set.
-    fn at(&self, t: Duration) -> f64 {
-        let (waveform, start, end, period) = match *self {
-            Self::Fixed(value) => return value,
-            Self::Moving { waveform, start, end, period } => {
-                (waveform, start, end, period.max(Duration::from_nanos(1)))
-            }
+            "ramp" => |start, end, total, _| match total < 1.0 {
+                true => start + total * (end - start),
+                false => end,
+            },
+            "rampreset" => |start, end, _, within| start + within * (end - start),
+            "squarewave" => |start, end, _, within| if within < 0.5 { start } else { end },
+            _ => return None,
         };
-        let within = Duration::from_nanos((t.as_nanos() % period.as_nanos()) as u64);
-        let share = |t: Duration| t.as_secs_f64() / period.as_secs_f64();
-        match waveform {
-            FakeGaugeWaveform::Oscillate => {
-                let (middle, swing) = ((start + end) / 2.0, (end - start) / 2.0);
-                middle + swing * (TAU * share(t)).sin()
-            }
-            FakeGaugeWaveform::Ramp if share(t) >= 1.0 => end,
-            FakeGaugeWaveform::Ramp => start + share(t) * (end - start),
-            FakeGaugeWaveform::RampReset => start + share(within) * (end - start),
-            FakeGaugeWaveform::SquareWave if within < period / 2 => start,
-            FakeGaugeWaveform::SquareWave => end,
-        }
+        // In Go a number without unit is only valid if it is zero, which is not a valid period.
+        let period = duration::parse_signed_duration(period, 1).ok()?;
+        let period =
+            (!period.bare && period.nanos > 0).then(|| period.to_non_negative_duration())?;
+        let (start, end) = (start.parse().ok()?, end.parse().ok()?);
+        Some(Self::Moving { waveform, start, end, period: period? })
     }
 
     /// Returns the value of the fake gauge at time `t` after it was set, updated at multiples of
@@ -80,31 +54,14 @@ impl FakeGauge {
     ///
     /// With `whole`, the value of a function of time is truncated to an integer.
     pub(crate) fn shown_value(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
-        let Self::Moving { .. } = self else {
-            return self.at(t);
+        let (waveform, start, end, period) = match *self {
+            Self::Fixed(value) => return value,
+            Self::Moving { waveform, start, end, period } => (waveform, start, end, period),
         };
-        let steps = t.as_nanos() / refresh.as_nanos().max(1);
-        let stepped = Duration::from_nanos((steps * refresh.as_nanos()) as u64);
-        let value = self.at(stepped);
+        let t = t.as_nanos() / refresh.as_nanos().max(1) * refresh.as_nanos();
+        let periods = |nanos: u128| nanos as f64 / period.as_nanos() as f64;
+        let value = waveform(start, end, periods(t), periods(t % period.as_nanos()));
         if whole { value.trunc() } else { value }
-    }
-}
-
-impl<'de> Deserialize<'de> for FakeGauge {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "expected a number or func:start:end:period")]
-        enum Written {
-            Number(f64),
-            Text(String),
-        }
-        match Written::deserialize(d)? {
-            Written::Number(value) => Ok(Self::Fixed(value)),
-            Written::Text(text) => {
-                let wrong = || de::Error::custom(format!("{text:?} is no function of time"));
-                Self::parse(&text).ok_or_else(wrong)
-            }
-        }
     }
 }
 
@@ -113,13 +70,14 @@ mod tests {
     use super::*;
 
     fn gauge(json: &str) -> FakeGauge {
-        serde_json::from_str(json).unwrap()
+        FakeGauge::from_json(&serde_json::from_str(json).unwrap()).unwrap()
     }
 
     fn values(json: &str, at_ms: &[u64]) -> Vec<f64> {
         let gauge = gauge(json);
-        let rounded = |t: &u64| (gauge.at(Duration::from_millis(*t)) * 1e6).round() / 1e6;
-        at_ms.iter().map(rounded).collect()
+        let value =
+            |t: &u64| gauge.shown_value(Duration::from_millis(*t), Duration::from_nanos(1), false);
+        at_ms.iter().map(|t| (value(t) * 1e6).round() / 1e6).collect()
     }
 
     #[test]
@@ -143,12 +101,9 @@ mod tests {
 
     #[test]
     fn periods_are_written_as_in_go() {
-        let period = |text: &str| {
-            let json = format!("\"ramp:0:1:{text}\"");
-            match serde_json::from_str(&json) {
-                Ok(FakeGauge::Moving { period, .. }) => Some(period.as_micros()),
-                _ => None,
-            }
+        let period = |text: &str| match FakeGauge::from_json(&format!("ramp:0:1:{text}").into()) {
+            Some(FakeGauge::Moving { period, .. }) => Some(period.as_micros()),
+            _ => None,
         };
         assert_eq!(period("1m30s"), Some(90_000_000));
         assert_eq!(period("1.5s"), Some(1_500_000));

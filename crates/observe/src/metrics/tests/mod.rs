@@ -3,7 +3,8 @@ use std::sync::Arc;
 use super::*;
 use exposition::{Family, parse};
 use vllm_sim_engine::driver::{
-    EngineObserver, ParentRequestCounters, PlannedFinishReason, RequestInfo, SequenceRecord,
+    EngineObserver, EngineObservers, ParentRequestCounters, PlannedFinishReason, RequestInfo,
+    SequenceRecord,
 };
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime};
 use vllm_sim_wire::VllmVersion;
@@ -106,10 +107,10 @@ fn series(metrics: &Metrics, names: &[&str]) -> Vec<String> {
     out
 }
 
-/// Engine whose events a test sends to the observer of a rank, for one sequence of 100 prompt tokens
+/// Engine whose events a test sends to the observers of a rank, for one sequence of 100 prompt tokens
 /// that arrives at the start.
 pub(super) struct TestEngine {
-    observer: EngineMetricsObserver,
+    observers: EngineObservers,
     pub(super) record: SequenceRecord,
 }
 
@@ -131,7 +132,7 @@ impl TestEngine {
         let features =
             EngineFeatures { loras: true, cache: true, steps: true, ..EngineFeatures::default() };
         Self {
-            observer: EngineMetricsObserver::new(metrics.engine_metrics(rank), features),
+            observers: EngineObservers(metrics.observers(rank, features)),
             record: SequenceRecord::new(SimTime::ZERO, &sequence, request),
         }
     }
@@ -154,7 +155,7 @@ impl TestEngine {
         record.last = at;
         let since = SimTime::from_millis(ms - gap_ms);
         let event = SchedulerEvent::Tokens { id: SeqId(1), n };
-        self.observer.on_sequence_event(at, &event, &self.record, since);
+        self.observers.on_sequence_event(at, &event, &self.record, since);
     }
 
     pub(super) fn end(&mut self, end: SequenceEndReason) {
@@ -164,7 +165,7 @@ impl TestEngine {
     /// Reports an engine whose cache is half used.
     pub(super) fn stats(&mut self, running: usize, waiting: usize, deferred: usize) {
         let (used_blocks, total_blocks) = (5, 10);
-        self.observer.on_engine_stats(&EngineStats {
+        self.observers.on_engine_stats(&EngineStats {
             running,
             waiting,
             deferred,
@@ -177,11 +178,11 @@ impl TestEngine {
     pub(super) fn step(&mut self, prompt_tokens: u32, output_tokens: u32) {
         let begun = SimTime::ZERO;
         let step = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
-        self.observer.on_engine_event(SimTime::ZERO, &step);
+        self.observers.on_engine_event(SimTime::ZERO, &step);
     }
 
     pub(super) fn event(&mut self, ms: u64, event: &SchedulerEvent) {
         let at = SimTime::from_millis(ms);
-        self.observer.on_sequence_event(at, event, &self.record, SimTime::ZERO);
+        self.observers.on_sequence_event(at, event, &self.record, SimTime::ZERO);
     }
 }

@@ -94,3 +94,13 @@ fn families_of_operations_are_last_and_appear_on_first_use() {
         shown.contains("vllm:sleep_mode_operation_duration_seconds_sum{operation=\"sleep\"} 0.5\n")
     );
 }
+
+#[test]
+fn help_texts_have_nothing_to_escape() {
+    let mut settings = MetricsSettings { compat: MetricsCompat::Sglang, ..Default::default() };
+    let sglang = create_own_metrics(&mut settings).expect("metrics of SGLang");
+    for family in FAMILIES.iter().chain(sglang.vecs().iter().map(|vec| vec.family)) {
+        let help = family.help_text(&MetricsSettings::default());
+        assert!(!help.contains(['\\', '\n']), "{}", family.name);
+    }
+}
