@@ -47,14 +47,13 @@ use vllm_sim_random::{RandomStreamPurpose, request_rng};
 use super::{AdmittedSequence, SchedulerConfigError};
 use adapters::LoraSlots;
 use bulk_decode::BulkDecode;
-use cadence::PrefillIntervalState;
+use cadence::{EndsBeforeInputs, PrefillIntervalState};
 pub use config::{
     ChunkedPrefillConfig, EncoderSchedulingConfig, LoraConfig, PreemptionVictim,
     PrefillTransferConfig, SchedulerReportingConfig, SchedulingPolicy, SpeculativeDecodingConfig,
     VllmSchedulerConfig,
 };
 use encoder_cache::{EncoderCache, MediaReferences};
-use pause::EndsBeforeInputs;
 pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmSchedulingRules};
 use seqs::{SequenceSlab, SequenceSlot, WaitingClass};
@@ -411,16 +410,19 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 self.finish_step(out);
             } else if let Some((at, (slot, generation))) = self.timers.pop_due_item(due) {
                 self.handle_due_timer(at, slot, generation, out);
-                if self.flight.is_empty() {
-                    // vLLM's connector reports ends of loads and leases together.
-                    self.expire_block_leases(at);
+                // vLLM's connector reports ends of loads and leases together.
+                if !R::LEASES_END_FIRST && self.flight.is_empty() && self.expire_block_leases(at) {
+                    self.request_scheduling_pass(at);
                 }
             } else if self.flight.is_empty()
                 && self.leases.next_lease_expiry().is_some_and(|at| at <= due)
-                && !(may_plan && self.plan_at == Some(due))
+                && (R::LEASES_END_FIRST || !(may_plan && self.plan_at == Some(due)))
             {
                 // vLLM plans what has arrived before its connector reports the end.
-                if due == now && self.before_inputs.leases.replace(now) != Some(now) {
+                if !R::LEASES_END_FIRST
+                    && due == now
+                    && self.before_inputs.leases.replace(now) != Some(now)
+                {
                     break;
                 }
                 if self.expire_block_leases(due) {
@@ -460,7 +462,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             EngineCommand::Release(id) => {
                 let held = self.leases.has_lease(id);
                 self.leases.end_lease(id, now);
-                let plans_first = self.plan_at == Some(now);
+                let plans_first = !R::LEASES_END_FIRST && self.plan_at == Some(now);
                 if self.flight.is_empty() && !plans_first && self.expire_block_leases(now) {
                     self.request_scheduling_pass(now);
                 }

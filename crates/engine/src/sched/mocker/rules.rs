@@ -53,6 +53,7 @@ impl SchedulingRules for DynamoMockerRules {
     const MAX_RECENT_PREEMPTIONS: u8 = u8::MAX;
     const PREEMPTION_SKIPS_A_TURN: bool = true;
     const INSTANT_STEPS_COME_FIRST: bool = true;
+    const LEASES_END_FIRST: bool = true;
     const OVERSIZED_RUN_ALONE: bool = false;
     const WAITS_AFTER_VAIN_START: bool = false;
     const ABANDONED_STEPS_END: bool = true;

@@ -1,3 +1,5 @@
+use crate::SimTime;
+
 /// Tracks past steps to decide whether the next step may compute prompt tokens.
 ///
 /// **Source:** `prefill_schedule_interval`, vLLM 0.33 `vllm/v1/core/sched/scheduler.py`; for
@@ -20,4 +22,13 @@ impl Default for PrefillIntervalState {
     fn default() -> Self {
         Self { since: u32::MAX, wave_steps: 0, was_idle: false, was_short: false }
     }
+}
+
+/// Keeps the times of ends after which vLLM's engine core reads inputs.
+#[derive(Debug, Default)]
+pub(super) struct EndsBeforeInputs {
+    /// End of the last step, until the next scheduling pass. vLLM reads commands in between.
+    pub step: Option<SimTime>,
+    /// Time of the last ends of leases without a running step. Inputs of that time come first.
+    pub leases: Option<SimTime>,
 }

@@ -8,15 +8,6 @@ use super::seqs::{SequenceSlot, WaitingClass};
 use super::waiting::PauseState;
 use super::{BatchScheduler, SchedulingRules};
 
-/// Keeps the times of ends after which vLLM's engine core reads inputs.
-#[derive(Debug, Default)]
-pub(super) struct EndsBeforeInputs {
-    /// End of the last step, until the next scheduling pass. vLLM reads commands in between.
-    pub step: Option<SimTime>,
-    /// Time of the last ends of leases without a running step. Inputs of that time come first.
-    pub leases: Option<SimTime>,
-}
-
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Pauses the scheduling of steps; steps in flight end.
     pub(super) fn pause_scheduling(&mut self, now: SimTime, out: &mut Outbox) {
