@@ -57,7 +57,7 @@ async fn measure(name: &str, path: &str, body: &str, clients: u32, times: u32, t
     let all = f64::from(clients * times * tokens);
     assert!(bytes as f64 > 100.0 * all, "{name}: tokens are missing");
     println!("{name:<28} {:>12.0} tokens/s {:>9.1} MB/s", all / taken, bytes as f64 / taken / 1e6);
-    server.shutdown().await;
+    server.shut_down_server().await;
 }
 
 fn main() {

@@ -87,9 +87,9 @@ fn describe_scenario(text: &str, server: &LoadedConfig) -> Result<String, String
     for (index, phase) in scenario.phases.iter().enumerate() {
         let parts = phase.replicas.values().map(|part| &part.set);
         for set in parts.chain([&phase.set]) {
-            server
-                .with_admin_update(set)
-                .map_err(|error| ScenarioError::in_phase(index, &phase.name, error).to_string())?;
+            server.with_admin_update(set).map_err(|error| {
+                ScenarioError::error_in_phase(index, &phase.name, error).to_string()
+            })?;
         }
         let length = match phase.length {
             ScenarioPhaseLength::Time(time) => duration::format_go_duration(time),

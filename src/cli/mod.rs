@@ -22,7 +22,7 @@ use start::{
 use vllm_sim_calibrate::CalibrateError;
 use vllm_sim_calibrate::validate::ValidateError;
 use vllm_sim_command_line::progress;
-use vllm_sim_command_line::{MissedRequirementsError, UsageError};
+use vllm_sim_command_line::{MissedMetricRequirementsError, UsageError};
 use vllm_sim_config::{ConfigError, LoadedConfig, ParsedCommand};
 use vllm_sim_replay::workload::WorkloadError;
 use vllm_sim_tokenizer::TokenizerError;
@@ -54,7 +54,7 @@ pub fn run_cli(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCod
             }
             Ok(text) => print_to_stdout(&text),
             Err(error) => {
-                if let Some(unmet) = error.downcast_ref::<MissedRequirementsError>() {
+                if let Some(unmet) = error.downcast_ref::<MissedMetricRequirementsError>() {
                     print_to_stdout(&unmet.printed);
                 }
                 print_error(&format!("{error:#}"), exit_code(&error))
@@ -176,7 +176,7 @@ fn log_ignored(loaded: &LoadedConfig) {
 
 async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
     let ready_file = loaded.config.server.ready_file.clone();
-    let cleared = ready_file.as_deref().map_or(Ok(()), ReadyFile::remove_stale_file);
+    let cleared = ready_file.as_deref().map_or(Ok(()), ReadyFile::remove_stale_ready_file);
     if let Err(error) = cleared {
         return print_error(&error, EXIT_USAGE_ERROR);
     }
@@ -200,16 +200,16 @@ async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
     };
     // The file exists until this function returns, and before the log reports the address.
     let ready_file =
-        ready_file.map(|path| ReadyFile::write_atomically(&path, &describe_servers(&fleet)));
+        ready_file.map(|path| ReadyFile::write_ready_file(&path, &describe_servers(&fleet)));
     if let Some(Err(error)) = &ready_file {
-        fleet.shutdown().await;
+        fleet.shut_down_all_servers().await;
         return print_error(error, EXIT_FAILURE);
     }
     log_listen_addresses(&fleet);
     signals.wait_for_next_signal().await;
     tracing::info!("shutting down; a second signal exits immediately");
     tokio::select! {
-        () = fleet.shutdown() => ExitCode::SUCCESS,
+        () = fleet.shut_down_all_servers() => ExitCode::SUCCESS,
         () = signals.wait_for_next_signal() => ExitCode::from(EXIT_FAILURE),
     }
 }
@@ -271,7 +271,7 @@ async fn wait_for_engine_failure_or_signal(
         ended = &mut ended => return (ended, None),
         () = joined => {}
     }
-    let written = ready_file.map(|path| ReadyFile::write_atomically(&path, description));
+    let written = ready_file.map(|path| ReadyFile::write_ready_file(&path, description));
     match written {
         Some(Err(_)) => (None, written),
         _ => (ended.await, written),

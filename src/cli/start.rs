@@ -105,7 +105,7 @@ impl ReadyFile {
     ///
     /// # Errors
     /// A message that names the file, if it is neither empty nor a ready file.
-    pub(super) fn remove_stale_file(path: &Path) -> Result<(), String> {
+    pub(super) fn remove_stale_ready_file(path: &Path) -> Result<(), String> {
         let Ok(found) = path.symlink_metadata() else {
             return Ok(());
         };
@@ -125,7 +125,7 @@ impl ReadyFile {
     ///
     /// # Errors
     /// A message that names the file.
-    pub(super) fn write_atomically(path: &Path, description: &Value) -> Result<Self, String> {
+    pub(super) fn write_ready_file(path: &Path, description: &Value) -> Result<Self, String> {
         let written = outputs::write_new_file(path, format!("{description}\n"));
         written.map_err(|error| format!("--ready-file {}: {error}", path.display()))?;
         Ok(Self(path.to_owned()))

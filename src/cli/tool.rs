@@ -11,12 +11,12 @@ use super::{check, healthcheck, shell};
 use crate::server::{self, ServerFleet, StartError};
 use vllm_sim_calibrate::validate;
 use vllm_sim_command_line::{
-    self as command_line, MissedRequirementsError, UsageError, outputs, refuse,
+    self as command_line, MissedMetricRequirementsError, UsageError, outputs, refuse,
 };
 use vllm_sim_config::{
-    CliMode, FlagSpec, FlagValueSource, LatencySource, LoadedConfig, ParsedCommand, SchedulerKind,
-    TOOL_COMMANDS, all_effective_flags, load_single_engine_config, load_with_known_flags,
-    mask_url_passwords, nearest_engine_flag_name,
+    CliMode, FlagSpec, FlagValueSource, LoadedConfig, ParsedCommand, SchedulerKind,
+    StepLatencySource, TOOL_COMMANDS, all_effective_flags, load_single_engine_config,
+    load_with_known_flags, mask_url_passwords, nearest_engine_flag_name,
 };
 use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_explain as explain;
@@ -172,7 +172,7 @@ fn run_validate(words: &[String]) -> Result<String> {
             let printed = validation.render_text_table();
             if validation.runs.is_empty() {
                 let missed = "no run can be predicted".to_owned();
-                return Err(MissedRequirementsError { printed, missed }.into());
+                return Err(MissedMetricRequirementsError { printed, missed }.into());
             }
             Ok(printed)
         }
@@ -227,7 +227,7 @@ fn build_deployment(
     let mut flags = words.to_vec();
     let (mut loaded, _) = load_single_engine_config(&flags, CliMode::Vllm, env)?;
     let engine = &loaded.config.engine;
-    let timeless = engine.timing.latency_source == LatencySource::Delays
+    let timeless = engine.timing.latency_source == StepLatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool
         && engine.timing.delays.ttft.0.is_zero()
         && engine.timing.delays.itl.0.is_zero()
@@ -284,16 +284,16 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeSettingSource) -
     };
     let polynomial = "the polynomial of Dynamo's mocker";
     let step_times = match &engine.timing.latency_source {
-        LatencySource::Delays => "delays of the flags".to_owned(),
-        LatencySource::Polynomial if origin == StepTimeSettingSource::Default => {
+        StepLatencySource::Delays => "delays of the flags".to_owned(),
+        StepLatencySource::Polynomial if origin == StepTimeSettingSource::Default => {
             format!("{polynomial}, because no flag sets step times")
         }
-        LatencySource::Polynomial => polynomial.to_owned(),
-        LatencySource::Profile(file) => format!("measured times in {}", file.display()),
-        LatencySource::Roofline { coefficients } => {
+        StepLatencySource::Polynomial => polynomial.to_owned(),
+        StepLatencySource::Profile(file) => format!("measured times in {}", file.display()),
+        StepLatencySource::Roofline { coefficients } => {
             format!("roofline of {shown}, {}", fitted(coefficients))
         }
-        LatencySource::Aic(tables) => {
+        StepLatencySource::Aic(tables) => {
             let folder = tables.folder.as_ref();
             let folder = folder.map_or_else(
                 || "the Python environment".to_owned(),
@@ -325,7 +325,7 @@ fn warn_once(without_effect: &[String]) {
 fn start_fleet(loaded: LoadedConfig) -> StartPodsFuture {
     Box::pin(async move {
         let fleet = ServerFleet::start(loaded).await?;
-        Ok(Box::pin(fleet.shutdown()) as StopPodsFuture)
+        Ok(Box::pin(fleet.shut_down_all_servers()) as StopPodsFuture)
     })
 }
 
@@ -338,7 +338,7 @@ fn deployment_evidence(
         return None;
     }
     let (engine, setup) = server::batching_engine_config(config).ok()?;
-    explain::evidence_of_recorded_deployments(&engine, setup.as_ref())
+    explain::prediction_evidence_for_engine(&engine, setup.as_ref())
 }
 
 /// Returns the configuration of the servers that `serve` would start with the flags `words`.
@@ -400,7 +400,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
 
 /// Returns the last section of `explain`: GPU, source of the step times, versions and command line.
 fn explained_run(config: &vllm_sim_config::Config, typed: &str) -> String {
-    let mut rows = provenance(config, StepTimeSettingSource::Configured).name_value_rows();
+    let mut rows = provenance(config, StepTimeSettingSource::Configured).provenance_rows();
     rows.push(("Command".to_owned(), typed.to_owned()));
     let shown = |(name, _): &(String, String)| name != "Model";
     let lines = rows.iter().filter(|row| shown(row));

@@ -255,8 +255,8 @@ pub(super) struct ListeningSockets {
 }
 
 impl ListeningSockets {
-    pub(super) async fn bind(config: &Config) -> Result<Self, StartError> {
-        let http = ListeningSocket::bind(config).await?;
+    pub(super) async fn bind_http_and_grpc(config: &Config) -> Result<Self, StartError> {
+        let http = ListeningSocket::bind_http_socket(config).await?;
         let grpc = match config.server.grpc_port {
             Some(port) => Some(ListeningSocket::bind_tcp(config, port).await?),
             None => None,
@@ -275,7 +275,7 @@ impl ListeningSockets {
 }
 
 impl ListeningSocket {
-    pub(super) async fn bind(config: &Config) -> Result<Self, StartError> {
+    pub(super) async fn bind_http_socket(config: &Config) -> Result<Self, StartError> {
         if let Some(path) = &config.server.uds {
             let listen = |why| StartError::Listen { address: path.display().to_string(), why };
             // Removes a socket of an earlier run, but no other file.
@@ -388,7 +388,7 @@ impl<S: ResetOnClose> ClientStream<S> {
 
 impl<S: ResetOnClose> Drop for ClientStream<S> {
     fn drop(&mut self) {
-        if self.conn.is_reset() {
+        if self.conn.is_connection_reset() {
             self.stream.reset_on_close();
         }
     }

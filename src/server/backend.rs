@@ -22,11 +22,11 @@ use vllm_sim_engine::driver::{EngineObserver, LiveEngine, LiveRankGroup};
 use vllm_sim_http::sglang::disaggregation::Disaggregation;
 use vllm_sim_http::{App, AppParts};
 #[cfg(feature = "zmq")]
-use vllm_sim_observe::kv_transfer::BlockReadListener;
+use vllm_sim_observe::kv_transfer::KvBlockReadListener;
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::generate::ReplyGenerator;
 use vllm_sim_service::prompt::MediaCache;
-use vllm_sim_service::{AdapterLoadMode, InferenceService, ServedModels, ServiceSettings};
+use vllm_sim_service::{InferenceService, LoraAdapterLoadMode, ServedModels, ServiceSettings};
 
 #[cfg(feature = "zmq")]
 use sglang_pair::SglangPairServer;
@@ -38,7 +38,7 @@ pub(super) struct EngineBackend {
     pub(super) service: Arc<InferenceService>,
     pub(super) observers: ServerObservers,
     #[cfg(feature = "zmq")]
-    _listeners: Vec<BlockReadListener>,
+    _listeners: Vec<KvBlockReadListener>,
     /// Sockets of a prefill/decode pair of SGLang servers.
     #[cfg(feature = "zmq")]
     pair: Option<SglangPairServer>,
@@ -76,7 +76,7 @@ impl EngineBackend {
         let metrics = Metrics::new(setup::metrics_settings(config, parts.paths));
         let seed = config.content.seed.unwrap_or_else(seed_from_clock);
         tracing::debug!(seed, "seed");
-        let observers = ServerObservers::open(config, &metrics)?;
+        let observers = ServerObservers::open_server_observers(config, &metrics)?;
         let clock = (parts.started, parts.port);
         let ranks = match parts.ranks {
             Some(ranks) => Some(ranks),
@@ -113,7 +113,7 @@ impl EngineBackend {
         #[cfg(feature = "zmq")]
         let pair = SglangPairServer::start_sockets(config, &service)?;
         let counter = FaultMetricsObserver(metrics.clone());
-        service.faults.set_observer(Arc::new(counter));
+        service.faults.set_fault_observer(Arc::new(counter));
         Ok(Self {
             metrics,
             live,
@@ -164,7 +164,7 @@ impl EngineBackend {
         Ok(servers)
     }
 
-    /// Waits up to `patience` for running requests to end, then cancels them.
+    /// Waits up to `timeout` for running requests to end, then cancels them.
     pub(super) async fn drain_running_requests(&self, patience: Duration) {
         let drained = async {
             while self.service.in_flight_sequences() > 0 {
@@ -179,9 +179,9 @@ impl EngineBackend {
     /// Stops the engines and flushes their metrics, KV events and traces.
     pub(super) async fn stop_engines_and_flush(self) {
         for live in &self.live {
-            live.stop();
+            live.stop_engine();
         }
-        self.observers.close_all().await;
+        self.observers.close_all_observers().await;
     }
 }
 
@@ -197,7 +197,7 @@ fn build_service(
     for module in &config.lora.modules {
         let base = module.base_model_name.clone();
         if let Err(error) =
-            models.load_lora_adapter(&module.name, &module.path, base, AdapterLoadMode::New)
+            models.load_lora_adapter(&module.name, &module.path, base, LoraAdapterLoadMode::New)
         {
             tracing::warn!(%error, "adapter not loaded");
         }

@@ -50,8 +50,8 @@ pub(super) fn start_engine_of_each_rank(
         };
         let tuning = TimerThreadSettings::default();
         live.push(match &ranks {
-            Some(ranks) => ranks.join_engine(scheduler, observers),
-            None => LiveEngine::start(&name, epoch, scheduler, observers, tuning)
+            Some(ranks) => ranks.add_engine_as_rank(scheduler, observers),
+            None => LiveEngine::start_engine(&name, epoch, scheduler, observers, tuning)
                 .map_err(StartError::Thread)?,
         });
     }
@@ -68,7 +68,7 @@ pub(super) fn lockstep_rank_group(
     if !config.engine.lock_step || count < 2 {
         return Ok(None);
     }
-    let ranks = LiveRankGroup::start("engines", epoch, TimerThreadSettings::default());
+    let ranks = LiveRankGroup::start_rank_group("engines", epoch, TimerThreadSettings::default());
     ranks.map(Some).map_err(StartError::Thread)
 }
 
@@ -124,8 +124,8 @@ fn sglang_config(config: &Config, shared: VllmSchedulerConfig) -> SglangConfig {
 /// Pipeline stages run one after the other, on one GPU each. vLLM's kernels read the weights over
 /// the bus without overlap.
 fn host_weight_read_time(engine: &EngineConfig) -> Duration {
-    let link = engine.gpu.as_deref().and_then(find_gpu).map(HostLinkBandwidth::for_gpu);
-    let link = link.filter(|_| engine.timing.latency_source.uses_gpu());
+    let link = engine.gpu.as_deref().and_then(find_gpu).map(HostLinkBandwidth::host_link_of_gpu);
+    let link = link.filter(|_| engine.timing.latency_source.step_times_depend_on_gpu());
     let bytes = engine.kv_cache.as_ref().map(|cache| cache.offloaded_bytes);
     let Some((link, bytes)) = link.zip(bytes) else {
         return Duration::ZERO;
@@ -183,7 +183,7 @@ pub(super) fn batching_engine_config(
             accept: s.acceptance.clone(),
             drops_last_block: s.drops_last_block,
             lookahead_slots: s.lookahead_kv_slots(),
-            input_slots: s.drafting_token_slots(),
+            input_slots: s.max_new_slots_for_drafting(),
         }),
         loras: LoraConfig {
             max_loras: if config.lora.enabled { config.lora.max_loras } else { 0 },

@@ -10,7 +10,7 @@ use super::error::StartError;
 use super::shared_assets::SharedServerAssets;
 use super::supervisor::HealthSupervisor;
 use super::{SimulatorServer, engines, features, replies, scenario};
-use vllm_sim_config::{Config, EngineConfig, LoadBalancing, LoadedConfig};
+use vllm_sim_config::{Config, DataParallelLoadBalancing, EngineConfig, LoadedConfig};
 use vllm_sim_observe::kv_events;
 use vllm_sim_service::ServingRole;
 
@@ -33,7 +33,7 @@ impl ServerFleet {
     #[expect(clippy::disallowed_methods, reason = "the engines' clock may start here")]
     pub async fn start(loaded: LoadedConfig) -> Result<Self, StartError> {
         features::check_required_features(&loaded.config)?;
-        let texts = SharedServerAssets::open(&loaded.config).await?;
+        let texts = SharedServerAssets::open_shared_assets(&loaded.config).await?;
         let scenario = scenario::read_fault_scenario(&loaded.config)?;
         let members = config_per_server(&loaded.config)?;
         // Ranks of a replica share one admin state; replicas are independent.
@@ -61,7 +61,7 @@ impl ServerFleet {
                     if let Some(in_step) = in_step {
                         in_step.stop_accepting_engines();
                     }
-                    fleet.shutdown().await;
+                    fleet.shut_down_all_servers().await;
                     return Err(error);
                 }
             }
@@ -74,7 +74,7 @@ impl ServerFleet {
         for server in fleet.servers.iter().step_by(ranks) {
             let (state, config) = (server.app_state().admin_state(), server.config());
             if let Err(error) = scenario::start_fault_scenario(state, config, scenario.clone()) {
-                fleet.shutdown().await;
+                fleet.shut_down_all_servers().await;
                 return Err(error);
             }
         }
@@ -84,7 +84,7 @@ impl ServerFleet {
             match HealthSupervisor::start_health_endpoint(host, port, &apps).await {
                 Ok(supervisor) => fleet.supervisor = Some(supervisor),
                 Err(error) => {
-                    fleet.shutdown().await;
+                    fleet.shut_down_all_servers().await;
                     return Err(error);
                 }
             }
@@ -110,13 +110,13 @@ impl ServerFleet {
         self.servers.first().and_then(|server| server.address)
     }
 
-    /// Shuts down all servers at the same time, as [`SimulatorServer::shutdown`] does for each.
-    pub async fn shutdown(self) {
+    /// Shuts down all servers at the same time, as [`SimulatorServer::shut_down_server`] does for each.
+    pub async fn shut_down_all_servers(self) {
         let services = self.servers.iter().map(|server| server.inference_service());
         replies::log_unused_scripted_replies(services);
         let mut ending = JoinSet::new();
         for server in self.servers {
-            ending.spawn(server.shutdown());
+            ending.spawn(server.shut_down_server());
         }
         ending.join_all().await;
     }
@@ -138,7 +138,8 @@ fn replica_start_delay(engine: &EngineConfig, replica: usize) -> Duration {
 
 fn config_per_server(config: &Config) -> Result<Vec<Config>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
-    let apart = config.engine.parallel.balance == LoadBalancing::PortPerRank && count > 1;
+    let apart =
+        config.engine.parallel.balance == DataParallelLoadBalancing::PortPerRank && count > 1;
     let ranks = if apart { count } else { 1 };
     let mut members = Vec::new();
     for replica in 0..config.engine.replicas.count {
@@ -221,7 +222,7 @@ fn offset_kv_event_ports(config: &mut Config, by: u32) -> Result<(), StartError>
         return Ok(());
     }
     let moved = |endpoint: &str| {
-        kv_events::endpoint_of_rank(endpoint, by)
+        kv_events::kv_event_endpoint_of_rank(endpoint, by)
             .map_err(|error| StartError::Engine(error.to_string()))
     };
     if kv_events::is_bind_endpoint(&events.endpoint) {

@@ -63,7 +63,7 @@ impl HeadlessEngines {
         let started = Instant::now();
         let config = loaded.config.clone();
         features::check_required_features(&config)?;
-        let texts = SharedServerAssets::open(&config).await?;
+        let texts = SharedServerAssets::open_shared_assets(&config).await?;
         if texts.tokenizer.eos_token_id().is_none() {
             tracing::warn!(
                 "this tokenizer has no end-of-sequence token: the front end may use another \
@@ -76,7 +76,7 @@ impl HeadlessEngines {
             tracing::warn!(flags, "flags without effect behind vLLM's API server");
         }
         let replies = replies::read_scripted_replies(&config)?;
-        replies::check_rules_for_token_prompts(&config, replies.as_deref())?;
+        replies::check_api_server_reply_rules(&config, replies.as_deref())?;
         let thoughts = reasoning_markers(&config, &texts);
         if texts.finds_recorded_replies_by_text() {
             tracing::warn!(

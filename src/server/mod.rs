@@ -102,7 +102,7 @@ impl SimulatorServer {
     /// [`StartError`]; everything that was started is stopped.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         features::check_required_features(&config)?;
-        let texts = SharedServerAssets::open(&config).await?;
+        let texts = SharedServerAssets::open_shared_assets(&config).await?;
         Self::start_with_assets(config, None, (Arc::default(), None), texts).await
     }
 
@@ -112,7 +112,7 @@ impl SimulatorServer {
     /// Same errors as [`Self::start`].
     pub async fn start_from_loaded_config(loaded: LoadedConfig) -> Result<Self, StartError> {
         features::check_required_features(&loaded.config)?;
-        let texts = SharedServerAssets::open(&loaded.config).await?;
+        let texts = SharedServerAssets::open_shared_assets(&loaded.config).await?;
         let config = loaded.config.clone();
         let scenario = scenario::read_fault_scenario(&config)?;
         let server =
@@ -124,7 +124,7 @@ impl SimulatorServer {
         ) {
             Ok(()) => Ok(server),
             Err(error) => {
-                server.shutdown().await;
+                server.shut_down_server().await;
                 Err(error)
             }
         }
@@ -142,7 +142,7 @@ impl SimulatorServer {
         let acceptor = open_tls_acceptor(&config)?;
         let replies = replies::read_scripted_replies(&config)?;
         let peers = peers::dashboard_peers(&config)?;
-        let sockets = ListeningSockets::bind(&config).await?;
+        let sockets = ListeningSockets::bind_http_and_grpc(&config).await?;
         let (address, grpc_address) = sockets.tcp_addresses();
         let port = address.map_or(config.server.port, |a| a.port());
         let (index, routes) = vllm_sim_http::build_routes(&config);
@@ -182,7 +182,7 @@ impl SimulatorServer {
             None => app
                 .service()
                 .faults
-                .set_initial_settings(setup::initial_live_fault_settings(&config)),
+                .set_initial_fault_settings(setup::initial_live_fault_settings(&config)),
         }
         accepting.spawn(vllm_sim_http::sample_metrics_periodically(Arc::downgrade(&app)));
         if let Some((engines, every)) = logged {
@@ -231,7 +231,7 @@ impl SimulatorServer {
     /// `/health` returns 503 and no new requests are accepted. Running requests may end within the
     /// shutdown timeout and are then aborted. Connections close after their current response; with
     /// llm-d they stay open until the end.
-    pub async fn shutdown(mut self) {
+    pub async fn shut_down_server(mut self) {
         self.app.begin_shutdown();
         let availability = self.app.availability_sender();
         if self.config.model.compat != MetricsCompat::Llmd {

@@ -17,9 +17,9 @@ use vllm_sim_observe::otel::TraceExporter;
 use vllm_sim_observe::{
     kv_events::{
         KvEventBatching, KvEventObserver, KvEventPublisher, KvEventPublisherConfig,
-        TopicTemplateFields, endpoint_of_rank,
+        TopicTemplateFields, kv_event_endpoint_of_rank,
     },
-    kv_transfer::BlockReadNotifier,
+    kv_transfer::KvBlockReadNotifier,
 };
 
 pub(super) struct ServerObservers {
@@ -27,7 +27,7 @@ pub(super) struct ServerObservers {
     /// Switch to make the engines drop their KV events.
     pub(super) event_loss: KvEventLossSwitch,
     #[cfg(feature = "zmq")]
-    notifier: Option<BlockReadNotifier>,
+    notifier: Option<KvBlockReadNotifier>,
     #[cfg(feature = "otel")]
     spans: Option<TraceExporter>,
 }
@@ -41,7 +41,10 @@ impl ServerObservers {
         not(any(feature = "otel", feature = "zmq")),
         expect(unused_variables, clippy::unnecessary_wraps, reason = "metrics alone need nothing")
     )]
-    pub(super) fn open(config: &Config, metrics: &Arc<Metrics>) -> Result<Self, StartError> {
+    pub(super) fn open_server_observers(
+        config: &Config,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, StartError> {
         #[cfg(feature = "otel")]
         let spans = match &config.server.otlp.traces_endpoint {
             Some(endpoint) => Some(
@@ -55,7 +58,7 @@ impl ServerObservers {
             || config.disaggregation.is_some();
         #[cfg(feature = "zmq")]
         let notifier = match loads {
-            true => Some(BlockReadNotifier::start().map_err(StartError::Thread)?),
+            true => Some(KvBlockReadNotifier::start_notifier_thread().map_err(StartError::Thread)?),
             false => None,
         };
         Ok(Self {
@@ -108,7 +111,7 @@ impl ServerObservers {
         #[cfg(feature = "otel")]
         if let Some(spans) = &self.spans {
             let started = vllm_sim_engine::driver::unix_secs_at(epoch);
-            observers.push(Box::new(spans.observe_engine(started)));
+            observers.push(Box::new(spans.create_engine_span_observer(started)));
         }
         Ok(observers)
     }
@@ -119,7 +122,7 @@ impl ServerObservers {
         not(feature = "otel"),
         expect(clippy::unused_async, reason = "spans are what is queued")
     )]
-    pub(super) async fn close_all(self) {
+    pub(super) async fn close_all_observers(self) {
         #[cfg(feature = "otel")]
         if let Some(spans) = self.spans {
             let _ = tokio::task::spawn_blocking(move || spans.flush_and_close()).await;
@@ -144,9 +147,9 @@ fn start_kv_event_publisher(
     };
     let replay = events.replay_endpoint.as_deref();
     KvEventPublisher::start(KvEventPublisherConfig {
-        endpoint: endpoint_of_rank(&events.endpoint, rank).map_err(engine_start_error)?,
+        endpoint: kv_event_endpoint_of_rank(&events.endpoint, rank).map_err(engine_start_error)?,
         replay_endpoint: replay
-            .map(|at| endpoint_of_rank(at, rank))
+            .map(|at| kv_event_endpoint_of_rank(at, rank))
             .transpose()
             .map_err(engine_start_error)?,
         buffer_steps: events.buffer_steps,

@@ -19,7 +19,7 @@ use {
     vllm_sim_config::KvConnector,
     vllm_sim_engine::driver::KvSourceServer,
     vllm_sim_observe::kv_transfer::{
-        BlockReadListener, KvHandshakeRules, KvTransferEngineMetadata, PrefillHandshakes,
+        KvBlockReadListener, KvHandshakeRules, KvTransferEngineMetadata, PrefillHandshakes,
     },
     vllm_sim_service::{InferenceService, PrefillHandshake},
 };
@@ -33,9 +33,9 @@ pub(super) fn start_block_read_listeners(
     config: &Config,
     service: &Arc<InferenceService>,
     engine_ids: &Arc<OnceLock<Vec<String>>>,
-) -> Vec<BlockReadListener> {
+) -> Vec<KvBlockReadListener> {
     let transfer = config.kv_transfer.as_ref();
-    let Some(transfer) = transfer.filter(|transfer| transfer.block_lease_duration().is_some())
+    let Some(transfer) = transfer.filter(|transfer| transfer.kv_block_lease_duration().is_some())
     else {
         return Vec::new();
     };
@@ -56,7 +56,7 @@ pub(super) fn start_block_read_listeners(
             let engine_id = engine_ids.get()?.get(index)?.clone();
             Some(KvTransferEngineMetadata { engine_id, block_size })
         };
-        match BlockReadListener::start_listening(&endpoint, metadata, on_read) {
+        match KvBlockReadListener::start_listening(&endpoint, metadata, on_read) {
             Ok(listener) => listeners.push(listener),
             Err(error) => tracing::warn!(
                 endpoint,

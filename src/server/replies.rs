@@ -40,7 +40,7 @@ pub(super) fn set_reply_rules_of_server(
 /// Refuses scripted-reply rules with conditions that no request from vLLM's own API server can
 /// fulfil.
 #[cfg(feature = "zmq")]
-pub(super) fn check_rules_for_token_prompts(
+pub(super) fn check_api_server_reply_rules(
     config: &Config,
     rules: Option<&ReplyRules>,
 ) -> Result<(), StartError> {
@@ -61,7 +61,8 @@ pub(super) fn check_rules_for_token_prompts(
 pub(super) fn log_unused_scripted_replies<'s>(
     services: impl Iterator<Item = &'s InferenceService>,
 ) {
-    let all: Vec<Arc<ReplyRules>> = services.filter_map(|it| it.replies.current_rules()).collect();
+    let all: Vec<Arc<ReplyRules>> =
+        services.filter_map(|it| it.replies.current_reply_rules()).collect();
     let Some(rules) = all.first() else { return };
     for index in 0..rules.len() {
         if !all.iter().any(|rules| rules.is_rule_used(index)) {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use vllm_sim_config::{CliMode, Config, MetricsCompat};
 use vllm_sim_http::api_rules;
-use vllm_sim_service::dialect::{LlmdDialect, TokenIdDialect};
+use vllm_sim_service::dialect::{GrpcAndEngineCoreDialect, LlmdDialect};
 use vllm_sim_service::{AllowedToolSchemas, InferenceService, RequestRules};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -84,7 +84,7 @@ fn tokens_api_request_rules(config: &Config, service: &InferenceService) -> Requ
         defaults: SamplingDefaults::default(),
         max_bad_words: config.api.limits.bad_words as usize,
         tool_schemas: AllowedToolSchemas::Any,
-        dialect: &TokenIdDialect,
+        dialect: &GrpcAndEngineCoreDialect,
     }
 }
 

@@ -106,7 +106,7 @@ pub(super) fn pool_scheduler_kv_config(config: &Config) -> Option<BlockPoolConfi
 /// Returns the time that KV blocks are kept for another server; `None`: no blocks are kept.
 pub(super) fn kv_block_lease_duration(config: &Config) -> Option<Duration> {
     let transfer = config.kv_transfer.as_ref();
-    transfer.and_then(KvTransferConfig::block_lease_duration)
+    transfer.and_then(KvTransferConfig::kv_block_lease_duration)
 }
 
 /// Returns whether other servers rely on the KV cache of prompts that this server computes.

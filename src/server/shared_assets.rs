@@ -24,7 +24,7 @@ impl SharedServerAssets {
     ///
     /// # Errors
     /// [`StartError`] if one of them cannot be opened.
-    pub(super) async fn open(config: &Config) -> Result<Self, StartError> {
+    pub(super) async fn open_shared_assets(config: &Config) -> Result<Self, StartError> {
         let tokenizer = open_tokenizer(config)?;
         let Some(dataset) = config.content.dataset.clone() else {
             return Ok(Self { tokenizer, recordings: None });

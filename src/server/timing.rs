@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{StartError, engine_start_error};
 use super::setup;
-use vllm_sim_config::{Config, KernelTableSource, LatencySource, SchedulerKind};
+use vllm_sim_config::{Config, KernelTableSource, SchedulerKind, StepLatencySource};
 use vllm_sim_engine::latency::{
     AiConfiguratorSetup, AiConfiguratorStepTimes, DraftLatencyModel, Gpu, KNOWN_GPUS,
     KvCacheMemory, LatencyModel, MfuWorkModel, ModelQuantization, ModelShape, PolynomialStepTime,
@@ -24,24 +24,24 @@ pub(super) fn build_latency_model(
         return Err(StartError::DoesNotFit(refusal.clone()));
     }
     Ok(match &engine.timing.latency_source {
-        LatencySource::Delays => {
+        StepLatencySource::Delays => {
             let delays = engine.timing.delays.clone();
             (LatencyModel::Delays(Box::new(delays)), None)
         }
-        LatencySource::Polynomial => {
+        StepLatencySource::Polynomial => {
             let capacity = u64::from(setup::kv_block_count(config)) * u64::from(engine.block_size);
             (LatencyModel::Polynomial(PolynomialStepTime::new(capacity)), None)
         }
-        LatencySource::Profile(path) => {
+        StepLatencySource::Profile(path) => {
             let grid = StepTimeGrid::open(path).map_err(engine_start_error)?;
             (LatencyModel::Grid(Box::new(grid)), None)
         }
-        LatencySource::Roofline { coefficients } => {
+        StepLatencySource::Roofline { coefficients } => {
             let setup = build_roofline_setup(config, coefficients.as_deref())?;
             let roofline = RooflineModel::new(&setup).map_err(engine_start_error)?;
             (LatencyModel::Roofline(Box::new(roofline)), Some(setup))
         }
-        LatencySource::Aic(tables) => {
+        StepLatencySource::Aic(tables) => {
             let setup = build_roofline_setup(config, tables.coefficients.as_deref())?;
             let aic = build_kernel_tables_model(config, tables, &setup)?;
             (LatencyModel::Aic(Box::new(aic)), Some(setup))
@@ -146,7 +146,7 @@ fn build_roofline_setup(
     // An explicit cache size sets the memory of the cache; the weights must fit in any case.
     let is_typed =
         engine.memory.num_blocks.is_some() || engine.memory.kv_cache_memory_bytes.is_some();
-    let is_full = memory.subtract_bytes_per_gpu(-offloaded).blocks == 0;
+    let is_full = memory.subtract_kv_bytes_per_gpu(-offloaded).blocks == 0;
     if weights > gpu.memory_gib * f64::from(1 << 30) || (is_full && !is_typed) {
         return Err(StartError::DoesNotFit(format!(
             "{} does not fit on {} x {}: the weights alone take {:.1} GB per GPU",
@@ -324,7 +324,7 @@ fn gpu_memory_layout(config: &Config, shape: &ModelShape, gpu: &Gpu) -> KvCacheM
         (engine.block_size, kv_dtype_bytes(config)),
         &engine.memory_profile_run(),
     );
-    memory.subtract_bytes_per_gpu(engine.memory.reserved.total_bytes_per_gpu())
+    memory.subtract_kv_bytes_per_gpu(engine.memory.reserved.reserved_bytes_per_gpu())
 }
 
 /// Returns the size of a number in the KV cache, in whole bytes, as the latency model uses it.
@@ -339,7 +339,7 @@ fn kv_dtype_bytes(config: &Config) -> u32 {
 /// `None` without a GPU and configured bytes, or if the model's shape is unknown.
 pub(super) fn kv_blocks_that_fit_in_memory(config: &Config) -> Option<u32> {
     let engine = &config.engine;
-    let roofline = engine.timing.latency_source.uses_gpu();
+    let roofline = engine.timing.latency_source.step_times_depend_on_gpu();
     if engine.memory.kv_cache_memory_bytes.is_none() && !roofline {
         return None;
     }

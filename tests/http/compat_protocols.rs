@@ -77,7 +77,7 @@ async fn a_response_calls_one_tool_and_then_has_text() {
         assert_eq!(spoken["output"][0]["type"], "message", "{spoken}");
         assert_eq!(spoken["output"][0]["id"], "msg_mine");
     }
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn llmd_responses_instructions_not_in_usage() {
     let told = post_json(&sim, "/v1/responses", told).await;
     assert_eq!(told["instructions"], "Speak of ten thousand things.");
     assert_eq!(told["usage"]["input_tokens"], bare["usage"]["input_tokens"]);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn llmd_responses_api_error_messages() {
         assert_eq!(status, 400);
         assert!(text.contains(words), "{text}");
     }
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn a_message_has_llmds_ids_and_usage() {
     let (_, delta) = &events[events.len() - 2];
     let tokens = &message["usage"]["output_tokens"];
     assert_eq!(delta["usage"], json!({"output_tokens": tokens}));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn llmd_messages_stream_pings_before_tool_call() {
     let names: Vec<&str> = events.iter().map(|(name, _)| *name).collect();
     assert_eq!(names[..3], ["message_start", "ping", "content_block_start"]);
     digits(&events[2].1["content_block"]["id"], "toolu_");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -180,5 +180,5 @@ async fn llmd_messages_api_error_messages() {
         let message = error["message"].as_str().expect("a text");
         assert!(message.contains(words), "{message}");
     }
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }

@@ -194,7 +194,7 @@ async fn replicas_and_peers_share_one_page() {
     assert_eq!(errors[0], Some(missing));
     assert!(errors[1].is_some_and(|error| error.starts_with("cannot connect")), "{errors:?}");
     assert!(rows[3..].iter().all(|row| row["state"].is_null()));
-    fleet.shutdown().await;
+    fleet.shut_down_all_servers().await;
 }
 
 #[tokio::test]

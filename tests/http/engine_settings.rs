@@ -42,7 +42,7 @@ async fn metrics_show_the_blocks_that_fit_on_the_gpu() {
     let (engine, _) = batching_engine_config(&config).unwrap();
     let sim = Sim::start(CliMode::Vllm, &["--model", LLAMA, "--gpu", "H100"]).await;
     let page = sim.get("/metrics").await.text();
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
     let info = page.lines().find(|l| l.starts_with("vllm:cache_config_info{"));
     // 8 billion weights of two bytes leave a little more than half of 80 GB.
     assert!((20_000..40_000).contains(&engine.num_gpu_blocks), "{}", engine.num_gpu_blocks);
@@ -60,7 +60,7 @@ async fn complete(flags: &[&str]) -> (Duration, u64) {
     let start = tokio::time::Instant::now();
     let answer = sim.post("/v1/completions", &body).await.json();
     let taken = start.elapsed();
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
     (taken, answer["usage"]["completion_tokens"].as_u64().unwrap())
 }
 

@@ -203,7 +203,7 @@ async fn a_supervisor_reports_whether_all_ranks_are_up() {
     assert_eq!(ask("/metrics").await, 404);
     fleet.running_servers()[1].app_state().begin_shutdown();
     assert_eq!(ask("/health").await, 503);
-    fleet.shutdown().await;
+    fleet.shut_down_all_servers().await;
     assert!(tokio::net::TcpStream::connect(at).await.is_err());
     let overlaps = [&line[..], &["--port", &port]].concat();
     let error = LoadedConfig::from_flags(CliMode::Vllm, &overlaps).unwrap_err().to_string();

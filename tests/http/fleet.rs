@@ -54,7 +54,7 @@ async fn replicas_count_metrics_separately() {
         assert_eq!(counted(&servers[index]).await, expected, "{index}");
     }
     let last = servers[2].address.unwrap();
-    fleet.shutdown().await;
+    fleet.shut_down_all_servers().await;
     assert!(TcpStream::connect(last).await.is_err());
 }
 
@@ -65,7 +65,7 @@ async fn every_rank_of_llmd_is_a_separate_server() {
     complete(&servers[1]).await;
     assert_eq!(counted(&servers[0]).await, ("0".to_owned(), 0.0));
     assert_eq!(counted(&servers[1]).await, ("1".to_owned(), 2.0));
-    fleet.shutdown().await;
+    fleet.shut_down_all_servers().await;
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn ranks_that_step_together_serve_on_a_port_each() {
     complete(&servers[1]).await;
     assert_eq!(counted(&servers[0]).await, ("0".to_owned(), 2.0));
     assert_eq!(counted(&servers[1]).await, ("1".to_owned(), 4.0));
-    fleet.shutdown().await;
+    fleet.shut_down_all_servers().await;
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn every_port_of_llmd_names_the_engines_of_all_ranks() {
     let engines = [&first["0"]["engine_id"], &first["1"]["engine_id"]];
     assert!(engines.iter().all(|id| id.as_str().is_some_and(|id| id.len() == 36)));
     assert_ne!(engines[0], engines[1]);
-    fleet.shutdown().await;
+    fleet.shut_down_all_servers().await;
 }
 
 /// A port with free neighbours, a moment ago.
@@ -135,7 +135,7 @@ async fn replicas_have_own_transfer_engine_id() {
     }
     let first = u64::from(port);
     assert_eq!(seen, [("e".to_owned(), first), ("e-1".to_owned(), first + 1)]);
-    fleet_of.shutdown().await;
+    fleet_of.shut_down_all_servers().await;
 
     let mooncake = config("MooncakeConnector");
     let flags = ["--replicas", "2", "--kv-transfer-config", &mooncake];
@@ -146,7 +146,7 @@ async fn replicas_have_own_transfer_engine_id() {
         wire.send(b"GET /query HTTP/1.1\r\nhost: sim\r\n\r\n").await;
         assert_eq!(wire.answer().await.json()["0"]["engine_id"], engine);
     }
-    fleet.shutdown().await;
+    fleet.shut_down_all_servers().await;
 }
 
 const CHAOS: &str = "
@@ -178,7 +178,7 @@ async fn scenario_selects_phases_by_replica() {
     let address = servers[2].address.unwrap();
     let mut wire = Wire::new(TcpStream::connect(address).await.unwrap());
     assert!(wire.is_closed().await, "the third one is gone");
-    fleet.shutdown().await;
+    fleet.shut_down_all_servers().await;
 }
 
 /// Servers of a fleet that are processes of their own are told which replica they are.
@@ -208,5 +208,5 @@ async fn scenario_runs_part_of_given_replica() {
     assert_eq!(counted(server).await.1, 0.0);
     ask(server, "DELETE /admin/scenario HTTP/1.1\r\nhost: sim\r\n\r\n").await;
     assert_eq!(counted(server).await.1, 2.0);
-    fleet.shutdown().await;
+    fleet.shut_down_all_servers().await;
 }

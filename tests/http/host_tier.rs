@@ -91,7 +91,7 @@ async fn conversation_is_reloaded_from_host_cache() {
     let info = sim.get("/metrics").await.text();
     assert!(info.contains("cpu_num_chunks=\"65536\""), "{info}");
     assert!(info.contains("kv_offloading_size=\"1.0\""), "{info}");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn a_reset_clears_the_host_cache_only_on_request() {
         let (_, found) = complete(&sim, &prompt, 1).await;
         assert_eq!(found, cached, "{path}");
     }
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -130,5 +130,5 @@ async fn simple_offload_stores_decoded_blocks() {
     let hits = sim.metric("vllm:external_prefix_cache_hits_total").await;
     assert_eq!(blocks as u64 * BLOCK, hits as u64);
     assert!(sim.get("/metrics").await.text().contains("capacity_blocks=\"100\""));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }

@@ -78,7 +78,7 @@ async fn sliding_window_turn_hits_prompt_not_answer() {
     assert_eq!(hits, expected);
     let page = sim.get("/metrics").await.text();
     assert!(page.contains("num_gpu_blocks=\"4000\""), "{page}");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn dense_and_flat_caches_hit_previous_answer() {
         let before = lengths.iter().map(|length| (length + 39) / BLOCK * BLOCK);
         let expected: Vec<u64> = std::iter::once(0).chain(before).take(20).collect();
         assert_eq!(hits, expected, "{flags:?}");
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     }
 }
 
@@ -138,7 +138,7 @@ async fn events_name_the_group_of_each_block_and_what_it_keeps() {
     let full = json!([5, "full_attention", null, 12, 192]);
     let expected: Vec<Value> = (0..5).map(window).chain([full]).collect();
     assert_eq!(shown, expected);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 /// Blocks of a GPU that a prompt of 1500 tokens fills: 94 in each of six groups, and the null block.
@@ -198,7 +198,7 @@ async fn windowed_model_turns_reload_from_host() {
             assert!(loaded >= on_host * 512 && loaded < on_host * 3072, "{loaded} of {on_host}");
         }
         waits.push(waited);
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     }
     assert!(waits.is_sorted(), "{waits:?}");
 }

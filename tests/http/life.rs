@@ -35,7 +35,7 @@ async fn a_disconnected_client_frees_its_slot() {
         assert!(sim.runs(3.0).await);
         drop(clients);
         assert!(sim.is_idle().await, "stream: {stream}");
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     }
 }
 
@@ -203,7 +203,7 @@ async fn shutdown_waits_for_requests() {
     idle.send(HEALTH).await;
     assert_eq!(idle.answer().await.status, 200);
     let address = sim.address();
-    let stop = tokio::spawn(sim.server.shutdown());
+    let stop = tokio::spawn(sim.server.shut_down_server());
     assert!(idle.is_closed().await);
     let probe = b"{\"prompt\":\"Hi\"}";
     for request in [HEALTH, &post(COMPLETION, &[], probe)] {
@@ -239,7 +239,7 @@ async fn shutdown_waits_for_http2_calls() {
     let url = format!("http://{}{COMPLETION}", sim.address());
     let call = tokio::spawn(client.post(&url).json(&body).send());
     assert!(sim.runs(1.0).await);
-    let stop = tokio::spawn(sim.server.shutdown());
+    let stop = tokio::spawn(sim.server.shut_down_server());
     let answer = call.await.unwrap().unwrap();
     assert_eq!(answer.status(), 200);
     let answer: Value = answer.json().await.unwrap();
@@ -256,7 +256,7 @@ async fn a_server_of_llmd_refuses_on_the_connections_it_has() {
     running.send(&twenty_tokens(false)).await;
     let mut idle = sim.connect().await;
     assert!(sim.runs(1.0).await);
-    let stop = tokio::spawn(sim.server.shutdown());
+    let stop = tokio::spawn(sim.server.shut_down_server());
     let stops = eventually(async || {
         idle.send(HEALTH).await;
         idle.answer().await.status == 503
@@ -276,7 +276,7 @@ async fn shutdown_aborts_requests_after_the_timeout() {
         let mut client = sim.connect().await;
         client.send(&endless(stream)).await;
         assert!(sim.runs(1.0).await);
-        let stopped = tokio::time::timeout(Duration::from_secs(3), sim.server.shutdown());
+        let stopped = tokio::time::timeout(Duration::from_secs(3), sim.server.shut_down_server());
         assert!(stopped.await.is_ok(), "it waits for an endless request");
         // vLLM: what reaches a draining engine ends as `abort`.
         let answer = client.answer().await;
@@ -292,7 +292,7 @@ async fn shutdown_aborts_requests_after_the_timeout() {
 async fn a_stopped_server_releases_its_port() {
     let sim = Sim::serve(&[]).await;
     let address = sim.address();
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
     assert!(tokio::net::TcpStream::connect(address).await.is_err());
 }
 

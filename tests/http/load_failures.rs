@@ -93,7 +93,7 @@ async fn a_request_that_cannot_load_its_prompt_fails() {
     assert!(eventually(async || ended(&sim.get("/metrics").await.text())).await);
     assert!(sim.shows("vllm_sim_faults_total", 10.0).await);
     assert!(sim.shows("vllm:kv_cache_usage_perc", 0.0).await);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn kv_load_failure_recomputes_blocks() {
     let hits = sim.metric("vllm:external_prefix_cache_hits_total").await;
     assert!((hits - 144.0).abs() < 1e-9, "{hits}");
     assert!(sim.shows("vllm_sim_faults_total", 3.0).await);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn kv_load_failures_follow_probability() {
     let failed = statuses.iter().filter(|status| **status == 500).count();
     assert!((4..17).contains(&failed), "{statuses:?}");
     assert_eq!(sim.metric("vllm_sim_faults_total").await as usize, failed);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 /// What the prefilling server says of a prompt to the decoding one.
@@ -182,7 +182,7 @@ async fn failed_kv_fetch_fails_or_recomputes() {
         assert!(decode.shows("vllm_sim_faults_total", 1.0).await);
         // Nobody says that it has read: the lease has to run out.
         holds(&prefill, held).await;
-        decode.server.shutdown().await;
+        decode.server.shut_down_server().await;
     }
-    prefill.server.shutdown().await;
+    prefill.server.shut_down_server().await;
 }

@@ -61,7 +61,7 @@ async fn optional_routes_are_disabled_by_default() {
     }
     let (status, _) = post(&sim, "/inference/v1/generate", json!({})).await;
     assert_eq!(status, 403);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn paused_server_rejects_then_resumes() {
     poke(&sim, "/resume").await;
     assert_eq!(get(&sim, "/is_paused").await.1, r#"{"is_paused":false}"#);
     assert_eq!(post(&sim, "/v1/completions", completion(2)).await.0, OK);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn sleeping_server_queues_until_wake_up() {
     };
     let ((status, _), woken) = tokio::join!(asked, woken);
     assert_eq!((status, woken.as_str()), (OK, r#"{"status":"awake","tags":null}"#));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn bad_query_values_name_the_parameter() {
     let (status, body) = poke(&sim, "/sleep?level=deep").await;
     assert_eq!(status, 400);
     assert!(body.contains(r#""param":"query.level""#), "{body}");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 /// As a 0.32 server was recorded (`tests/fixtures/errors/recorded.jsonl`).
@@ -123,7 +123,7 @@ async fn operator_requests_without_required_fields_are_rejected() {
         assert_eq!(status, 400);
         assert_eq!(body, json!({"error": error}).to_string());
     }
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn aborted_requests_end_with_what_they_have() {
     assert_eq!(aborted, r#"{"status":"aborted","aborted":1}"#);
     assert_eq!(status, OK);
     assert!(body.contains(r#""finish_reason":"abort""#), "{body}");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 /// vLLM says how many ids were named, or how many sequences and parallel requests it tracked.
@@ -162,7 +162,7 @@ async fn aborted_requests_are_counted_as_vllm_tracks_them() {
     };
     let (_, aborted) = tokio::join!(asked, aborted);
     assert_eq!(aborted, r#"{"status":"aborted","aborted":4}"#);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn simulator_mode_loads_adapter_from_any_path() {
     assert_eq!(again.0, 400);
     let body = json!({"model": "a", "prompt": "x", "max_tokens": 1});
     assert_eq!(post_json(&sim, "/v1/completions", body).await["model"], "a");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn llmd_lora_routes_return_empty_body() {
         let path = format!("/v1/{path}_lora_adapter");
         assert_eq!(post(&sim, &path, name.clone()).await, (OK, String::new()));
     }
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn generate_route_takes_and_returns_token_ids() {
     let text = post_json(&sim, "/v1/completions/derender", body).await;
     assert_eq!(text["object"], "text_completion");
     assert_eq!(text["usage"]["completion_tokens"], 3);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -217,10 +217,10 @@ async fn openapi_schema_lists_served_routes() {
     assert!(paths.contains_key("/v1/chat/completions"));
     assert!(!paths.contains_key("/sleep") && !paths.contains_key("/v1/embeddings"));
     assert_eq!(get(&sim, "/docs").await.0, OK);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
     let bare = vllm(&["--disable-fastapi-docs"]).await;
     assert_eq!(get(&bare, "/docs").await.0, 404);
-    bare.server.shutdown().await;
+    bare.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -232,7 +232,7 @@ async fn model_task_selects_routes() {
     assert_eq!(reply["usage"]["prompt_tokens"], 3);
     let (status, _) = post(&sim, "/v1/completions", completion(1)).await;
     assert_eq!(status, 404);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -250,7 +250,7 @@ async fn llmd_mode_serves_embeddings_and_generation() {
     assert_eq!(scored["data"].as_array().unwrap().len(), 2);
     let classes = post_json(&sim, "/classify", json!({"input": "x"})).await;
     assert_eq!(classes["data"][0]["num_classes"], 2);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn header_injects_error_response() {
     let (status, body) = status_and_text(&answer);
     let expected = r#"{"error":{"message":"Simulated error triggered by X-Return-Error header (code 418)","type":"APIConnectionError","param":null,"code":418}}"#;
     assert_eq!((status, body.as_str()), (418, expected));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -278,7 +278,7 @@ async fn failure_injection_is_enabled_at_run_time() {
     let (status, body) = post(&sim, "/admin/config", json!({"port": 1})).await;
     assert_eq!(status, 400);
     assert!(body.contains("field 'port' is not admin-configurable"), "{body}");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -287,7 +287,7 @@ async fn fake_metrics_update_needs_fake_mode() {
     let (status, body) = post(&sim, "/fake_metrics", json!({"running-requests": 3})).await;
     assert_eq!(status, 500);
     assert!(body.contains("the simulator is reporting real metrics"), "{body}");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
     let fake = plain(&["--fake-metrics", r#"{"running-requests": 1}"#]).await;
     let (status, _) = post(&fake, "/fake_metrics", json!({"running-requests": 7})).await;
     assert_eq!(status, 204);
@@ -295,7 +295,7 @@ async fn fake_metrics_update_needs_fake_mode() {
     assert!(
         text.lines().any(|l| l.starts_with("vllm:num_requests_running{") && l.ends_with(" 7.0"))
     );
-    fake.server.shutdown().await;
+    fake.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -318,7 +318,7 @@ async fn a_profiler_can_be_started_once_and_stopped() {
     }
     let good = json!({"profile_prefix": "run-1", "max_iterations": 5});
     assert_eq!(post(&sim, "/start_profile", good).await.0, OK);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[test]
@@ -354,7 +354,7 @@ async fn fault_tolerance_apply_is_accepted() {
     let shown: Value = serde_json::from_str(&get(&sim, "/fault_tolerance/status").await.1).unwrap();
     let engines = json!([{"id": 0, "status": "healthy"}, {"id": 1, "status": "healthy"}]);
     assert_eq!(shown["engines"], engines);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -371,7 +371,7 @@ async fn sagemaker_registers_adapters_under_its_own_names() {
     let unregistered = status_and_text(&sim.ask(delete).await);
     assert_eq!(unregistered, (OK, "Adapter a unregistered".into()));
     assert_eq!(sim.ask(delete).await.status, 404);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -450,8 +450,8 @@ async fn environment_limits_apply_to_requests() {
     let (status, text) = post(&other, "/v1/chat/completions", body).await;
     assert_eq!(status, 400);
     assert!(text.contains("at most 4 items"), "{text}");
-    other.server.shutdown().await;
-    sim.server.shutdown().await;
+    other.server.shut_down_server().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -485,7 +485,7 @@ async fn responses_name_weight_version() {
         let reply = post_json(&sim, path, body.clone()).await;
         assert_eq!(reply["choices"][0]["weight_versions"], Value::Null);
     }
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 /// What docs/metrics.md says of the names that llm-d's autoscaler asks for.

@@ -64,7 +64,7 @@ async fn a_request_leaves_one_span_below_its_caller() {
     let answer = sim.post_with(COMPLETIONS, &headers, &body).await;
     assert_eq!(answer.status, 200);
     // What is queued is sent when the server ends.
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
     let request = received.try_recv().expect("an export");
     let resource = &request.resource_spans[0];
     let keys: Vec<_> = resource
@@ -151,7 +151,7 @@ async fn spans_can_be_sent_as_protobuf_over_http() {
     let sim = Sim::serve(&[flags, protocol].concat()).await;
     let body = json!({"prompt": "Hi", "max_tokens": 2, "n": 2});
     assert_eq!(sim.post(COMPLETIONS, &body).await.status, 200);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
     let (line, kind, request) = received.try_recv().expect("an export");
     assert_eq!((line.as_str(), kind.as_str()), ("POST /v1/traces", "application/x-protobuf"));
     let spans = &request.resource_spans[0].scope_spans[0].spans;
@@ -173,7 +173,7 @@ async fn absent(protocol: &str) {
         for _ in 0..50 {
             assert_eq!(sim.post(COMPLETIONS, &body).await.status, 200);
         }
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     };
     let ended = tokio::time::timeout(Duration::from_secs(10), all).await;
     assert!(ended.is_ok(), "requests and the end wait for no collector");

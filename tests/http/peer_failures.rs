@@ -80,7 +80,7 @@ async fn mooncake_looks_for_the_engine_at_the_bootstrap_server() {
     // Addresses that a test of a proxy makes up.
     let trusting = decoder("fail", json!({"sim_handshake": false})).await;
     assert_eq!(outcome(&trusting, 10, &gone).await, Outcome::Loaded);
-    prefill.server.shutdown().await;
+    prefill.server.shut_down_server().await;
     let (_restarted, next) = mooncake_prefiller(port, &[]).await;
     assert_ne!(next, engine);
     let fresh = decoder("fail", json!({})).await;
@@ -118,7 +118,7 @@ async fn mori_io_trusts_every_server_that_answers() {
     let mut other = params.clone();
     other["remote_engine_id"] = "somebody-else".into();
     assert_eq!(outcome(&decoder().await, 10, &other).await, Outcome::Loaded);
-    prefill.server.shutdown().await;
+    prefill.server.shut_down_server().await;
     let _restarted = mori_prefiller(port, &[]).await;
     assert_eq!(outcome(&decoder().await, 10, &params).await, Outcome::Loaded);
     // In WRITE mode the router names the servers in the id of the request.

@@ -102,7 +102,7 @@ async fn servers_that_have_met_trust_each_other_until_a_restart() {
     };
     // The address answers, but with the id of another engine.
     assert_eq!(decoded(&decode, &body(101, &unknown)).await.0, 500);
-    first.server.shutdown().await;
+    first.server.shut_down_server().await;
     assert_eq!(decoded(&decode, &body(100, &later)).await.0, 200, "they have met");
     let second = prefiller(port, &[]).await;
     let fresh = decoder("fail", &[]).await;
@@ -128,7 +128,7 @@ async fn failed_handshakes_follow_the_policy() {
     let port = free_port();
     let first = prefiller(port, &[]).await;
     let before = prefilled(&first, 10).await;
-    first.server.shutdown().await;
+    first.server.shut_down_server().await;
     let restarted = prefiller(port, &[]).await;
     let mut unknown = prefilled(&restarted, 10).await;
     unknown["remote_engine_id"] = json!("somebody-else");

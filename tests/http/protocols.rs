@@ -115,7 +115,7 @@ async fn responses_api_object_has_all_fields() {
     });
     let (_, tokens) = post(&sim, "/tokenize", &chat).await;
     assert_eq!(response["usage"]["input_tokens"], tokens["count"]);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn a_streamed_response_counts_its_events() {
     let deltas = events.iter().filter(|(name, _)| name == "response.output_text.delta");
     let text: String = deltas.filter_map(|(_, data)| data["delta"].as_str()).collect();
     assert_eq!(last["response"]["output"][1]["content"][0]["text"], text);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn a_response_calls_tools_and_takes_their_results() {
     let (status, next) = post(&sim, "/v1/responses", &body).await;
     assert_eq!(status, 200, "{next}");
     assert_eq!(next["output"][0]["type"], "message");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn stored_responses_are_found_followed_and_replayed() {
     let path = format!("/v1/responses/{id}?stream=true&starting_after=1");
     let replayed = sim.get(&path).await.text();
     assert_eq!(events(&replayed), live[2..]);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn background_response_can_be_cancelled() {
     let path = format!("/v1/responses/{id}/cancel");
     let (status, cancelled) = post(&sim, &path, &Value::Null).await;
     assert_eq!((status, &cancelled["status"]), (200, &json!("cancelled")));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -233,7 +233,7 @@ async fn a_failing_response_stream_breaks_off() {
     let named = said.lines().filter_map(|line| line.strip_prefix("event: "));
     let named: Vec<_> = named.collect();
     assert_eq!(named, ["response.created", "response.in_progress"]);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -253,7 +253,7 @@ async fn messages_api_object_has_anthropic_shape() {
     let members = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
     let sum: u64 = members.iter().filter_map(|key| usage[*key].as_u64()).sum();
     assert_eq!(count["input_tokens"], sum);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -282,7 +282,7 @@ async fn messages_stream_uses_tools() {
     assert!(input["side"].is_string());
     let (_, delta) = &events[events.len() - 2];
     assert_eq!(delta["delta"], json!({"stop_reason": "tool_use", "stop_sequence": null}));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -296,7 +296,7 @@ async fn messages_errors_have_two_envelopes() {
     let (status, error) = post(&sim, "/v1/messages", &json!({"model": "tiny"})).await;
     assert_eq!((status, &error["error"]["type"]), (400, &json!("Bad Request")));
     assert_eq!(error["error"]["param"], "body.messages");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -312,7 +312,7 @@ async fn a_batch_answers_each_conversation() {
     let body = json!({"messages": [say("a")], "stream": true});
     let (status, error) = post(&sim, "/v1/chat/completions/batch", &body).await;
     assert_eq!((status, &error["error"]["param"]), (400, &json!("stream")));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -326,5 +326,5 @@ async fn sagemaker_invocations_dispatch_by_body() {
     assert_eq!(answer["object"], "text_completion");
     let (status, error) = post(&sim, "/invocations", &json!({"x": 1})).await;
     assert_eq!((status, &error["error"]["param"]), (400, &json!("prompt")));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }

@@ -170,7 +170,7 @@ async fn a_connection_ends_with_its_server_and_a_request_with_its_connection() {
     assert!(sim.is_idle().await);
     let mut talk = Talk::open(&sim).await;
     let Sim { server, .. } = sim;
-    let stopping = tokio::spawn(server.shutdown());
+    let stopping = tokio::spawn(server.shut_down_server());
     assert!(matches!(talk.next().await, Some(Message::Close(_))));
     stopping.await.unwrap();
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vllm_sim_service::AdapterLoadMode;
+use vllm_sim_service::LoraAdapterLoadMode;
 use vllm_sim_service::ServerAvailability;
 
 use super::sim::{Sim, eventually, post};
@@ -35,7 +35,7 @@ async fn second_restart_ends_at_its_own_time() {
     plays(&sim, phases, |now| now.lives == 2 && now.down).await;
     // The first one would have ended before the third phase begins.
     let models = &sim.server.app_state().service().models;
-    assert!(eventually(async || !models.loaded_adapters().is_empty()).await);
+    assert!(eventually(async || !models.loaded_lora_adapters().is_empty()).await);
     let now = *sim.server.app_state().availability_sender().borrow();
     assert!(now.down && now.lives == 2, "{now:?}");
 }
@@ -54,7 +54,7 @@ async fn a_restart_loses_all_that_is_not_on_the_command_line() {
     let stored = format!("{RESPONSES}/{}", stored["id"].as_str().unwrap());
     assert!(answers(&sim, &stored).await.is_some());
     let models = &sim.server.app_state().service().models;
-    models.load_lora_adapter("two", "/two", None, AdapterLoadMode::New).unwrap();
+    models.load_lora_adapter("two", "/two", None, LoraAdapterLoadMode::New).unwrap();
     models.unload_lora_adapter("one");
     sim.poke("/sleep?level=1").await;
     sim.poke("/pause?mode=keep").await;

@@ -229,7 +229,7 @@ async fn admin_change_applies_to_all_or_one_rank() {
     assert_eq!((change("", 101).await, rates().await), (400, vec![30, 60]));
     assert_eq!((change("?rank=2", 5).await, rates().await), (404, vec![30, 60]));
     assert_eq!((change("?rank=x", 5).await, rates().await), (400, vec![30, 60]));
-    fleet.shutdown().await;
+    fleet.shut_down_all_servers().await;
 }
 
 /// Two settings that differ in every respect a client can see: refused at once, or answered

@@ -181,7 +181,7 @@ async fn a_prefill_server_that_is_gone_is_noticed() {
     let stop = async {
         let body = in_room(port, 5);
         let answer = refused(&decode, &body);
-        let (answer, ()) = tokio::join!(answer, prefill.server.shutdown());
+        let (answer, ()) = tokio::join!(answer, prefill.server.shut_down_server());
         answer
     };
     // The bootstrap server is asked 15 times in 14 s.

@@ -27,7 +27,7 @@ async fn golden(flags: &[&str], cases: &[(&str, Value)]) {
         let answer = sim.post(PATH, &body).await;
         golden::check(name, &format!("POST {PATH}\n{body}"), &answer);
     }
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn billing_header_line_is_removed_from_system() {
         let answer = sim.post(PATH, &body).await.json();
         assert_eq!(answer["prompt_text"], format!("{expected}."), "{body}");
     }
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -214,6 +214,6 @@ async fn chat_template_numbers_match_python() {
             assert_eq!(sim.post(PATH, &body).await.json()["prompt_text"], expected, "{body}");
         }
     }
-    vllm.server.shutdown().await;
-    llmd.server.shutdown().await;
+    vllm.server.shut_down_server().await;
+    llmd.server.shut_down_server().await;
 }

@@ -11,7 +11,7 @@ const PATH: &str = "/v1/completions";
 async fn golden(cases: &[(&str, Value)]) {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     golden::posts(&sim, PATH, cases).await;
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]

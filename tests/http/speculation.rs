@@ -41,7 +41,7 @@ async fn mean_acceptance_length_matches_config() {
     // One gap for each output of the engine, as vLLM counts.
     let gaps = sim.metric("vllm:inter_token_latency_seconds_count").await;
     assert_eq!(gaps, drafts);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_chunk_of_a_stream_has_the_tokens_of_a_step() {
         events.filter_map(|event| Some(event["choices"][0]["token_ids"].as_array()?.len()));
     let counts: Vec<usize> = counts.filter(|count| *count > 0).collect();
     assert_eq!(counts, [1, 4, 4]);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn ngram_drafts_only_where_the_text_repeats() {
         sim.post("/v1/completions", &body).await.json();
         let accepted = sim.metric("vllm:spec_decode_num_accepted_tokens_total").await;
         assert_eq!(accepted > 0.0, repeats, "{mode}: {accepted}");
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     }
 }
 
@@ -108,7 +108,7 @@ async fn a_reply_reports_its_own_drafts() {
         body["stream_options"] = json!({"include_usage": true});
         let text = sim.post("/v1/completions", &body).await.text();
         assert!(text.contains("\"num_spec_steps\":4"), "{text}");
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     }
 }
 
@@ -124,7 +124,7 @@ async fn longer_acceptance_shortens_token_gaps() {
         sim.post("/v1/completions", &body).await.json();
         let sum = "vllm:request_time_per_output_token_seconds_sum";
         gaps.push(sim.metric(sum).await);
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     }
     assert!((gaps[0] / gaps[1] / 3.0 - 1.0).abs() < 0.15, "{gaps:?}");
 }
@@ -149,7 +149,7 @@ async fn stored(more: &[&str]) -> Value {
                 event["type"] == "BlockStored" && event["parent_block_hash"].is_null()
             };
             if let Some(event) = batch.1.into_iter().find(is_first) {
-                sim.server.shutdown().await;
+                sim.server.shut_down_server().await;
                 return event;
             }
         }

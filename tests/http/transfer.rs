@@ -338,5 +338,5 @@ async fn a_prompt_that_nixl_moves_is_counted() {
     assert_eq!(metric("bytes_transferred_sum").await, 48_000.0);
     assert!(metric("post_time_seconds_sum").await > 0.0);
     assert!(metric("num_descriptors_sum").await > 0.0);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }

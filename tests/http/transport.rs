@@ -251,13 +251,13 @@ async fn a_unix_socket_instead_of_a_port() {
     let mut wire = Wire::new(tokio::net::UnixStream::connect(&path).await.unwrap());
     wire.send(VERSION).await;
     assert_eq!(wire.answer().await.status, 200);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
     assert!(!path.exists(), "the socket stays behind");
     // One that another run left behind is replaced; a file of somebody else is not.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let sim = Sim::serve(&["--uds", path.to_str().unwrap()]).await;
     assert!(tokio::net::UnixStream::connect(&path).await.is_ok());
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use vllm_sim_dynamo_run::replay_prediction;
+use vllm_sim_dynamo_run::replay_aisimulate_prediction;
 
 /// Keys of the records in the files of expected reports.
 const REQUEST_KEYS: [&str; 7] = [
@@ -23,7 +23,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn report(path: &Path) -> Result<Value, String> {
-    let report = replay_prediction(path, None).map_err(|error| error.to_string())?;
+    let report = replay_aisimulate_prediction(path, None).map_err(|error| error.to_string())?;
     Ok(serde_json::to_value(report).unwrap())
 }
 

@@ -97,7 +97,7 @@ impl Gateway {
         }
         let body = body.collect().await.unwrap().to_bytes();
         let request = Request::from_parts(head, Full::new(body));
-        let mut answer = client.send(request).await.unwrap();
+        let mut answer = client.send_request(request).await.unwrap();
         if self.hides {
             answer.headers_mut().remove("x-inference-pod");
             answer.headers_mut().remove("x-inference-port");
@@ -216,7 +216,7 @@ impl Fleet {
 impl Drop for Fleet {
     fn drop(&mut self) {
         for server in std::mem::take(&mut self.servers) {
-            self.runtime.block_on(server.shutdown());
+            self.runtime.block_on(server.shut_down_server());
         }
     }
 }
@@ -370,7 +370,7 @@ fn a_request_to_a_sleeping_pod_is_a_misroute() {
         );
         let request = Request::post(path).header("host", asleep.to_string());
         let request = request.body(Full::new(Bytes::new())).unwrap();
-        let answer = fleet.runtime.block_on(client.send(request)).unwrap();
+        let answer = fleet.runtime.block_on(client.send_request(request)).unwrap();
         assert!(answer.status().is_success(), "{path}");
     };
     post("/sleep?level=1");

@@ -84,7 +84,7 @@ impl Gateway {
         request.headers_mut().unwrap().insert("host", host);
         request.headers_mut().unwrap().remove("content-length");
         let request = request.body(Full::new(body)).unwrap();
-        let answer = client.send(request).await.unwrap();
+        let answer = client.send_request(request).await.unwrap();
         answer.map(|body| body.map_err(std::io::Error::other).boxed())
     }
 

@@ -12,7 +12,7 @@ use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::load;
 use vllm_sim_replay::online::{
-    GenerationApi, OnlineOptions, OnlineReplayError, OnlineSummary, replay_over_http,
+    GenerationApi, OnlineReplayError, OnlineReplayOptions, OnlineReplaySummary, replay_over_http,
 };
 use vllm_sim_replay::outcome::{ReplaySink, RequestOutcome, RequestStatus};
 use vllm_sim_replay::report::{self, ReplayReport, ReplayRunTotals, ReportCollector};
@@ -55,12 +55,12 @@ impl Sim {
         Self { runtime, server: Some(server), loaded, url }
     }
 
-    fn options(&self) -> OnlineOptions {
-        OnlineOptions {
+    fn options(&self) -> OnlineReplayOptions {
+        OnlineReplayOptions {
             targets: vec![self.url.clone()],
             timeout: Duration::from_secs(20),
             limit: Some(Duration::from_secs(60)),
-            ..OnlineOptions::default()
+            ..OnlineReplayOptions::default()
         }
     }
 }
@@ -68,7 +68,7 @@ impl Sim {
 impl Drop for Sim {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
-            self.runtime.block_on(server.shutdown());
+            self.runtime.block_on(server.shut_down_server());
         }
     }
 }
@@ -94,7 +94,10 @@ fn facts(requests: u64) -> ReplayRunTotals {
     }
 }
 
-fn online(synthetic: SyntheticWorkload, options: &OnlineOptions) -> (ReplayReport, OnlineSummary) {
+fn online(
+    synthetic: SyntheticWorkload,
+    options: &OnlineReplayOptions,
+) -> (ReplayReport, OnlineReplaySummary) {
     let mut source = synthetic.into_source().expect("makes sense");
     let mut collector = ReportCollector::new(report::ReportOptions::default());
     let sent =
@@ -150,7 +153,8 @@ fn online_replay_agrees_with_offline() {
 #[test]
 fn chats_have_the_planned_lengths_and_sessions_remember() {
     let sim = Sim::start(&["--scheduler=pool", "--enable-prefix-caching"]);
-    let options = OnlineOptions { api: GenerationApi::Chat, concurrency: Some(3), ..sim.options() };
+    let options =
+        OnlineReplayOptions { api: GenerationApi::Chat, concurrency: Some(3), ..sim.options() };
     let sessions = SyntheticWorkload {
         sessions: 6,
         input: TokenLengthDistribution::Constant(150),
@@ -160,7 +164,8 @@ fn chats_have_the_planned_lengths_and_sessions_remember() {
         ..SyntheticWorkload::default()
     };
     for api in [GenerationApi::Chat, GenerationApi::Completions] {
-        let (report, sent) = online(sessions.clone(), &OnlineOptions { api, ..options.clone() });
+        let (report, sent) =
+            online(sessions.clone(), &OnlineReplayOptions { api, ..options.clone() });
         assert_eq!(sent.requests, 12);
         let turns: Vec<(Option<u32>, u32)> =
             report.request_records().map(|r| (r.turn_index, r.input_length)).collect();
@@ -241,7 +246,7 @@ fn an_answer_with_too_few_tokens_is_a_failed_request() {
             output: TokenLengthDistribution::Constant(20),
             ..SyntheticWorkload::default()
         };
-        let options = OnlineOptions { api, ..sim.options() };
+        let options = OnlineReplayOptions { api, ..sim.options() };
         let (report, _) = online(workload, &options);
         let counts =
             ["completed_requests", "failed_requests"].map(|key| report.summary_number(key));
@@ -255,7 +260,7 @@ fn an_answer_with_too_few_tokens_is_a_failed_request() {
 #[test]
 fn the_time_limit_leaves_requests_incomplete() {
     let sim = Sim::start(&["--time-to-first-token=30s", "--scheduler=pool"]);
-    let options = OnlineOptions { limit: Some(Duration::from_millis(300)), ..sim.options() };
+    let options = OnlineReplayOptions { limit: Some(Duration::from_millis(300)), ..sim.options() };
     let (report, sent) = online(workload(), &options);
     assert!(sent.wall < Duration::from_secs(20), "{:?}", sent.wall);
     assert_eq!(report.summary_number("completed_requests"), 0.0);
@@ -292,7 +297,7 @@ impl WorkloadSource for LateSource {
 fn requests_that_ended_before_the_time_limit_are_complete() {
     let sim = Sim::start(&["--scheduler=pool", "--inter-token-latency=10ms"]);
     let limit = Duration::from_secs(1);
-    let options = OnlineOptions { limit: Some(limit), ..sim.options() };
+    let options = OnlineReplayOptions { limit: Some(limit), ..sim.options() };
     let sessions = |sessions, output| -> Box<dyn WorkloadSource> {
         let made = SyntheticWorkload {
             sessions,
@@ -315,17 +320,17 @@ fn requests_that_ended_before_the_time_limit_are_complete() {
 
 #[test]
 fn invalid_options_are_rejected_before_sending() {
-    let refused = |options: &OnlineOptions| -> OnlineReplayError {
+    let refused = |options: &OnlineReplayOptions| -> OnlineReplayError {
         let mut source = workload().into_source().expect("makes sense");
         replay_over_http(&mut source, options, &mut Ends::default(), &mut |_| {})
             .expect_err("is refused")
     };
-    let with = |target: &str| OnlineOptions {
+    let with = |target: &str| OnlineReplayOptions {
         targets: vec![target.to_owned()],
         timeout: Duration::from_secs(5),
-        ..OnlineOptions::default()
+        ..OnlineReplayOptions::default()
     };
-    let error = refused(&OnlineOptions::default()).to_string();
+    let error = refused(&OnlineReplayOptions::default()).to_string();
     assert_eq!(error, "no --target is given");
     let error = refused(&with("ftp://x")).to_string();
     assert!(error.starts_with("--target \"ftp://x\" has the scheme \"ftp\""), "{error}");
@@ -352,7 +357,7 @@ fn tokens_reused_by_the_server_are_in_the_report() {
         shared_prefix_ratio: 0.5,
         ..SyntheticWorkload::default()
     };
-    let options = OnlineOptions { concurrency: Some(1), ..sim.options() };
+    let options = OnlineReplayOptions { concurrency: Some(1), ..sim.options() };
     let (report, _) = online(shared, &options);
     let reused: Vec<u32> = report.request_records().map(|r| r.reused_input_tokens).collect();
     assert_eq!(reused, [0, 80, 80, 80, 80, 80, 80, 80]);
@@ -372,7 +377,7 @@ fn latency_starts_at_scheduled_send_time() {
         arrivals: ArrivalProcess::Interval(10.0),
         ..SyntheticWorkload::default()
     };
-    let options = OnlineOptions { max_in_flight: 1, ..sim.options() };
+    let options = OnlineReplayOptions { max_in_flight: 1, ..sim.options() };
     let (report, sent) = online(synthetic, &options);
     assert_eq!(sent.held_up, 4);
     assert!(sent.latest >= Duration::from_millis(180), "{sent:?}");
@@ -395,7 +400,7 @@ fn prompts_that_differ_in_the_trace_differ_on_the_server() {
         "--enable-prompt-tokens-details",
         "--num-gpu-blocks-override=4000",
     ]);
-    let options = OnlineOptions { concurrency: Some(8), ..sim.options() };
+    let options = OnlineReplayOptions { concurrency: Some(8), ..sim.options() };
     for api in [GenerationApi::Completions, GenerationApi::Chat] {
         let distinct = SyntheticWorkload {
             sessions: 150,
@@ -409,7 +414,7 @@ fn prompts_that_differ_in_the_trace_differ_on_the_server() {
             think_ms: 1.0,
             ..SyntheticWorkload::default()
         };
-        let options = OnlineOptions { api, ..options.clone() };
+        let options = OnlineReplayOptions { api, ..options.clone() };
         let (report, _) = online(distinct, &options);
         let reused = report.request_records().map(|r| r.reused_input_tokens);
         // The beginning of the chat template is everybody's.
@@ -431,7 +436,7 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
     for trust in
         [CertificateVerification::Disabled, CertificateVerification::Authorities(path("crt"))]
     {
-        let options = OnlineOptions { trust, ..sim.options() };
+        let options = OnlineReplayOptions { trust, ..sim.options() };
         let (report, _) = online(workload(), &options);
         assert_eq!(report.summary_number("completed_requests"), 40.0);
     }
@@ -439,7 +444,7 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
     let error = replay_over_http(&mut source, &sim.options(), &mut Ends::default(), &mut |_| {});
     let error = error.expect_err("nobody vouches for it").to_string();
     assert!(error.contains("invalid peer certificate"), "{error}");
-    let options = OnlineOptions {
+    let options = OnlineReplayOptions {
         trust: CertificateVerification::Authorities(path("none")),
         ..sim.options()
     };
@@ -524,7 +529,7 @@ fn agent_runs_of_a_closed_loop_follow_one_another() {
     let options = load::WorkloadReadOptions::default();
     let mut source = load::open_workload_files(&[path], &options).expect("is a trace");
     let mut turns = Turns::default();
-    let options = OnlineOptions { concurrency: Some(1), speedup: 40.0, ..sim.options() };
+    let options = OnlineReplayOptions { concurrency: Some(1), speedup: 40.0, ..sim.options() };
     replay_over_http(source.as_mut(), &options, &mut turns, &mut |_| {}).expect("is sent");
     turns.0.sort();
     let [a, sub, b] = ["a".repeat(32), format!("{}::b0", "a".repeat(32)), "b".repeat(32)];

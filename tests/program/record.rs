@@ -153,7 +153,7 @@ async fn recording_replays_same_text_and_pace() {
         recorded.push(ask(&proxy.base, path, &body).await);
     }
     let (summary, path, _folder) = proxy.stop().await;
-    upstream.shutdown().await;
+    upstream.shut_down_server().await;
     assert_eq!((summary.replies, summary.skipped.len()), (4, 0), "{summary:?}");
 
     let last = "SELECT json_extract(token_us, '$[#-1]') FROM llmd_recording ORDER BY id";
@@ -180,7 +180,7 @@ async fn recording_replays_same_text_and_pace() {
         let least = Duration::from_micros(ends.remove(0).into()) - Duration::from_millis(1);
         assert!(after.last().unwrap().0 >= least, "{after:?} {least:?}");
     }
-    again.shutdown().await;
+    again.shut_down_server().await;
     off.sort();
     let median = off[off.len() / 2];
     println!("gaps are off by {median:?} in the median, {:?} at most", off[off.len() - 1]);
@@ -198,7 +198,7 @@ async fn recording_has_llmd_table_and_extra_table() {
     let ids = json!({"model": "demo", "prompt": [7, 8, 9], "max_tokens": 3});
     ask(&proxy.base, TEXT, &ids).await;
     let (summary, path, _folder) = proxy.stop().await;
-    upstream.shutdown().await;
+    upstream.shut_down_server().await;
     assert_eq!(summary.replies, 5, "{summary:?}");
     let file = Connection::open(path).unwrap();
     let columns = "SELECT group_concat(name || ' ' || type) FROM pragma_table_info('llmd')";
@@ -297,7 +297,7 @@ async fn other_paths_are_forwarded_unrecorded() {
     let wrong = json!({"model": "nobody", "prompt": "x"});
     let refused = client.post(format!("{}{TEXT}", proxy.base)).json(&wrong).send().await.unwrap();
     assert_eq!(refused.status(), 404);
-    upstream.shutdown().await;
+    upstream.shut_down_server().await;
     let body = json!({"model": "demo", "prompt": "x"});
     let gone = client.post(format!("{}{TEXT}", proxy.base)).json(&body).send().await.unwrap();
     assert_eq!(gone.status(), 502);
@@ -325,7 +325,7 @@ async fn a_disconnected_client_leaves_no_partial_reply() {
     let idle = tokio::time::timeout(Duration::from_secs(20), idle).await;
     assert!(idle.is_ok(), "the upstream goes on");
     let (summary, ..) = proxy.stop().await;
-    upstream.shutdown().await;
+    upstream.shut_down_server().await;
     assert_eq!((summary.replies, summary.skipped.len()), (0, 1), "{summary:?}");
 }
 
@@ -367,7 +367,7 @@ async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
     let chat = json!({"model": "demo", "max_tokens": 9, "messages": [{"role": "user", "content": "Trois"}]});
     ask(&proxy.base, CHAT, &chat).await;
     let (summary, path, folder) = proxy.stop().await;
-    upstream.shutdown().await;
+    upstream.shut_down_server().await;
     assert_eq!(summary.replies, 3, "{summary:?}");
     let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
     for (model, name) in [("demo", "same"), (tiny, "other")] {
@@ -441,7 +441,7 @@ async fn an_upstream_behind_tls_is_recorded_if_it_is_trusted() {
         assert!(!said(&ask(&base, TEXT, &body).await).is_empty());
     }
     assert_eq!(recorder.stop().await.unwrap().replies, 2);
-    upstream.shutdown().await;
+    upstream.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -458,7 +458,7 @@ async fn append_adds_to_existing_recording() {
         assert_eq!(recorder.stop().await.unwrap().replies, 1);
     }
     assert_eq!(first_model_of_upstream(&url, None).await.unwrap(), "demo");
-    upstream.shutdown().await;
+    upstream.shut_down_server().await;
     let count = "SELECT count(*) FROM llmd";
     let count: i64 = Connection::open(out).unwrap().query_row(count, [], |row| row.get(0)).unwrap();
     assert_eq!(count, 2);
@@ -550,7 +550,7 @@ async fn a_recorded_agent_is_replayed_in_virtual_time_and_over_http() {
         (offline, replay_report(&path, &["--target", &target]))
     });
     let (offline, online) = reports.await.unwrap();
-    upstream.shutdown().await;
+    upstream.shut_down_server().await;
     let (offline, online) = (replayed_turns(&offline), replayed_turns(&online));
     assert_eq!(offline.len(), 3);
     for (turn, (ours, theirs)) in offline.iter().zip(&online).enumerate() {
@@ -574,7 +574,7 @@ async fn requests_without_a_session_continue_the_prompt_that_they_extend() {
         ask(&proxy.base, TEXT, &body).await;
     }
     let (_, path, _folder) = proxy.stop().await;
-    upstream.shutdown().await;
+    upstream.shut_down_server().await;
     let report =
         tokio::task::spawn_blocking(move || replay_report(&path, &["--model", "demo"])).await;
     let report = report.unwrap();

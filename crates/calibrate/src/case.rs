@@ -249,7 +249,7 @@ impl CalibrationCase {
 
     /// Simulates the part of the run that suffices to compute the derivatives of its latencies by
     /// the fitted parameters.
-    pub(super) fn predict_start_latencies(
+    pub(super) fn predict_latencies_of_first_requests(
         &self,
         values: &[(RooflineParameter, f64)],
     ) -> Result<LatencyPrediction, CalibrateError> {
@@ -315,7 +315,7 @@ impl CalibrationCase {
         slopes.collect()
     }
 
-    pub(super) fn run_stage_count(&self) -> f64 {
+    pub(super) fn load_stage_count_of_run(&self) -> f64 {
         self.measured_stage_count() as f64
     }
 

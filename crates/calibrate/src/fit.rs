@@ -273,7 +273,7 @@ fn fitted_parameters(
     plan: &RidgeFitPlan,
     deployment: Option<usize>,
 ) -> Vec<FittedParameter> {
-    let errors = lines.column_standard_errors(plan);
+    let errors = lines.fit_parameter_standard_errors(plan);
     let terms = plan.terms.iter().zip(errors);
     let own = terms.filter(|((j, _), _)| machine.columns[*j].deployment == deployment);
     let outcomes = own.map(|((j, _), error)| {

@@ -29,7 +29,7 @@ pub(super) struct LinearizedResiduals {
 }
 
 impl LinearizedResiduals {
-    pub(super) fn cross_validation_unit_count(&self) -> usize {
+    pub(super) fn cross_validation_fold_count(&self) -> usize {
         let mut units = self.units.clone();
         units.sort_unstable();
         units.dedup();
@@ -140,7 +140,7 @@ impl LinearizedResiduals {
     }
 
     /// Returns the standard errors of the columns of `plan`, in scales of the priors.
-    pub(super) fn column_standard_errors(&self, plan: &RidgeFitPlan) -> Vec<f64> {
+    pub(super) fn fit_parameter_standard_errors(&self, plan: &RidgeFitPlan) -> Vec<f64> {
         let terms = &plan.terms;
         let x: Vec<f64> = terms.iter().map(|(j, _)| self.at[*j]).collect();
         let all: Vec<usize> = (0..self.here.len()).collect();

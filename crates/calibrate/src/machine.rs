@@ -100,7 +100,7 @@ impl CalibrationCaseRunner<'_> {
                         let played = match length {
                             SimulatedRunExtent::Whole => self.cases[c].predict_latencies(&values),
                             SimulatedRunExtent::Start => {
-                                self.cases[c].predict_start_latencies(&values)
+                                self.cases[c].predict_latencies_of_first_requests(&values)
                             }
                         };
                         self.progress_bar.add_finished_work_units(1);
@@ -226,7 +226,7 @@ impl CalibrationCaseRunner<'_> {
         fitted.iter().flat_map(move |i| {
             let case = &self.cases[*i];
             // Stages share the weight of a run, unless it is the only one.
-            let share = if fitted.len() == 1 { case.run_stage_count() } else { 1.0 };
+            let share = if fitted.len() == 1 { case.load_stage_count_of_run() } else { 1.0 };
             let targets = case.targets.iter();
             targets.map(move |target| target.weight * share)
         })

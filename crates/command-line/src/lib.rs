@@ -20,7 +20,7 @@ pub struct UsageError(pub String);
 /// The result is printed, and the exit code is 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{missed}")]
-pub struct MissedRequirementsError {
+pub struct MissedMetricRequirementsError {
     /// Text of the tool's result, printed on standard output.
     pub printed: String,
     /// Message about the missed `--require` conditions.

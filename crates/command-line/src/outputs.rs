@@ -184,7 +184,7 @@ fn parent_folder(path: &Path) -> &Path {
 pub fn write_atomically(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     let written = AtomicFile::create(path).and_then(|mut draft| {
         draft.file.write_all(text.as_ref())?;
-        draft.rename_to_target()
+        draft.rename_temporary_to_target()
     });
     written.with_context(|| format!("cannot write {}", path.display()))
 }
@@ -199,7 +199,7 @@ pub fn write_new_file(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     }
     let mut draft = AtomicFile::create(path)?;
     draft.file.write_all(text.as_ref())?;
-    draft.rename_to_target()
+    draft.rename_temporary_to_target()
 }
 
 /// Temporary file for the atomic replacement of a target file.
@@ -253,7 +253,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// An I/O error if the rename fails; the target is unchanged.
-    pub fn rename_to_target(mut self) -> io::Result<()> {
+    pub fn rename_temporary_to_target(mut self) -> io::Result<()> {
         if !self.path.as_os_str().is_empty() {
             std::fs::rename(&self.path, &self.target)?;
         }

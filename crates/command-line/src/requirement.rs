@@ -18,11 +18,11 @@ pub struct MetricRequirement {
 
 impl MetricRequirement {
     /// Parses a requirement `NAME>=NUMBER`; also `<=`, `>` and `<`. Error messages contain
-    /// `example`.
+    /// `error_example`.
     ///
     /// # Errors
     /// Returns a [`UsageError`](crate::UsageError) for an invalid requirement.
-    pub fn parse(text: &str, example: &str) -> Result<Self> {
+    pub fn parse_metric_requirement(text: &str, example: &str) -> Result<Self> {
         let found = [">=", "<=", ">", "<"]
             .into_iter()
             .find_map(|operator| Some((operator, text.split_once(operator)?)));
@@ -37,7 +37,7 @@ impl MetricRequirement {
     }
 
     /// Returns whether a value is within the bound; an unknown value is not.
-    pub fn is_satisfied_by(&self, value: Option<f64>) -> bool {
+    pub fn is_requirement_met_by(&self, value: Option<f64>) -> bool {
         value.is_some_and(|value| match self.operator {
             ">=" => value >= self.bound,
             "<=" => value <= self.bound,
@@ -54,14 +54,14 @@ impl fmt::Display for MetricRequirement {
 }
 
 /// Returns a message that lists the missed requirements and their values; `None` if all are met.
-pub fn describe_missed_requirements(
+pub fn describe_missed_metric_requirements(
     requirements: &[MetricRequirement],
     value: impl Fn(&MetricRequirement) -> Option<f64>,
 ) -> Option<String> {
     let missed = requirements.iter().filter_map(|requirement| {
         let value = value(requirement);
         let shown = value.map_or_else(|| "is unknown".to_owned(), |v| format!("is {v:.3}"));
-        (!requirement.is_satisfied_by(value)).then(|| format!("{requirement} (it {shown})"))
+        (!requirement.is_requirement_met_by(value)).then(|| format!("{requirement} (it {shown})"))
     });
     let missed: Vec<String> = missed.collect();
     (!missed.is_empty()).then(|| format!("--require missed: {}", missed.join(", ")))

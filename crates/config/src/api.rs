@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{api, engine, server};
 use super::model::ModelConfig;
-use super::other_command_line::other_command_line;
+use super::other_command_line::imitated_engine_command_line;
 use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
 use super::profiler;
 use super::speech::SpeechConfig;
@@ -193,7 +193,7 @@ impl ApiConfig {
             answers: ResponseFieldSettings {
                 // llm-d's responses always contain the details.
                 enable_prompt_tokens_details: v.get(details)?
-                    || compat == MetricsCompat::Llmd && !v.is_set(details),
+                    || compat == MetricsCompat::Llmd && !v.is_flag_set(details),
                 force_include_usage: v.get(&api::ENABLE_FORCE_INCLUDE_USAGE)?,
                 per_request_metrics,
                 per_request_drafts: read_per_request_draft_stats(v)?,
@@ -227,7 +227,7 @@ impl ApiConfig {
 
 /// Returns the names that `--tool-call-parser` and `--reasoning-parser` accept.
 pub fn list_parsers(compat: MetricsCompat) -> (&'static [&'static str], &'static [&'static str]) {
-    match other_command_line(Some(compat)) {
+    match imitated_engine_command_line(Some(compat)) {
         Some(own) => (own.tool_parsers, own.reasoning_parsers),
         None => (&TOOL_PARSERS, &REASONING_PARSERS),
     }
@@ -282,9 +282,9 @@ fn read_per_request_draft_stats(v: &FlagValues) -> Result<PerRequestDraftStats, 
     let flag = &api::PER_REQUEST_SPEC_DECODE_METRICS;
     let chosen = v.get_choice(flag)?.unwrap_or_default();
     let keys = [&engine::SPEC_METHOD, &engine::SPEC_MODEL];
-    let drafts = v.is_set(&engine::SPECULATIVE_CONFIG)
-        || v.is_set(&engine::SPEC_TOKENS)
-        || keys.iter().any(|flag| v.is_set(flag));
+    let drafts = v.is_flag_set(&engine::SPECULATIVE_CONFIG)
+        || v.is_flag_set(&engine::SPEC_TOKENS)
+        || keys.iter().any(|flag| v.is_flag_set(flag));
     if chosen != PerRequestDraftStats::None && !drafts {
         return Err(ConfigError::Invalid(
             "--per-request-spec-decode-metrics requires speculative decoding to be enabled (via \

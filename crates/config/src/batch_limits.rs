@@ -58,9 +58,9 @@ impl SchedulerBatchLimits {
         context: u32,
     ) -> Result<Self, ConfigError> {
         let typed_seqs = v.get(&engine::MAX_NUM_SEQS)?;
-        let seqs_given = v.is_set(&engine::MAX_NUM_SEQS);
+        let seqs_given = v.is_flag_set(&engine::MAX_NUM_SEQS);
         let typed_tokens = v.get(&engine::MAX_NUM_BATCHED_TOKENS)?;
-        let tokens_given = v.is_set(&engine::MAX_NUM_BATCHED_TOKENS);
+        let tokens_given = v.is_flag_set(&engine::MAX_NUM_BATCHED_TOKENS);
         let (mut seqs, mut tokens) = (typed_seqs, typed_tokens.unwrap_or(typed_seqs));
         let mode = v.get_choice(&engine::PERFORMANCE_MODE)?.unwrap_or_default();
         if v.cli_mode == CliMode::Vllm && scheduler == SchedulerKind::Vllm {
@@ -162,7 +162,7 @@ fn check_token_budget(
     if tokens >= least {
         return Ok(tokens);
     }
-    if !v.is_set(flag) {
+    if !v.is_flag_set(flag) {
         let rule = "raised to max-num-seqs; vLLM would refuse to start";
         v.record_value_derived_by_rule(flag, least, rule);
         return Ok(least);

@@ -36,7 +36,7 @@ pub(super) fn kv_block_size_tokens(
     if shape.state.is_some() {
         return raise_to_hold_mamba_state(v, &shape, gpu, size);
     }
-    let (false, Some(gpu)) = (v.is_set(flag), gpu) else {
+    let (false, Some(gpu)) = (v.is_flag_set(flag), gpu) else {
         return Ok(size);
     };
     let backend = v.get(&engine::ATTENTION_BACKEND)?.unwrap_or_default();

@@ -5,7 +5,9 @@ use std::path::Path;
 use super::cli_mode::CliMode;
 use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
-use super::other_command_line::{OTHER_COMMAND_LINES, OtherCommandLine, select_command_line};
+use super::other_command_line::{
+    ImitatedEngineCommandLine, OTHER_COMMAND_LINES, select_command_line,
+};
 use vllm_sim_observe::metrics::MetricsCompat;
 
 /// Names of the commands of vllm-sim that parse their own arguments.
@@ -111,7 +113,7 @@ fn parse_command_word<'a>(
         return Ok(entry(CliCommandAction::Tool("dataset"), None, words));
     }
     let serve = |words| entry(CliCommandAction::Serve, Some(CliMode::Vllm), words);
-    let other = |action, (own, words): (&OtherCommandLine, _)| CliCommandInvocation {
+    let other = |action, (own, words): (&ImitatedEngineCommandLine, _)| CliCommandInvocation {
         action,
         compat: Some(own.compat),
         takes_model: false,

@@ -84,7 +84,7 @@ impl ReplyContentConfig {
                 false => mode,
             },
             seed: v.get(&content::SEED)?.map(|seed| seed as u64),
-            seed_given: v.is_set(&content::SEED),
+            seed_given: v.is_flag_set(&content::SEED),
             tools: read_tool_settings(v, compat)?,
             skip_tool_validation: v.get(&content::SKIP_TOOL_VALIDATION)?,
             echo_cut: truncates_echoed_prompts(v, compat)?,
@@ -99,7 +99,7 @@ impl ReplyContentConfig {
             default_embedding_dimensions: v.get(&content::DEFAULT_EMBEDDING_DIMENSIONS)?,
             omni: v.get(&content::OMNI)?,
             media: read_media_rules(v, model)?,
-            accepts_media: v.is_set(&content::MM_TOKENS_PER_ITEM)
+            accepts_media: v.is_flag_set(&content::MM_TOKENS_PER_ITEM)
                 || config_json(model).is_some_and(config_accepts_media),
             // The cast saturates.
             media_cache_bytes: (v.get(&content::MM_PROCESSOR_CACHE_GB)? * BYTES_PER_GIB) as u64,
@@ -115,14 +115,14 @@ fn read_media_rules(v: &FlagValues, model: &ModelConfig) -> Result<MediaTokenRul
     let flag = &content::MM_TOKENS_PER_ITEM;
     let usual = config_json(model)
         .map_or_else(MediaTokenRules::default, MediaTokenRules::from_model_config);
-    let rules = usual.override_from_json(&v.get(flag)?.unwrap_or_default());
+    let rules = usual.override_rules_from_json(&v.get(flag)?.unwrap_or_default());
     rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
 }
 
 /// Returns whether replies that echo the prompt are cut to their token limit, as by vLLM; llm-d
 /// does not cut them.
 fn truncates_echoed_prompts(v: &FlagValues, compat: MetricsCompat) -> Result<bool, ConfigError> {
-    if compat == MetricsCompat::Llmd && !v.is_set(&content::ECHO_CUT) {
+    if compat == MetricsCompat::Llmd && !v.is_flag_set(&content::ECHO_CUT) {
         v.record_derived_value(&content::ECHO_CUT, false);
         return Ok(false);
     }

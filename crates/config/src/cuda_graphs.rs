@@ -75,13 +75,13 @@ fn read_capture_sizes(
     let flag = &engine::CUDAGRAPH_CAPTURE_SIZES;
     let key = "cudagraph_capture_sizes";
     let of_key = config.get(key).filter(|value| !value.is_null());
-    if v.is_set(flag) && of_key.is_some() {
+    if v.is_flag_set(flag) && of_key.is_some() {
         return Err(mutually_exclusive_error(flag.name, key));
     }
     let texts = match of_key {
         Some(Value::Array(sizes)) => sizes.iter().map(Value::to_string).collect(),
         Some(other) => vec![other.to_string()],
-        None if v.is_set(flag) => v.read_comma_separated_list(flag)?,
+        None if v.is_flag_set(flag) => v.read_comma_separated_list(flag)?,
         None => return Ok(None),
     };
     let size = |text: &String| {
@@ -100,7 +100,7 @@ fn read_max_capture_size(
     let Some(value) = config.get(key).filter(|value| !value.is_null()) else {
         return v.get(flag);
     };
-    if v.is_set(flag) {
+    if v.is_flag_set(flag) {
         return Err(mutually_exclusive_error(flag.name, key));
     }
     let most = value.as_u64().and_then(|most| u32::try_from(most).ok());

@@ -4,7 +4,7 @@ use super::api::ApiConfig;
 use super::choices::EncoderTensorParallelMode;
 use super::error::ConfigError;
 use super::flags::engine;
-use super::latency_source::LatencySource;
+use super::latency_source::StepLatencySource;
 use super::model::ModelConfig;
 use super::values::FlagValues;
 use vllm_sim_engine::latency::MediaEncoderShape;
@@ -36,7 +36,7 @@ impl MediaEncoderConfig {
         model: &ModelConfig,
         api: &ApiConfig,
         encoded: Option<(MediaTokenRules, u32)>,
-        latency_source: &LatencySource,
+        latency_source: &StepLatencySource,
     ) -> Result<Option<Self>, ConfigError> {
         let flag = &engine::DISABLE_CHUNKED_MM_INPUT;
         let whole = v.get(flag)?;
@@ -47,7 +47,7 @@ impl MediaEncoderConfig {
             Some((modality, largest, tokens))
         });
         let Some((modality, largest, tokens)) = found else {
-            for (name, given) in [(flag.name, whole), (mode_flag.name, v.is_set(mode_flag))] {
+            for (name, given) in [(flag.name, whole), (mode_flag.name, v.is_flag_set(mode_flag))] {
                 if given {
                     v.add_warning(format!(
                         "--{name} has no effect: it needs the vllm scheduler and a model that takes \
@@ -57,7 +57,7 @@ impl MediaEncoderConfig {
             }
             return Ok(None);
         };
-        if v.is_set(mode_flag) && !latency_source.uses_gpu() {
+        if v.is_flag_set(mode_flag) && !latency_source.step_times_depend_on_gpu() {
             v.add_warning(format!(
                 "--{} has no effect: without --gpu encoders take no time",
                 mode_flag.name

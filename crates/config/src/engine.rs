@@ -16,7 +16,7 @@ use super::flag::Flag;
 use super::flags::{self, engine, faults, kv};
 use super::kv_cache::KvCacheCapacity;
 use super::kv_offload::KvOffloadConfig;
-use super::latency_source::{KernelTableSource, LatencySource};
+use super::latency_source::{KernelTableSource, StepLatencySource};
 use super::model::ModelConfig;
 use super::parallel::ParallelConfig;
 use super::reserved_memory::ReservedGpuMemory;
@@ -124,7 +124,7 @@ pub struct StepTimingConfig {
     /// Factor on all simulated durations (default 1); already applied to `delays`.
     pub latency_factor: f64,
     /// The source of the step times of batching schedulers.
-    pub latency_source: LatencySource,
+    pub latency_source: StepLatencySource,
 }
 
 /// Settings of GPU and CPU memory for the KV cache.
@@ -234,7 +234,7 @@ impl EngineConfig {
             .saturating_mul(v.get(&engine::DECODE_CONTEXT_PARALLEL_SIZE)?);
         let memory = KvCacheMemoryConfig {
             gpu_memory_utilization,
-            block_size_typed: v.is_set(&kv::BLOCK_SIZE),
+            block_size_typed: v.is_flag_set(&kv::BLOCK_SIZE),
             num_blocks: blocks.or(v.get(&kv::KV_CACHE_SIZE)?),
             kv_cache_memory_bytes: memory.and_then(|n| u64::try_from(n).ok()),
             kv_cache_dtype: v.get(&kv::KV_CACHE_DTYPE)?,
@@ -355,7 +355,7 @@ fn async_scheduling(
     speculative: Option<&SpeculativeConfig>,
 ) -> Result<bool, ConfigError> {
     let flag = &engine::ASYNC_SCHEDULING;
-    let (ahead, typed) = (v.get(flag)?, v.is_set(flag));
+    let (ahead, typed) = (v.get(flag)?, v.is_flag_set(flag));
     if !ahead || scheduler != SchedulerKind::Vllm {
         return Ok(ahead);
     }
@@ -389,7 +389,7 @@ fn read_serving_role(v: &FlagValues) -> Result<ServingRole, ConfigError> {
     let flag = &engine::DISAGGREGATION_MODE;
     let switches = (v.get(&engine::IS_PREFILL_WORKER)?, v.get(&engine::IS_DECODE_WORKER)?);
     let chosen = v.get_choice(flag)?.unwrap_or_default();
-    match (switches, v.is_set(flag)) {
+    match (switches, v.is_flag_set(flag)) {
         ((false, false), _) => Ok(chosen),
         ((true, false), false) => Ok(ServingRole::Prefill),
         ((false, true), false) => Ok(ServingRole::Decode),
@@ -420,7 +420,7 @@ fn stagger_delay(v: &FlagValues) -> Result<Duration, ConfigError> {
     }))
 }
 
-fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
+fn latency_source(v: &FlagValues) -> Result<StepLatencySource, ConfigError> {
     let profile = v.get(&engine::LATENCY_PROFILE)?;
     let coefficients = v.get(&engine::LATENCY_COEFFICIENTS)?;
     let gpu = v.get(&engine::GPU)?.is_some();
@@ -429,12 +429,12 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
         version: v.get(&engine::AIC_BACKEND_VERSION)?,
         coefficients: coefficients.clone(),
     };
-    let roofline = LatencySource::Roofline { coefficients };
+    let roofline = StepLatencySource::Roofline { coefficients };
     let kind = v.get_choice(&engine::LATENCY_MODEL)?.unwrap_or_default();
     let is_auto = kind == LatencyModelKind::Auto;
     if kind == LatencyModelKind::Aic || (is_auto && tables.folder.is_some()) {
         return match gpu {
-            true => Ok(LatencySource::Aic(tables)),
+            true => Ok(StepLatencySource::Aic(tables)),
             false => Err(ConfigError::Invalid(
                 "kernel tables (--latency-model aic, --aic-data) require --gpu".to_owned(),
             )),
@@ -449,8 +449,8 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
         }
     }
     match (kind, profile) {
-        (LatencyModelKind::Aic | LatencyModelKind::Delays, _) => Ok(LatencySource::Delays),
-        (LatencyModelKind::Polynomial, _) => Ok(LatencySource::Polynomial),
+        (LatencyModelKind::Aic | LatencyModelKind::Delays, _) => Ok(StepLatencySource::Delays),
+        (LatencyModelKind::Polynomial, _) => Ok(StepLatencySource::Polynomial),
         (LatencyModelKind::Roofline, _) if !gpu => {
             Err(ConfigError::Invalid("--latency-model roofline requires --gpu".to_owned()))
         }
@@ -459,9 +459,11 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
             "--latency-model profile requires --latency-profile".to_owned(),
         )),
         (LatencyModelKind::Auto | LatencyModelKind::Profile, Some(profile)) => {
-            Ok(LatencySource::Profile(profile))
+            Ok(StepLatencySource::Profile(profile))
         }
-        (LatencyModelKind::Auto, None) => Ok(if gpu { roofline } else { LatencySource::Delays }),
+        (LatencyModelKind::Auto, None) => {
+            Ok(if gpu { roofline } else { StepLatencySource::Delays })
+        }
     }
 }
 
@@ -469,7 +471,7 @@ fn scheduler_for_replay_timing(
     v: &FlagValues,
     typed: SchedulerKind,
 ) -> Result<SchedulerKind, ConfigError> {
-    if typed != SchedulerKind::Pool && v.is_set(&engine::SCHEDULER) {
+    if typed != SchedulerKind::Pool && v.is_flag_set(&engine::SCHEDULER) {
         return Err(ConfigError::Invalid(
             "--replay-timing releases each token at its recorded time, so it needs --scheduler \
              pool; batching schedulers compute the times of tokens"
@@ -486,17 +488,17 @@ fn scheduler_for_replay_timing(
 /// that runs steps.
 fn read_scheduler_kind(
     v: &FlagValues,
-    latency: &LatencySource,
+    latency: &StepLatencySource,
 ) -> Result<SchedulerKind, ConfigError> {
     let flag = &engine::SCHEDULER;
     let typed = v.get_choice(flag)?.unwrap_or_default();
     if v.get(&flags::content::REPLAY_TIMING)? {
         return scheduler_for_replay_timing(v, typed);
     }
-    if typed != SchedulerKind::Pool || *latency == LatencySource::Delays {
+    if typed != SchedulerKind::Pool || *latency == StepLatencySource::Delays {
         return Ok(typed);
     }
-    if v.is_set(flag) {
+    if v.is_flag_set(flag) {
         return Err(ConfigError::Invalid(
             "--latency-model, --latency-profile and --gpu need --scheduler vllm or sglang: the \
              pool scheduler uses fixed delays instead of step times"

@@ -32,7 +32,7 @@ const TOTAL_KEYS: [&str; 4] =
 
 /// Keys of fake token histograms, each with the key of the fake total that replaces the histogram's
 /// sum if set.
-pub(super) const FAKE_HISTOGRAM_TOTALS: [(&str, &str); 2] = [
+pub(super) const FAKE_HISTOGRAM_AND_TOTAL_KEYS: [(&str, &str); 2] = [
     ("request-prompt-tokens", "total-prompt-tokens"),
     ("request-generation-tokens", "total-generation-tokens"),
 ];

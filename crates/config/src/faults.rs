@@ -47,7 +47,7 @@ impl FaultInjectionConfig {
             specs.push(spec.map_err(|error| ConfigError::Invalid(error.to_string()))?);
         }
         if failures.is_empty() {
-            failures.extend(InjectedFailure::ALL);
+            failures.extend(InjectedFailure::ALL_INJECTED_FAILURES);
         }
         if specs.is_empty() {
             specs.push(FaultSpec {
@@ -96,6 +96,8 @@ fn read_gaps(typed: &str) -> Result<KvEventLossSchedule, ConfigError> {
 }
 
 fn unknown_fault_error(typed: &str) -> ConfigError {
-    let allowed = InjectedFailure::ALL.map(InjectedFailure::name).join(", ");
+    let allowed = InjectedFailure::ALL_INJECTED_FAILURES
+        .map(InjectedFailure::injected_failure_name)
+        .join(", ");
     ConfigError::Invalid(format!("invalid failure type '{typed}', valid types are: {allowed}"))
 }

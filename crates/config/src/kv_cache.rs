@@ -104,7 +104,7 @@ impl KvCacheCapacity {
         let shape = model_shape_with_engine_settings(model, engine);
         let head_dim = shape.as_ref().map_or(128, |shape| shape.head_dim);
         let Some(width) = kv_bytes_per_value(&engine.memory.kv_cache_dtype, head_dim) else {
-            if v.cli_mode == CliMode::Vllm && v.is_set(flag) {
+            if v.cli_mode == CliMode::Vllm && v.is_flag_set(flag) {
                 let expected = "auto, bfloat16, float16, fp8, fp8_e4m3, fp8_e5m2, fp8_inc, \
                     fp8_ds_mla, nvfp4, nvfp4_4over6, nvfp4_ds_mla, int8_per_token_head, \
                     fp8_per_token_head, int4_per_token_head, or a type of turboquant, octave or \
@@ -168,7 +168,7 @@ impl KvCacheCapacity {
             size.check_max_model_len_fits(v, model, engine)?;
         }
         let in_flight = max_steps_in_flight(engine);
-        size.request_blocks = plan.blocks_per_group(model.max_model_len, in_flight);
+        size.request_blocks = plan.kv_blocks_per_group(model.max_model_len, in_flight);
         size.concurrency = plan.max_concurrency(size.blocks, model.max_model_len, in_flight);
         size.tokens = (size.concurrency * f64::from(model.max_model_len)) as u64;
         Ok(Some(size))
@@ -190,14 +190,14 @@ impl KvCacheCapacity {
         let usable = available - self.plan.block_bytes;
         let in_flight = max_steps_in_flight(engine);
         let context = model.max_model_len;
-        let needed = self.plan.bytes_per_request(context, in_flight);
+        let needed = self.plan.kv_bytes_per_request(context, in_flight);
         if needed <= usable {
             return Ok(());
         }
         let longest = self.plan.max_context_tokens(usable, context, in_flight);
         let flag = &flags::model::MAX_MODEL_LEN;
         let typed = v.raw_flag_texts(flag).last().map(String::as_str);
-        let is_open = v.is_set(flag) && matches!(typed, Some("auto" | "-1"));
+        let is_open = v.is_flag_set(flag) && matches!(typed, Some("auto" | "-1"));
         if is_open && longest > 0 {
             let gib = usable / BYTES_PER_GIB;
             let rule = format!(
@@ -257,7 +257,7 @@ fn plan_gpu_memory(engine: &EngineConfig, stage: &ModelShape, gpu: &Gpu) -> (KvC
     let offloaded = (engine.memory.cpu_offload_gib * BYTES_PER_GIB).min(memory.weight_bytes);
     let rest = KvCacheMemory { weight_bytes: memory.weight_bytes - offloaded, ..memory };
     let memory =
-        rest.subtract_bytes_per_gpu(engine.memory.reserved.total_bytes_per_gpu() - offloaded);
+        rest.subtract_kv_bytes_per_gpu(engine.memory.reserved.reserved_bytes_per_gpu() - offloaded);
     (memory, offloaded)
 }
 
@@ -267,7 +267,7 @@ fn available_kv_cache_bytes(engine: &EngineConfig, memory: KvCacheMemory) -> Opt
     if let Some(bytes) = engine.memory.kv_cache_memory_bytes {
         return Some(bytes as f64);
     }
-    let roofline = engine.timing.latency_source.uses_gpu();
+    let roofline = engine.timing.latency_source.step_times_depend_on_gpu();
     roofline.then_some(memory.room_bytes.max(0.0))
 }
 
@@ -277,7 +277,7 @@ fn add_draft_model_layers(engine: &EngineConfig, stage: &ModelShape, width: f64)
     let tp = engine.parallel.tensor;
     let layer = stage.kv_bytes_per_token(tp, 1) as f64 * width / f64::from(stage.layers.max(1));
     let drafts = engine.drafter.as_ref();
-    let drafts = drafts.map_or(0.0, |drafter| drafter.kv_bytes_per_token(tp, width));
+    let drafts = drafts.map_or(0.0, |drafter| drafter.draft_kv_bytes_per_token(tp, width));
     ModelShape { layers: stage.layers + (drafts / layer.max(1.0)).ceil() as u32, ..stage.clone() }
 }
 

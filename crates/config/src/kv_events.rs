@@ -9,7 +9,7 @@ use super::values::FlagValues;
 use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_observe::kv_events::{
     AttentionKind, HostKvEventDetail, KvEventEncoding, KvEventFormat, KvEventHashFormat,
-    KvEventPreviewFeatures, LLMD_TOPIC_TEMPLATE, LayerCacheGroups, endpoint_of_rank,
+    KvEventLayerGroups, KvEventPreviewFeatures, LLMD_TOPIC_TEMPLATE, kv_event_endpoint_of_rank,
 };
 
 /// Settings of the KV event publisher.
@@ -61,9 +61,9 @@ impl KvEventsConfig {
     /// vLLM.
     ///
     /// An endpoint without a port is returned unchanged.
-    pub fn endpoints_of_rank(&self, rank: u32) -> (String, Option<String>) {
+    pub fn kv_event_endpoints_of_rank(&self, rank: u32) -> (String, Option<String>) {
         let moved = |endpoint: &String| {
-            endpoint_of_rank(endpoint, rank).unwrap_or_else(|_| endpoint.clone())
+            kv_event_endpoint_of_rank(endpoint, rank).unwrap_or_else(|_| endpoint.clone())
         };
         (moved(&self.endpoint), self.replay_endpoint.as_ref().map(moved))
     }
@@ -81,7 +81,7 @@ impl KvEventsConfig {
         events.encoding.preview =
             preview::kv_event_preview(&preview::read_previewed_pull_requests(v)?);
         events.encoding.groups = cache_groups(engine);
-        if events.enabled && v.is_set(&kv::ZMQ_ENDPOINT) {
+        if events.enabled && v.is_flag_set(&kv::ZMQ_ENDPOINT) {
             v.add_warning(
                 "--kv-events-config and --zmq-endpoint are both set: KV events use the format \
                  and the endpoint of --kv-events-config",
@@ -98,7 +98,7 @@ impl KvEventsConfig {
         let queue = &kv::KV_EVENTS_REPLAY_QUEUE_SIZE;
         let words = "kv-events-replay-queue-size cannot be less than 1";
         let enabled = engine.prefix_cache.enable_kvcache
-            || engine.prefix_cache.enable_prefix_caching && v.is_set(&kv::ZMQ_ENDPOINT);
+            || engine.prefix_cache.enable_prefix_caching && v.is_flag_set(&kv::ZMQ_ENDPOINT);
         if let Some(replay) = &replay_endpoint {
             check_ports_disjoint(&endpoint, replay, engine.parallel.data)?;
         }
@@ -166,9 +166,9 @@ impl KvEventsConfig {
 }
 
 /// Returns the KV cache groups of the model in vLLM's order: sparse groups come first.
-fn cache_groups(engine: &EngineConfig) -> LayerCacheGroups {
+fn cache_groups(engine: &EngineConfig) -> KvEventLayerGroups {
     let Some(plan) = engine.kv_cache.as_ref().map(|cache| cache.plan) else {
-        return LayerCacheGroups::default();
+        return KvEventLayerGroups::default();
     };
     let sparse_kind = match plan.sparse {
         SparseLayerKind::Window(tokens) => AttentionKind::Window(tokens),
@@ -179,8 +179,8 @@ fn cache_groups(engine: &EngineConfig) -> LayerCacheGroups {
         false => AttentionKind::Full,
     };
     match plan.full_groups {
-        0 => LayerCacheGroups { main: 0, main_kind: sparse_kind, sparse_kind },
-        _ => LayerCacheGroups { main: plan.sparse_groups, main_kind: full_kind, sparse_kind },
+        0 => KvEventLayerGroups { main: 0, main_kind: sparse_kind, sparse_kind },
+        _ => KvEventLayerGroups { main: plan.sparse_groups, main_kind: full_kind, sparse_kind },
     }
 }
 

@@ -151,7 +151,7 @@ impl TokenBytes {
         let stage = shape.largest_pipeline_stage(pipeline);
         let part = match groups {
             Some(plan) => plan.block_bytes / f64::from(plan.block_size),
-            None => KvCachePlan::new(&stage, tensor, 1, width, false).bytes_per_token(),
+            None => KvCachePlan::new(&stage, tensor, 1, width, false).kv_bytes_per_token(),
         };
         // GPUs with the same latent cache (MLA) share one copy of it.
         let copies = match shape.mla {
@@ -464,6 +464,6 @@ fn host_link(engine: &EngineConfig, bandwidth: Option<f64>) -> HostLinkBandwidth
             to_host: typed,
             to_device: typed,
         },
-        None => known.map_or(HostLinkBandwidth::PCIE_5, HostLinkBandwidth::for_gpu),
+        None => known.map_or(HostLinkBandwidth::PCIE_5, HostLinkBandwidth::host_link_of_gpu),
     }
 }

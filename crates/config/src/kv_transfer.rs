@@ -101,7 +101,7 @@ impl KvConnector {
 
     /// Returns whether a prefill server keeps a prompt's KV blocks until the decode server has read
     /// them.
-    pub const fn holds_blocks_until_read(self) -> bool {
+    pub const fn prefill_holds_blocks_until_read(self) -> bool {
         matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo)
     }
 }
@@ -173,9 +173,9 @@ impl KvTransferConfig {
 
     /// Returns the time for which the engine keeps KV blocks of finished requests for other
     /// servers; `None`: the engine frees them.
-    pub fn block_lease_duration(&self) -> Option<Duration> {
+    pub fn kv_block_lease_duration(&self) -> Option<Duration> {
         let connector = self.connector.filter(|_| self.producer)?;
-        connector.holds_blocks_until_read().then_some(self.lease)
+        connector.prefill_holds_blocks_until_read().then_some(self.lease)
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Source of the step durations of batching schedulers.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub enum LatencySource {
+pub enum StepLatencySource {
     /// Delays of the pool scheduler: a prefill takes the time to first token, a decode step the
     /// inter-token latency.
     #[default]
@@ -35,9 +35,9 @@ pub struct KernelTableSource {
     pub coefficients: Option<PathBuf>,
 }
 
-impl LatencySource {
+impl StepLatencySource {
     /// Returns whether step times follow from model, GPU and tensor-parallel size.
-    pub fn uses_gpu(&self) -> bool {
+    pub fn step_times_depend_on_gpu(&self) -> bool {
         matches!(self, Self::Roofline { .. } | Self::Aic(_))
     }
 }

@@ -81,14 +81,14 @@ pub use kv_cache::KvCacheCapacity;
 pub use kv_events::KvEventsConfig;
 pub use kv_offload::KvOffloadConfig;
 pub use kv_transfer::{KvConnector, KvReadNotificationAddress, KvTransferConfig};
-pub use latency_source::{KernelTableSource, LatencySource};
+pub use latency_source::{KernelTableSource, StepLatencySource};
 pub use layers::FlagValueSource;
 pub use loaded::{LoadedConfig, ParsedCommand, ResolvedFlag, load_config, load_with_known_flags};
 pub use lora::{LoraConfig, LoraModuleConfig};
 pub use metrics::MetricsConfig;
 pub use model::{ModelConfig, TokenizerSource};
 pub use other_command_line::DisaggregationConfig;
-pub use parallel::{LoadBalancing, ParallelConfig};
+pub use parallel::{DataParallelLoadBalancing, ParallelConfig};
 pub use preview::PreviewedPullRequest;
 pub use reserved_memory::ReservedGpuMemory;
 pub use server::{
@@ -138,7 +138,7 @@ pub struct Config {
 }
 
 fn warn_of_missing_effects(v: &FlagValues, engine: &EngineConfig) {
-    let uses_gpu = engine.timing.latency_source.uses_gpu();
+    let uses_gpu = engine.timing.latency_source.step_times_depend_on_gpu();
     if engine.memory.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && uses_gpu) {
         v.add_warning(
             "--cpu-offload-gb has no effect: it needs `serve`, --gpu and a model whose shape is known",
@@ -157,7 +157,7 @@ fn warn_of_missing_effects(v: &FlagValues, engine: &EngineConfig) {
 /// latency model is used.
 fn runs_in_lock_step(model: &ModelConfig, engine: &EngineConfig) -> bool {
     let has_steps = engine.scheduler == SchedulerKind::Vllm
-        && engine.timing.latency_source != LatencySource::Delays;
+        && engine.timing.latency_source != StepLatencySource::Delays;
     // vLLM rejects expert parallelism for models without experts.
     let has_experts = || {
         let shape = kv_cache::model_shape_with_engine_settings(model, engine);
@@ -187,11 +187,11 @@ impl Config {
         engine.kv_offload =
             KvOffloadConfig::from_flag_values(v, &model, &engine, kv_transfer.as_mut())?;
         let mut kv_events = KvEventsConfig::from_flag_values(v, &engine)?;
-        if let Some(own) = other_command_line::other_command_line(Some(model.compat))
+        if let Some(own) = other_command_line::imitated_engine_command_line(Some(model.compat))
             && kv_events.encoding.format == KvEventFormat::Vllm
         {
             kv_events.encoding.format = own.kv_event_format;
-            if !v.is_set(&kv::PREFIX_CACHING_HASH_ALGO) {
+            if !v.is_flag_set(&kv::PREFIX_CACHING_HASH_ALGO) {
                 engine.prefix_cache.hash_algo = own.block_hash_algorithm;
             }
         }
@@ -201,8 +201,8 @@ impl Config {
         if kv_events.enabled && vllm_format {
             // vLLM's event format implies vLLM's defaults: prefix caching on, and its hash
             // algorithm.
-            engine.prefix_cache.enable_prefix_caching |= !v.is_set(&kv::ENABLE_PREFIX_CACHING);
-            if !v.is_set(&kv::PREFIX_CACHING_HASH_ALGO) {
+            engine.prefix_cache.enable_prefix_caching |= !v.is_flag_set(&kv::ENABLE_PREFIX_CACHING);
+            if !v.is_flag_set(&kv::PREFIX_CACHING_HASH_ALGO) {
                 engine.prefix_cache.hash_algo = BlockHashAlgorithm::Sha256;
             }
         }
@@ -257,8 +257,10 @@ impl Config {
 
     fn check_cross_setting_rules(&self, v: &FlagValues) -> Result<(), ConfigError> {
         let ports = match self.engine.parallel.balance {
-            LoadBalancing::PortPerRank => self.engine.parallel.local_ranks.1,
-            LoadBalancing::Internal | LoadBalancing::External | LoadBalancing::Hybrid => 1,
+            DataParallelLoadBalancing::PortPerRank => self.engine.parallel.local_ranks.1,
+            DataParallelLoadBalancing::Internal
+            | DataParallelLoadBalancing::External
+            | DataParallelLoadBalancing::Hybrid => 1,
         };
         let last = u64::from(self.server.port) + u64::from(ports * self.engine.replicas.count) - 1;
         if last > u64::from(u16::MAX) {
@@ -268,7 +270,7 @@ impl Config {
                 self.server.port
             )));
         }
-        let roofline = self.engine.timing.latency_source.uses_gpu();
+        let roofline = self.engine.timing.latency_source.step_times_depend_on_gpu();
         let shaped = self.model.hf_config.is_some()
             || vllm_sim_engine::latency::known_model_shape(&self.model.name).is_some();
         if roofline && !shaped {
@@ -280,7 +282,7 @@ impl Config {
         self.check_heads(v)?;
         without_effect::warn_of_settings_without_effect(self, v);
         for module in self.lora.modules.iter().filter(|_| v.cli_mode == CliMode::Vllm) {
-            if let Some(text) = self.lora.rank_limit_error(&module.path) {
+            if let Some(text) = self.lora.lora_rank_limit_error(&module.path) {
                 return Err(ConfigError::Invalid(text));
             }
         }

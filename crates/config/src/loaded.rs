@@ -6,7 +6,7 @@ use super::cli_command::{self, CliCommandAction, CliCommandInvocation, TOOL_COMM
 use super::cli_mode::CliMode;
 use super::command_line::{self, HelpRequest, ParsedCommandLine, UnknownFlagPolicy};
 use super::error::ConfigError;
-use super::fake::FAKE_HISTOGRAM_TOTALS;
+use super::fake::FAKE_HISTOGRAM_AND_TOTAL_KEYS;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::api::RENDER_ONLY;
 use super::flags::engine::{EXTRA_ENGINE_ARGS, PREEMPTION_MODE};
@@ -14,7 +14,7 @@ use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG};
 use super::flags::server::FAKE_METRICS;
 use super::flags::{self, all_effective_flags};
 use super::layers::{self, ConfigLayer, ConfigLayerSetting, FlagValueSource};
-use super::other_command_line::{OtherCommandLine, other_command_line};
+use super::other_command_line::{ImitatedEngineCommandLine, imitated_engine_command_line};
 use super::values::FlagValues;
 use super::yaml::{self, UnknownKeyPolicy};
 use super::{Config, dynamo, help, ignored, show};
@@ -120,7 +120,7 @@ pub fn load_config(
         };
         return Ok(ParsedCommand::Help(page));
     }
-    let own = other_command_line(entry.compat);
+    let own = imitated_engine_command_line(entry.compat);
     let read = match own {
         Some(own) => parse_translated_command_line(own, entry.words)?,
         None => command_line::parse_command_line(entry.words, UnknownFlagPolicy::Reject)?,
@@ -184,7 +184,7 @@ pub fn load_with_known_flags(
 
 /// Parses a command line with the flags of another engine, such as SGLang.
 fn parse_translated_command_line(
-    own: &OtherCommandLine,
+    own: &ImitatedEngineCommandLine,
     words: &[String],
 ) -> Result<ParsedCommandLine, ConfigError> {
     let translated = (own.translate)(words)?;
@@ -289,7 +289,7 @@ impl LoadedConfig {
         if compat == Some(MetricsCompat::Llmd) {
             set_if_unset(&mut settings, &COMPAT, "llm-d", FlagValueSource::Derived);
         }
-        if let Some(own) = other_command_line(compat) {
+        if let Some(own) = imitated_engine_command_line(compat) {
             (own.set_defaults)(&mut settings);
         }
         let named = read_cli_mode(&settings)?;
@@ -468,7 +468,7 @@ fn merge_fake_metrics(current: Option<&Value>, update: &Value) -> Result<String,
     };
     let mut merged = current.clone();
     // The old total does not match new observations.
-    for (observations, total) in FAKE_HISTOGRAM_TOTALS {
+    for (observations, total) in FAKE_HISTOGRAM_AND_TOTAL_KEYS {
         if update.get(observations).is_some_and(|new| !new.is_null()) {
             merged.remove(total);
         }

@@ -100,11 +100,11 @@ fn resolver_folder(v: &FlagValues) -> Result<Option<PathBuf>, ConfigError> {
 }
 
 impl LoraConfig {
-    /// Returns vLLM's error message if the rank of the LoRA adapter in `path` exceeds `max_rank`;
+    /// Returns vLLM's error message if the rank of the LoRA adapter in `adapter_path` exceeds `max_rank`;
     /// `None` if the rank is allowed or unknown.
     ///
     /// **Source:** vLLM 0.33 `vllm/lora/peft_helper.py`, `validate_legal`.
-    pub fn rank_limit_error(&self, path: &str) -> Option<String> {
+    pub fn lora_rank_limit_error(&self, path: &str) -> Option<String> {
         let file = Path::new(path).join("adapter_config.json");
         let text = std::fs::read_to_string(file).ok()?;
         let adapter: Value = serde_json::from_str(&text).ok()?;

@@ -357,7 +357,7 @@ fn max_model_len(v: &FlagValues, config: Option<&Value>) -> Result<u32, ConfigEr
                 .filter(|n| *n >= 1)
                 .ok_or_else(|| v.unsupported_value_error(words, &model::MAX_MODEL_LEN))?;
             if let Some(limit) =
-                limit.filter(|limit| *limit < typed && v.is_set(&model::MAX_MODEL_LEN))
+                limit.filter(|limit| *limit < typed && v.is_flag_set(&model::MAX_MODEL_LEN))
             {
                 v.add_warning(format!(
                     "max-model-len {typed} is more than the {limit} of the model's config.json; vLLM would refuse it"

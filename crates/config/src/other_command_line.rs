@@ -11,11 +11,11 @@ use vllm_sim_observe::metrics::MetricsCompat;
 pub use sglang::disaggregation::DisaggregationConfig;
 
 /// Command lines of other servers than vLLM. A further server is a module and an element of this list.
-pub(super) const OTHER_COMMAND_LINES: [&OtherCommandLine; 1] = [&sglang::COMMAND_LINE];
+pub(super) const OTHER_COMMAND_LINES: [&ImitatedEngineCommandLine; 1] = [&sglang::COMMAND_LINE];
 
 /// Command line of another server than vLLM, such as SGLang, which is translated to the flags of
 /// this crate.
-pub(super) struct OtherCommandLine {
+pub(super) struct ImitatedEngineCommandLine {
     pub(super) compat: MetricsCompat,
     /// Name of the command of `vllm-sim` that serves the imitated server.
     pub(super) command: &'static str,
@@ -48,9 +48,9 @@ pub(super) struct TranslatedCommandLine {
 
 /// Returns the command line of an imitated server with flags of its own, such as SGLang; `None` for
 /// vLLM and llm-d.
-pub(super) fn other_command_line(
+pub(super) fn imitated_engine_command_line(
     compat: Option<MetricsCompat>,
-) -> Option<&'static OtherCommandLine> {
+) -> Option<&'static ImitatedEngineCommandLine> {
     OTHER_COMMAND_LINES.into_iter().find(|own| compat == Some(own.compat))
 }
 
@@ -58,7 +58,7 @@ pub(super) fn other_command_line(
 /// and the arguments after them.
 pub(super) fn select_command_line(
     words: &[String],
-) -> Option<(&'static OtherCommandLine, &[String])> {
+) -> Option<(&'static ImitatedEngineCommandLine, &[String])> {
     match words {
         [first, module, rest @ ..] if first == "-m" => {
             let own = OTHER_COMMAND_LINES.into_iter().find(|own| own.module == module);

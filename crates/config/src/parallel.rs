@@ -22,7 +22,7 @@ pub struct ParallelConfig {
     /// First data-parallel rank of this process, and number of its ranks (default all).
     pub local_ranks: (u32, u32),
     /// Load balancing between data-parallel ranks.
-    pub balance: LoadBalancing,
+    pub balance: DataParallelLoadBalancing,
     /// HTTP port of the supervisor in multi-port mode (default 9256); `None`: other modes.
     pub supervisor_port: Option<u16>,
     /// Host of the API server that headless engines join (default 127.0.0.1).
@@ -40,7 +40,7 @@ pub struct ParallelConfig {
 
 /// Load balancing between data-parallel ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LoadBalancing {
+pub enum DataParallelLoadBalancing {
     /// One server and port for all ranks; requests go to the least loaded rank (vLLM's default).
     Internal,
     /// One port per data-parallel rank, `port + rank` (llm-d; vLLM's multi-port mode).
@@ -165,17 +165,20 @@ fn read_data_parallel_rank(v: &FlagValues, data: u32) -> Result<Option<u32>, Con
     .map(Some)
 }
 
-fn read_load_balancing(v: &FlagValues, rank: Option<u32>) -> Result<LoadBalancing, ConfigError> {
+fn read_load_balancing(
+    v: &FlagValues,
+    rank: Option<u32>,
+) -> Result<DataParallelLoadBalancing, ConfigError> {
     let external = v.get(&engine::DATA_PARALLEL_EXTERNAL_LB)? || rank.is_some();
     let hybrid = v.get(&engine::DATA_PARALLEL_HYBRID_LB)?;
     let multi_port = v.get(&engine::DATA_PARALLEL_MULTI_PORT_EXTERNAL_LB)?;
     match (external, hybrid, multi_port) {
-        (true, false, false) => Ok(LoadBalancing::External),
-        (false, true, false) => Ok(LoadBalancing::Hybrid),
-        (false, false, true) => Ok(LoadBalancing::PortPerRank),
+        (true, false, false) => Ok(DataParallelLoadBalancing::External),
+        (false, true, false) => Ok(DataParallelLoadBalancing::Hybrid),
+        (false, false, true) => Ok(DataParallelLoadBalancing::PortPerRank),
         (false, false, false) => Ok(match v.cli_mode {
-            CliMode::Llmd => LoadBalancing::PortPerRank,
-            CliMode::Vllm => LoadBalancing::Internal,
+            CliMode::Llmd => DataParallelLoadBalancing::PortPerRank,
+            CliMode::Vllm => DataParallelLoadBalancing::Internal,
         }),
         _ => Err(ConfigError::Invalid(
             "data-parallel-external-lb (or data-parallel-rank), data-parallel-hybrid-lb and \
@@ -189,7 +192,7 @@ fn local_ranks(
     v: &FlagValues,
     data: u32,
     rank: Option<u32>,
-    balance: LoadBalancing,
+    balance: DataParallelLoadBalancing,
 ) -> Result<(u32, u32), ConfigError> {
     if let Some(rank) = rank {
         return Ok((rank, 1));
@@ -204,7 +207,7 @@ fn local_ranks(
     let count = v.get(flag)?.unwrap_or(i64::from(left));
     let count = v.check_integer_range(flag, count, 1..=i64::from(left), &words)?;
     Ok(match balance {
-        LoadBalancing::External => (first, 1),
+        DataParallelLoadBalancing::External => (first, 1),
         _ => (first, count),
     })
 }
@@ -214,13 +217,13 @@ fn api_servers(
     v: &FlagValues,
     data: u32,
     local: u32,
-    balance: LoadBalancing,
+    balance: DataParallelLoadBalancing,
 ) -> Result<u32, ConfigError> {
     let typed = v.get(&engine::API_SERVER_COUNT)?;
     Ok(match (typed, balance) {
         (Some(count), _) => count,
-        (None, LoadBalancing::Internal) => data,
-        (None, LoadBalancing::Hybrid) => local,
-        (None, LoadBalancing::External | LoadBalancing::PortPerRank) => 1,
+        (None, DataParallelLoadBalancing::Internal) => data,
+        (None, DataParallelLoadBalancing::Hybrid) => local,
+        (None, DataParallelLoadBalancing::External | DataParallelLoadBalancing::PortPerRank) => 1,
     })
 }

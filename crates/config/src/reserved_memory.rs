@@ -2,7 +2,7 @@
 
 use super::error::ConfigError;
 use super::flags::api;
-use super::latency_source::LatencySource;
+use super::latency_source::StepLatencySource;
 use super::parallel::ParallelConfig;
 use super::speculative::SpeculativeConfig;
 use super::values::FlagValues;
@@ -19,7 +19,7 @@ pub struct ReservedGpuMemory {
 
 impl ReservedGpuMemory {
     /// Returns the memory of draft model and adapters together, in bytes per GPU.
-    pub fn total_bytes_per_gpu(self) -> f64 {
+    pub fn reserved_bytes_per_gpu(self) -> f64 {
         self.drafts + self.adapters
     }
 }
@@ -29,26 +29,35 @@ pub(super) fn reserve_draft_and_lora_memory(
     shape: &ModelShape,
     speculative: Option<&SpeculativeConfig>,
     parallel: &ParallelConfig,
-    latency_source: &LatencySource,
+    latency_source: &StepLatencySource,
 ) -> Result<(Option<Drafter>, ReservedGpuMemory), ConfigError> {
     let mut reserved = ReservedGpuMemory::default();
     // Draft tokens of Dynamo's mocker take no time.
     let drafts = speculative.filter(|drafts| drafts.is_named);
     let drafter = drafts.and_then(|drafts| {
         let (own, at_once) = (drafts.draft.as_ref(), drafts.parallel);
-        Drafter::for_speculative_method(&drafts.method, shape, own, drafts.num_tokens, at_once)
+        Drafter::drafter_for_speculative_method(
+            &drafts.method,
+            shape,
+            own,
+            drafts.num_tokens,
+            at_once,
+        )
     });
     match (drafts, &drafter) {
         (Some(drafts), Some(drafter)) => {
             let tensor = drafts.tensor.unwrap_or(parallel.tensor);
-            reserved.drafts = drafter.weight_bytes(WeightShardingRanks::new(tensor, parallel.data));
+            reserved.drafts =
+                drafter.draft_weight_bytes(WeightShardingRanks::new(tensor, parallel.data));
         }
         // Without a GPU, step times do not depend on the drafter's size.
-        (Some(drafts), None) if latency_source.uses_gpu() => v.add_warning(format!(
-            "--speculative-config: the size of this {} is unknown: drafts take no time and no \
+        (Some(drafts), None) if latency_source.step_times_depend_on_gpu() => {
+            v.add_warning(format!(
+                "--speculative-config: the size of this {} is unknown: drafts take no time and no \
              memory",
-            drafts.method
-        )),
+                drafts.method
+            ))
+        }
         _ => {}
     }
     if v.get(&api::ENABLE_LORA)? {

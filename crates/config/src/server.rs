@@ -311,7 +311,7 @@ fn read_ready_check(v: &FlagValues) -> Result<Option<ReadinessCheckTimeouts>, Co
 fn read_startup_duration(v: &FlagValues) -> Result<Duration, ConfigError> {
     let (ours, dynamos) = (v.get(&server::STARTUP_DURATION)?, &server::STARTUP_TIME);
     let seconds = v.get(dynamos)?;
-    Ok(if v.is_set(dynamos) { seconds } else { ours })
+    Ok(if v.is_flag_set(dynamos) { seconds } else { ours })
 }
 
 fn read_tls(v: &FlagValues) -> Result<Option<TlsConfig>, ConfigError> {

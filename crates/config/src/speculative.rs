@@ -64,7 +64,7 @@ impl SpeculativeConfig {
     /// Returns the number of tokens that each sequence takes of the token budget for drafting.
     ///
     /// **Source:** `max_num_new_slots_for_drafting`, vLLM 0.33 `vllm/config/speculative.py`.
-    pub fn drafting_token_slots(&self) -> u32 {
+    pub fn max_new_slots_for_drafting(&self) -> u32 {
         match (self.method.as_str(), self.parallel) {
             ("dflash" | "dspark", _) => 0,
             ("draft_model", true) => self.num_tokens,
@@ -103,7 +103,7 @@ impl SpeculativeConfig {
         let num_tokens = keys.num_tokens(named, model, draft.as_ref())?;
         let synthetic = keys.synthetic_acceptance_rates(num_tokens)?;
         let (drops_last_block, looks_ahead) = keys.prefix_cache_last_block_rules(v, named)?;
-        let is_told = synthetic.is_some() || v.is_set(&engine::SPEC_ACCEPTANCE_RATES);
+        let is_told = synthetic.is_some() || v.is_flag_set(&engine::SPEC_ACCEPTANCE_RATES);
         let looks_up = named.is_some_and(|name| name.starts_with("ngram"));
         Ok(Some(Self {
             method: named.unwrap_or("ngram").to_owned(),

@@ -113,7 +113,7 @@ impl SpeechConfig {
         let known = known.map(|(_, listener)| *listener);
         let known = known.or(realtime.then_some(MULTIMODAL_LM_CAPABILITIES));
         // A configured task is kept; else a transcription-only model determines it.
-        let chosen = v.is_set(&api::TASK) || v.is_set(&api::RUNNER);
+        let chosen = v.is_flag_set(&api::TASK) || v.is_flag_set(&api::RUNNER);
         let task = match known {
             Some(listener) if listener.only && !chosen => ModelTask::Transcription,
             _ => task,

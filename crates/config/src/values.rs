@@ -53,7 +53,7 @@ impl FlagValues {
     }
 
     /// Returns whether the value of the flag has a source other than the default.
-    pub(super) fn is_set(&self, flag: &FlagSpec) -> bool {
+    pub(super) fn is_flag_set(&self, flag: &FlagSpec) -> bool {
         self.flag_value_source(flag) != FlagValueSource::Default
     }
 
@@ -79,7 +79,7 @@ impl FlagValues {
         let typed = self.raw_flag_values(flag);
         let value = T::read(&typed).map_err(|refused| self.flag_value_error(flag, refused))?;
         if flag.kind == FlagKind::Duration
-            && self.is_set(flag)
+            && self.is_flag_set(flag)
             && typed.parse_duration().is_ok_and(|read| read.bare)
         {
             self.notes.borrow_mut().bare_durations.push(flag.name);

@@ -1,13 +1,13 @@
 //! Warnings about settings that have no effect in combination with others.
 
-use super::other_command_line::other_command_line;
+use super::other_command_line::imitated_engine_command_line;
 use super::preview::{
     KV_CACHE_TOKEN_USAGE_PREVIEW, LORA_ADAPTER_LOADED_PREVIEW, PreviewedPullRequest,
     READINESS_PROGRESS_PREVIEW,
 };
 use super::values::FlagValues;
 use super::{
-    Config, LatencySource, MetricsCompat, SchedulerKind, ServingRole, all_effective_flags,
+    Config, MetricsCompat, SchedulerKind, ServingRole, StepLatencySource, all_effective_flags,
     closest_known_name,
 };
 use vllm_sim_observe::kv_events::KvEventFormat;
@@ -25,7 +25,7 @@ const POOL_DELAY_FLAGS: [&str; 7] = [
 
 pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
     let engine = &config.engine;
-    let is_modelled = engine.timing.latency_source != LatencySource::Delays
+    let is_modelled = engine.timing.latency_source != StepLatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool;
     let rates = &config.faults.rates;
     let mut faults = rates.specs.iter().flat_map(|spec| &spec.stream_faults);
@@ -68,7 +68,7 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
 /// Returns the reason why a preview has no effect with this configuration; `None` if it has an
 /// effect.
 fn idle_preview_reason(preview: PreviewedPullRequest, config: &Config) -> Option<&'static str> {
-    if other_command_line(Some(config.model.compat)).is_some() {
+    if imitated_engine_command_line(Some(config.model.compat)).is_some() {
         return Some("the API of another server is imitated (--compat)");
     }
     let events = &config.kv_events;

@@ -41,7 +41,7 @@ pub fn create_dataset_tables_sql(table: &str) -> String {
 }
 
 /// Columns of the table of recordings that files of earlier builds lack, with their types.
-pub const ADDED_RECORDING_COLUMNS: [(&str, &str); 2] =
+pub const RECORDING_COLUMNS_ADDED_LATER: [(&str, &str); 2] =
     [("started_us", "INTEGER"), ("session_id", "TEXT")];
 
 /// Returns a SQL statement that adds a column to the table of recordings.

@@ -72,7 +72,7 @@ pub(super) fn parse_dynamo_run_args(
     let mut kwargs = DynamoJsonArgs::new("kwargs", &args["kwargs"])?;
     let (prefill, serving) = parse_worker_pools(&mut kwargs, dir)?;
     let router = parse_router(&mut kwargs)?;
-    if super::host_offload::has_host_offload(&serving.worker.engine)
+    if super::host_offload::has_host_kv_offload(&serving.worker.engine)
         && matches!(router, RouterConfig::Kv(_))
     {
         let problem = "kv_router is not modelled with native_host_offload";
@@ -298,7 +298,7 @@ fn parse_worker_args(
         roles[engine.take_choice_index("worker_type", &["aggregated", "prefill", "decode"])?];
     engine.ignore_fields(&["emit_kv_events", "emit_kv_token_ids"]);
     let transfer = take_transfer_time(&mut engine)?;
-    let host = super::host_offload::take_host_offload_args(&mut engine)?;
+    let host = super::host_offload::take_host_kv_offload_args(&mut engine)?;
     let measured = measured.as_ref();
     let mut parsed = match take_scheduler_kind(&mut engine, measured)? {
         0 => SchedulerSpec::Mocker(Box::new(take_vllm_config(
@@ -317,7 +317,7 @@ fn parse_worker_args(
         )?)),
     };
     if let Some(host) = host {
-        host.add_host_tier_to_engine(&mut parsed, (ranks, role == WorkerRole::Aggregated))?;
+        host.add_host_kv_tier(&mut parsed, (ranks, role == WorkerRole::Aggregated))?;
     }
     engine.reject_unknown_fields()?;
     if ranks > 1 {

@@ -16,7 +16,7 @@ const HOST_OFFLOAD_KEY: &str = "extra_engine_args.engine.native_host_offload";
 /// Default bandwidth between GPU and host memory, in GB/s (10^9 bytes).
 const DEFAULT_HOST_LINK_GBPS: f64 = 32.0;
 
-pub(super) struct HostOffloadArgs {
+pub(super) struct HostKvOffloadArgs {
     blocks: u32,
     /// Bandwidth from the GPU to host memory and bandwidth from host memory to the GPU, in GB/s.
     gbps: (f64, f64),
@@ -24,15 +24,15 @@ pub(super) struct HostOffloadArgs {
     token_bytes: u32,
 }
 
-pub(super) fn has_host_offload(engine: &SchedulerSpec) -> bool {
+pub(super) fn has_host_kv_offload(engine: &SchedulerSpec) -> bool {
     matches!(engine, SchedulerSpec::Mocker(config) if config.tier.is_some())
 }
 
 /// Takes the arguments of the host-memory KV cache from the engine's arguments; returns `None` if
 /// there are none.
-pub(super) fn take_host_offload_args(
+pub(super) fn take_host_kv_offload_args(
     engine: &mut DynamoJsonArgs,
-) -> Result<Option<HostOffloadArgs>, DynamoRunError> {
+) -> Result<Option<HostKvOffloadArgs>, DynamoRunError> {
     let token_bytes = engine.take_optional_count("kv_cache_bytes_per_token")?;
     let Some(value) = engine.take_value("native_host_offload") else {
         return Ok(None);
@@ -56,13 +56,13 @@ pub(super) fn take_host_offload_args(
     let token_bytes = token_bytes.filter(|bytes| *bytes > 0);
     let token_bytes = token_bytes
         .ok_or_else(|| invalid_field_error(HOST_OFFLOAD_KEY, "needs kv_cache_bytes_per_token"))?;
-    Ok(Some(HostOffloadArgs { blocks, gbps: (to_host, to_gpu), latency, token_bytes }))
+    Ok(Some(HostKvOffloadArgs { blocks, gbps: (to_host, to_gpu), latency, token_bytes }))
 }
 
-impl HostOffloadArgs {
+impl HostKvOffloadArgs {
     /// Adds the host-memory KV cache to an engine's configuration; `is_whole` means an aggregated
     /// deployment.
-    pub(super) fn add_host_tier_to_engine(
+    pub(super) fn add_host_kv_tier(
         self,
         engine: &mut SchedulerSpec,
         (ranks, is_whole): (u32, bool),

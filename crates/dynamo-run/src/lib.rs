@@ -24,7 +24,7 @@ use vllm_sim_replay::report::ReplayReport;
 pub use args::parse_dynamo_worker;
 pub use error::DynamoRunError;
 pub use router::parse_kv_router_config as router;
-pub use tables::{DynamoRunFolders, kernel_table_folder_of_environment};
+pub use tables::{DynamoRunFolders, python_env_kernel_table_folder};
 
 /// Replays the recorded Dynamo run in the folder `dir`.
 ///
@@ -54,11 +54,11 @@ pub fn replay_dynamo_run(
 ///
 /// # Errors
 /// Returns [`DynamoRunError`] with the field of the file.
-pub fn replay_prediction(
+pub fn replay_aisimulate_prediction(
     path: &Path,
     kernel_tables: Option<&Path>,
 ) -> Result<ReplayReport, DynamoRunError> {
-    let args = prediction::read_prediction_file(path)?;
+    let args = prediction::read_aisimulate_prediction_file(path)?;
     let folders = DynamoRunFolders { run: Path::new(""), kernel_tables };
     typical::replay_run_of_typical_seed(&|| args::parse_dynamo_run_args(&args, folders))
 }

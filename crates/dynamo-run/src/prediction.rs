@@ -18,7 +18,7 @@ use super::tables::{DynamoRunFolders, kv_bytes_per_token};
 ///
 /// # Errors
 /// Returns [`DynamoRunError`] with the path of the field in the YAML file.
-pub(super) fn read_prediction_file(path: &Path) -> Result<Value, DynamoRunError> {
+pub(super) fn read_aisimulate_prediction_file(path: &Path) -> Result<Value, DynamoRunError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| DynamoRunError::Io { path: path.to_owned(), error })?;
     let yaml: Value = serde_saphyr::from_str(&text)

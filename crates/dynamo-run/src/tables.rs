@@ -47,7 +47,7 @@ pub struct DynamoRunFolders<'a> {
 }
 
 /// Returns the folder of AIConfigurator's kernel tables in the active Python environment, if any.
-pub fn kernel_table_folder_of_environment() -> Option<PathBuf> {
+pub fn python_env_kernel_table_folder() -> Option<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
     let mut paths = environments.iter().filter_map(std::env::var_os);
     paths.find_map(|path| find_installed_kernel_tables(Path::new(&path)))

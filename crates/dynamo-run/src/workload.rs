@@ -6,7 +6,7 @@ use serde_json::Value;
 use vllm_sim_replay::load::{self, AgentRunOrder, WorkloadFormat};
 use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
 use vllm_sim_replay::workload::{
-    ClientSession, MAX_TOKENS_PER_LENGTH, WorkloadError, WorkloadSource,
+    ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, WorkloadError, WorkloadSource,
 };
 
 use super::error::DynamoRunError;
@@ -31,12 +31,12 @@ pub(super) fn synthetic_workload(
         n.map(|n| n as u32)
             .ok_or_else(|| invalid_field_error(key, format!("must be between {least} and {most}")))
     };
-    let input = length(0, "input_tokens", 1, MAX_TOKENS_PER_LENGTH)?;
-    let output = length(1, "output_tokens", 1, MAX_TOKENS_PER_LENGTH)?;
+    let input = length(0, "input_tokens", 1, MAX_PROMPT_OR_OUTPUT_TOKENS)?;
+    let output = length(1, "output_tokens", 1, MAX_PROMPT_OR_OUTPUT_TOKENS)?;
     let count = length(2, "request_count", 1, MAX_REQUESTS)?;
     let added = match positional.len() {
         0..4 => 0,
-        _ => length(3, "new_input_tokens_per_turn", 1, MAX_TOKENS_PER_LENGTH)?,
+        _ => length(3, "new_input_tokens_per_turn", 1, MAX_PROMPT_OR_OUTPUT_TOKENS)?,
     };
     let turns = kwargs.take_optional_count("turns_per_session")?.unwrap_or(1).max(1);
     if u64::from(turns) * u64::from(count) > MAX_REQUESTS {

@@ -6,15 +6,15 @@ use std::sync::Mutex;
 use super::control::lock_unpoisoned;
 use super::parts::EngineCoreDependencies;
 use super::request::LoraRequest;
-use vllm_sim_service::AdapterLoadMode;
+use vllm_sim_service::LoraAdapterLoadMode;
 use vllm_sim_service::generate::request::ModelTarget;
 
-pub(crate) struct LoraAdapters {
+pub(crate) struct LoadedLoraAdapters {
     parts: EngineCoreDependencies,
     names: Mutex<BTreeMap<i64, String>>,
 }
 
-impl LoraAdapters {
+impl LoadedLoraAdapters {
     pub(crate) fn new(parts: EngineCoreDependencies) -> Self {
         Self { parts, names: Mutex::default() }
     }
@@ -23,7 +23,7 @@ impl LoraAdapters {
     ///
     /// # Errors
     /// A message for the front end if the adapter cannot be loaded.
-    pub(crate) fn load_adapter(&self, lora: LoraRequest) -> Result<(), String> {
+    pub(crate) fn load_lora_adapter(&self, lora: LoraRequest) -> Result<(), String> {
         if !self.parts.config.lora.enabled {
             return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());
         }
@@ -31,8 +31,12 @@ impl LoraAdapters {
         let known =
             matches!(models.resolve_model_name(Some(&lora.name)), Some(ModelTarget::Lora { .. }));
         if !known || lora.in_place {
-            let loaded =
-                models.load_lora_adapter(&lora.name, &lora.path, None, AdapterLoadMode::InPlace);
+            let loaded = models.load_lora_adapter(
+                &lora.name,
+                &lora.path,
+                None,
+                LoraAdapterLoadMode::InPlace,
+            );
             loaded.map_err(|error| error.to_string())?;
         }
         lock_unpoisoned(&self.names).insert(lora.id, lora.name);
@@ -44,7 +48,7 @@ impl LoraAdapters {
         name.is_some_and(|name| self.parts.service.models.unload_lora_adapter(&name))
     }
 
-    pub(crate) fn is_loaded(&self, id: i64) -> bool {
+    pub(crate) fn is_lora_adapter_loaded(&self, id: i64) -> bool {
         lock_unpoisoned(&self.names).contains_key(&id)
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rmpv::Value;
 
-use super::adapters::LoraAdapters;
+use super::adapters::LoadedLoraAdapters;
 use super::decode::MsgpackArrayFields;
 use super::parts::EngineCoreDependencies;
 use super::request::LoraRequest;
@@ -17,7 +17,7 @@ use vllm_sim_service::{PauseMode, PrefixCacheResetScope, SleepTag};
 
 pub(crate) struct UtilityCallExecutor {
     parts: EngineCoreDependencies,
-    adapters: Arc<LoraAdapters>,
+    adapters: Arc<LoadedLoraAdapters>,
 }
 
 /// Locks a mutex, also after a panic of a thread that held it. Each change of a locked value is a
@@ -27,7 +27,7 @@ pub(crate) fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, 
 }
 
 impl UtilityCallExecutor {
-    pub(crate) fn new(parts: EngineCoreDependencies, adapters: Arc<LoraAdapters>) -> Self {
+    pub(crate) fn new(parts: EngineCoreDependencies, adapters: Arc<LoadedLoraAdapters>) -> Self {
         Self { parts, adapters }
     }
 
@@ -92,7 +92,9 @@ impl UtilityCallExecutor {
                 Ok(removed.into())
             }
             "pin_lora" => {
-                let known = args.take_int_field(0).is_some_and(|id| self.adapters.is_loaded(id));
+                let known = args
+                    .take_int_field(0)
+                    .is_some_and(|id| self.adapters.is_lora_adapter_loaded(id));
                 Ok(known.into())
             }
             "list_loras" => {
@@ -150,7 +152,7 @@ impl UtilityCallExecutor {
 
     fn add_lora(&self, lora: Value) -> Result<Value, String> {
         let lora = LoraRequest::decode_lora_request(lora).map_err(|error| error.to_string())?;
-        self.adapters.load_adapter(lora)?;
+        self.adapters.load_lora_adapter(lora)?;
         Ok(true.into())
     }
 

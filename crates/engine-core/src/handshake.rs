@@ -102,7 +102,7 @@ struct SocketAddresses {
 ///
 /// # Errors
 /// [`EngineCoreError`] if the front end does not answer or its answer is malformed.
-pub(crate) fn join_front_end(
+pub(crate) fn connect_to_front_end(
     context: &zmq::Context,
     parts: &EngineCoreDependencies,
     stopped: &zmq::Socket,

@@ -8,7 +8,7 @@ use rmpv::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::adapters::LoraAdapters;
+use super::adapters::LoadedLoraAdapters;
 use super::catch_panic;
 use super::control::UtilityCallExecutor;
 use super::decode::{self, MsgpackArrayFields};
@@ -51,7 +51,7 @@ impl InputSocketThread {
         queue: Sender<OutputThreadMessage>,
         stopped: zmq::Socket,
     ) -> Self {
-        let adapters = Arc::new(LoraAdapters::new(parts.clone()));
+        let adapters = Arc::new(LoadedLoraAdapters::new(parts.clone()));
         Self {
             requests: Arc::new(RequestSubmitter::new(
                 parts.clone(),
@@ -76,7 +76,8 @@ impl InputSocketThread {
         steps: Receiver<OutputThreadMessage>,
         join: oneshot::Sender<()>,
     ) -> Result<(), EngineCoreError> {
-        let Some(joined) = handshake::join_front_end(context, &self.parts, &self.stopped)? else {
+        let Some(joined) = handshake::connect_to_front_end(context, &self.parts, &self.stopped)?
+        else {
             return Ok(());
         };
         let (wave_input, wave_output) = match joined.coordinator {

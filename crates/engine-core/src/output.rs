@@ -268,7 +268,7 @@ impl OutputSocketThread {
                             tracing::warn!(client = active.client, "no front end has this index");
                         }
                         Some(_) if !wanted => {}
-                        Some(output_queue) if output_queue.is_full() => {
+                        Some(output_queue) if output_queue.is_output_queue_full() => {
                             output_queue.defer_abort_notifications([active.id.clone()])
                         }
                         Some(_) => {
@@ -457,7 +457,7 @@ impl OutputSocketThread {
         if output_queue.deferred_abort_ids().is_empty() {
             return true;
         }
-        if output_queue.is_full() {
+        if output_queue.is_output_queue_full() {
             return false;
         }
         let ends = output_queue.deferred_abort_ids().iter().map(|id| EngineCoreOutput {

@@ -43,11 +43,11 @@ impl FrontEndOutputQueue {
         self.full || !self.unsent.is_empty() || !self.deferred_aborts.is_empty()
     }
 
-    pub(crate) fn is_full(&self) -> bool {
+    pub(crate) fn is_output_queue_full(&self) -> bool {
         self.full
     }
 
-    /// Sends queued messages to the front end, and waits up to `patience` for room in the output
+    /// Sends queued messages to the front end, and waits up to `max_wait` for room in the output
     /// socket.
     ///
     /// Returns whether a message was sent.

@@ -78,7 +78,7 @@ fn kv_events_config(parts: &EngineCoreDependencies) -> Value {
     if !events.enabled {
         return Value::Nil;
     }
-    let (endpoint, replay) = events.endpoints_of_rank(parts.rank);
+    let (endpoint, replay) = events.kv_event_endpoints_of_rank(parts.rank);
     let entries = [
         ("enable_kv_cache_events", Value::from(true)),
         ("publisher", "zmq".into()),

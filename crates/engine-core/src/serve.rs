@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
 
-use super::adapters::LoraAdapters;
+use super::adapters::LoadedLoraAdapters;
 use super::decode::MsgpackDecodeError;
 use super::encode::{
     EngineCoreEventType, EngineCoreOutput, EngineRequestError, FinishReason, PrefillStats,
@@ -41,7 +41,7 @@ pub(crate) struct RequestSubmitter {
     parts: EngineCoreDependencies,
     rules: RequestRules,
     queue: Sender<OutputThreadMessage>,
-    adapters: Arc<LoraAdapters>,
+    adapters: Arc<LoadedLoraAdapters>,
     thoughts: Option<ReasoningMarkers>,
     submitting: Arc<AtomicUsize>,
     /// Ids of the requests that are being submitted or run in the engine.
@@ -79,7 +79,7 @@ impl RequestSubmitter {
     pub(crate) fn new(
         parts: EngineCoreDependencies,
         queue: Sender<OutputThreadMessage>,
-        adapters: Arc<LoraAdapters>,
+        adapters: Arc<LoadedLoraAdapters>,
     ) -> Self {
         let generator = &parts.service.generator;
         Self {
@@ -246,7 +246,7 @@ impl RequestSubmitter {
 
     fn load_adapter(&self, lora: LoraRequest) -> Result<String, RequestFailure> {
         let name = lora.name.clone();
-        self.adapters.load_adapter(lora).map(|()| name).map_err(validation_failure)
+        self.adapters.load_lora_adapter(lora).map(|()| name).map_err(validation_failure)
     }
 
     fn active_logprobs(
@@ -285,7 +285,7 @@ impl RequestSubmitter {
     fn prompt_text(&self, prompt: &[u32]) -> Box<str> {
         let service = &self.parts.service;
         let tokenizer = service.generator.tokenizer();
-        match service.replies.current_rules() {
+        match service.replies.current_reply_rules() {
             Some(_) => last_chat_message_text(tokenizer, prompt).into(),
             None if self.by_text => tokenizer.decode(prompt, SpecialTokenHandling::Without).into(),
             None => "".into(),
@@ -298,14 +298,14 @@ impl RequestSubmitter {
     /// The injected error response that replaces the output.
     fn draw_faults(&self, id: &Arc<str>) -> Result<RequestFaults, RequestFailure> {
         let service = &self.parts.service;
-        let faults = RequestFaults::decide_for_request(service, Some(id), None, None)
+        let faults = RequestFaults::decide_request_faults(service, Some(id), None, None)
             .map_err(|error| validation_failure(error.to_string()))?;
         let Some(failure) = faults.failure else {
             return Ok(faults);
         };
-        faults.report_fault(service, failure.name());
+        faults.report_fault(service, failure.injected_failure_name());
         let fault = failure.to_fault(service.models.displayed_model_name());
-        Err(failure_of_status(fault.status, failure.name(), fault.message))
+        Err(failure_of_status(fault.status, failure.injected_failure_name(), fault.message))
     }
 
     /// Returns the complete output of a pooling request, which takes no simulated time.

@@ -46,7 +46,7 @@ fn main() -> Result<(), Fault> {
         let ms = match text("kind") {
             "decode" => aic.decode_ms(count("requests"), count("requests"), count("context") + 1),
             "prefill" => aic.prefill_ms(count("requests"), count("new_tokens"), count("prefix")),
-            _ => aic.combined_pass_ms(
+            _ => aic.combined_forward_pass_ms(
                 (count("prefill_requests"), count("new_tokens"), count("prefix")),
                 (count("decode_requests"), count("decode_requests"), count("context") + 1),
             ),

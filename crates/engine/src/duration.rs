@@ -46,7 +46,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a duration in Go's syntax: `1.5s`, `250us`, `1h2m` or `-3ms`. A number without unit
-/// counts in units of `bare_unit` nanoseconds.
+/// counts in units of `default_unit_nanos` nanoseconds.
 ///
 /// # Errors
 /// Returns a sentence to follow «X is not a duration: ».

@@ -262,7 +262,7 @@ impl SchedulerEvent {
     }
 
     /// Returns whether the event reports that a sequence ended or that a prefix cache changed.
-    pub(crate) fn is_end_or_cache_change(&self) -> bool {
+    pub(crate) fn ends_sequence_or_changes_cache(&self) -> bool {
         match self {
             Self::Ended { .. }
             | Self::Stored { .. }

@@ -44,9 +44,9 @@ pub use event::{
     SequenceProgress,
 };
 pub use sequence::{
-    BlockKey, ExtraKey, GrammarCompilation, InjectedKvLoadFailure, KvLoadFailurePolicy, LoraId,
-    MAX_SIMULATED_DELAY, MediaEncoderKind, PlannedKvBlocks, PromptKvTransfer, PromptMediaItem,
-    SeqId, Sequence, StepDraftCounts, TokenDelays, TtftFormula,
+    BlockHashExtraKey, BlockKey, GrammarCompilation, InjectedKvLoadFailure, KvLoadFailurePolicy,
+    LoraId, MAX_SIMULATED_DELAY, MediaEncoderKind, PlannedKvBlocks, PromptKvTransfer,
+    PromptMediaItem, SeqId, Sequence, StepDraftCounts, TokenDelays, TtftFormula,
 };
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;

@@ -25,7 +25,7 @@ impl RankLockStep {
     /// inputs at `now` are handled on all ranks.
     ///
     /// `rank` returns the engine of an item, or `None` if it is stopped or in no lock step.
-    pub fn synchronize_steps<T>(
+    pub fn synchronize_rank_steps<T>(
         &mut self,
         now: SimTime,
         items: &mut [T],

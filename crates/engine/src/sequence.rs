@@ -38,7 +38,7 @@ pub struct PlannedKvBlocks {
     /// Id and name of the LoRA adapter, as in KV events.
     pub lora: Option<(LoraId, Arc<str>)>,
     /// Extra keys of each block, as in KV events; empty if no block has any.
-    pub extra_keys: Vec<Option<Arc<[ExtraKey]>>>,
+    pub extra_keys: Vec<Option<Arc<[BlockHashExtraKey]>>>,
     /// Session of the request, as in KV events; it does not change the keys of KV blocks.
     pub session: Option<Arc<str>>,
     /// Whether blocks found in the prefix cache are reported as KV events (vLLM's
@@ -48,7 +48,7 @@ pub struct PlannedKvBlocks {
 
 /// Input of a block hash other than tokens (vLLM's `extra_keys`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ExtraKey {
+pub enum BlockHashExtraKey {
     /// Name of the LoRA adapter, or the cache salt, which is hashed into the KV block's hash.
     Text(Arc<str>),
     /// Media item (image, audio clip or video) that overlaps the block.

@@ -33,7 +33,7 @@ pub enum StepLogChange {
     Planned(PlannedStep),
     /// The output of a step was processed. With asynchronous scheduling, the next step was planned
     /// before.
-    Updated(UpdatedStep),
+    Updated(ProcessedStep),
 }
 
 /// Lists the decisions of one scheduling pass.
@@ -65,7 +65,7 @@ pub struct ScheduledSequence {
 
 /// Lists the results of one engine step, as recorded when its output is processed.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct UpdatedStep {
+pub struct ProcessedStep {
     /// Draft tokens verified in the step, by sequence.
     pub drafts: Vec<(SeqId, StepDraftCounts)>,
     /// Ids of the ended sequences, with the reasons.
@@ -75,12 +75,12 @@ pub struct UpdatedStep {
 }
 
 impl StepLogRecord {
-    /// Formats the step record as one JSON object. `name` converts sequence ids to JSON names.
+    /// Formats the step record as one JSON object. `sequence_name` converts sequence ids to JSON names.
     ///
     /// A planned step has `scheduled` (`[name, computed, new]`), `admitted`, `resumed` and
     /// `preempted`, and `encoded` (`[name, [index, ...]]`) if it encodes media items. An updated step has `drafts` (`[name, proposed, accepted]`), `ended` and
     /// `events` (`[kind, hashes, parent, group, medium]`). Both have `t` (ns) and `used` (blocks).
-    pub fn to_json(&self, name: impl Fn(SeqId) -> Value) -> Value {
+    pub fn to_step_log_json(&self, name: impl Fn(SeqId) -> Value) -> Value {
         let names = |ids: &[SeqId]| ids.iter().map(|&id| name(id)).collect::<Vec<_>>();
         let (t, used) = (self.at.as_nanos(), self.used_blocks);
         match &self.change {

@@ -9,7 +9,7 @@ use vllm_sim_engine::{MediaEncoderKind, PromptMediaItem};
 
 const SAMPLE_EMBEDDINGS: u32 = 1000;
 
-pub(super) fn write_memory_budget(
+pub(super) fn write_gpu_memory_budget(
     text: &mut String,
     setup: &RooflineModelSetup,
     utilization: f64,

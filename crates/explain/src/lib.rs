@@ -26,7 +26,7 @@ pub use nearest_run::{DeploymentPredictionEvidence, KnownPredictionErrors, Promp
 /// mostly computed, or both.
 ///
 /// Returns `None` unless its latency model is a roofline with default coefficients.
-pub fn evidence_of_recorded_deployments(
+pub fn prediction_evidence_for_engine(
     engine: &VllmSchedulerConfig,
     setup: Option<&RooflineModelSetup>,
 ) -> Option<DeploymentPredictionEvidence> {
@@ -134,7 +134,7 @@ fn write_explanation(
     }
     budget::write_draft_model_times(text, engine)?;
     if let (Some((setup, utilization, _)), Some(cache)) = (setup, cache) {
-        budget::write_memory_budget(text, setup, utilization, cache)?;
+        budget::write_gpu_memory_budget(text, setup, utilization, cache)?;
     }
     write_derived_settings(text, derived)?;
     writeln!(text, "\nOne decode step, context {DECODE_CONTEXT_TOKENS} each (ms)\n")?;
@@ -279,7 +279,7 @@ fn write_memory(
         &setup.profile_run(engine.max_num_batched_tokens, engine.max_num_seqs),
     );
     let plain = memory.block_bytes / f64::from(engine.block_size.max(1));
-    let token = cache.map_or(plain, |cache| cache.plan.bytes_per_token());
+    let token = cache.map_or(plain, |cache| cache.plan.kv_bytes_per_token());
     write!(
         text,
         "Memory      {:.2} GB of weights on each GPU, {token} bytes of cache per token",

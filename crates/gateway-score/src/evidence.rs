@@ -10,7 +10,7 @@ const NOT_FROM_ANY_POD_ERROR: &str = "no pod of the fleet served this answer";
 
 /// Evidence for the pod of a request: its request history, or a response header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PodEvidence {
+pub(super) enum ServingPodEvidence {
     /// The request histories of pods contain the request.
     History {
         /// Whether a pod generated a response to the request.
@@ -21,7 +21,7 @@ pub(super) enum PodEvidence {
     Nothing,
 }
 
-impl PodEvidence {
+impl ServingPodEvidence {
     /// Returns the index of the pod that answered a request, and the evidence for it.
     ///
     /// The histories take precedence over a header that contradicts them.
@@ -47,13 +47,13 @@ impl PodEvidence {
 ///
 /// `unclaimed` holds for each pod the number of requests that it served and whose id belongs to no
 /// request of this run; `None` if the pod's history is incomplete.
-pub(super) fn mark_invented_responses_failed(
+pub(super) fn mark_responses_without_pod_failed(
     turns: &mut [GatewayRequestResult],
-    evidence: &[PodEvidence],
+    evidence: &[ServingPodEvidence],
     mut unclaimed: Vec<Option<u64>>,
     routing: &mut GatewayRoutingObservations,
 ) {
-    let hidden = |evidence: &PodEvidence| *evidence == PodEvidence::Nothing;
+    let hidden = |evidence: &ServingPodEvidence| *evidence == ServingPodEvidence::Nothing;
     // Answers that name their pod come first.
     for is_hidden in [false, true] {
         let turns = turns.iter_mut().zip(evidence);
@@ -61,9 +61,9 @@ pub(super) fn mark_invented_responses_failed(
             turns.filter(|(turn, shown)| turn.completed && hidden(shown) == is_hidden)
         {
             let is_served = match evidence {
-                PodEvidence::History { is_served } => *is_served,
-                PodEvidence::Header(pod) => claim_served_request(&mut unclaimed[*pod]),
-                PodEvidence::Nothing => {
+                ServingPodEvidence::History { is_served } => *is_served,
+                ServingPodEvidence::Header(pod) => claim_served_request(&mut unclaimed[*pod]),
+                ServingPodEvidence::Nothing => {
                     let forgets = unclaimed.iter().any(Option::is_none);
                     let found = forgets || unclaimed.iter_mut().any(claim_served_request);
                     routing.unseen += u64::from(found);
@@ -71,7 +71,7 @@ pub(super) fn mark_invented_responses_failed(
                 }
             };
             if !is_served {
-                turn.mark_failed(NOT_FROM_ANY_POD_ERROR);
+                turn.mark_request_failed(NOT_FROM_ANY_POD_ERROR);
                 turn.pod = None;
                 routing.misroutes.unrouted += 1;
             }

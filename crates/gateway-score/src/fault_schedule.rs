@@ -47,7 +47,7 @@ impl ScheduledPodFault {
     ///
     /// # Errors
     /// Returns a usage error for an invalid fault.
-    pub(super) fn parse(text: &str) -> Result<Self> {
+    pub(super) fn parse_scheduled_pod_fault(text: &str) -> Result<Self> {
         let read = || {
             let (pod, rest) = text.split_once('=')?;
             let (trouble, window) = rest.split_once('@').unwrap_or((rest, "0"));
@@ -113,8 +113,9 @@ fn merge_fault_settings(before: &Value, troubles: impl Iterator<Item = FaultKind
 }
 
 async fn post_admin_settings(pod: &TargetServer, path: &str, body: Bytes) -> Result<(), String> {
-    let answer =
-        pod.request_any_status(Method::POST, path, body, POD_ADMIN_REQUEST_TIMEOUT).await?;
+    let answer = pod
+        .request_accepting_any_status(Method::POST, path, body, POD_ADMIN_REQUEST_TIMEOUT)
+        .await?;
     match answer.status() {
         status if status.is_success() => Ok(()),
         status => Err(format!("{path} returned {status}")),
@@ -335,12 +336,13 @@ mod tests {
     #[test]
     fn parses_pod_fault_and_time_range() {
         let all = ["0=fail@5..15", "1=slow@10", "1=down@10..20"];
-        let all: Vec<_> = all.map(|text| ScheduledPodFault::parse(text).unwrap()).into();
+        let all: Vec<_> =
+            all.map(|text| ScheduledPodFault::parse_scheduled_pod_fault(text).unwrap()).into();
         let schedule = worker_counts_without_faulty_pods(&all, 3).schedule;
         let shown = schedule.iter().map(|(at, pods)| (at.as_nanos() / 1_000_000_000, *pods));
         assert_eq!(shown.collect::<Vec<_>>(), [(5, 2), (10, 1), (15, 2), (20, 2)]);
         for text in ["fail", "0=burn", "0=fail@5..4", "x=fail", "0=fail@-1"] {
-            let error = ScheduledPodFault::parse(text).unwrap_err().to_string();
+            let error = ScheduledPodFault::parse_scheduled_pod_fault(text).unwrap_err().to_string();
             assert!(error.contains("must be POD=TROUBLE@FROM..TO"), "{error}");
         }
     }

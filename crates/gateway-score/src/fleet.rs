@@ -10,7 +10,7 @@ use hyper::Method;
 use hyper::body::Bytes;
 use tokio::runtime::Runtime;
 
-use super::evidence::{PodEvidence, mark_invented_responses_failed};
+use super::evidence::{ServingPodEvidence, mark_responses_without_pod_failed};
 use super::fault_schedule::{PodFaultSchedule, PodOutage, ScheduledPodFault};
 use super::gateway_run::GatewayRun;
 use super::pod::{GatewayPod, GatewayPodState, PodRequestAttempt};
@@ -33,7 +33,7 @@ pub(super) enum PodIdentitySource {
 }
 
 impl PodIdentitySource {
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn pod_identity_source_name(self) -> &'static str {
         match self {
             Self::ResponseHeader => "response header",
             Self::RequestHistory => "request history",
@@ -84,7 +84,7 @@ impl GatewayBackends {
     ///
     /// # Errors
     /// Returns an error if pods do not start, or no pod is ready.
-    pub(super) fn open(
+    pub(super) fn open_gateway_backends(
         servers: Vec<(TargetServer, String)>,
         own: Option<StartPodsFuture>,
         identity: &RequestHeaderNames,
@@ -105,7 +105,7 @@ impl GatewayBackends {
         let backends = Self { runtime, own, pods };
         if backends.ready_pod_count() == 0 {
             let states = backends.pods.iter();
-            let states = states.map(|pod| format!("{} is {}", pod.url, pod.state.name()));
+            let states = states.map(|pod| format!("{} is {}", pod.url, pod.state.pod_state_name()));
             bail!("no pod is ready: {}", states.collect::<Vec<_>>().join(", "));
         }
         Ok(backends)
@@ -127,7 +127,7 @@ impl GatewayBackends {
     pub(super) fn wait_for_gateway(&self, gateway: &TargetServer, within: Duration) -> Result<()> {
         let answers = async {
             loop {
-                let answer = gateway.request_any_status(
+                let answer = gateway.request_accepting_any_status(
                     Method::GET,
                     "/v1/models",
                     Bytes::new(),
@@ -165,7 +165,7 @@ impl GatewayBackends {
     ///
     /// # Errors
     /// Returns an error for pods without fault injection, and the errors of `sending`.
-    pub(super) fn run_with_faults<T>(
+    pub(super) fn run_with_pod_faults<T>(
         &self,
         (all, scenario): (&[ScheduledPodFault], Option<&PodFleetScenario>),
         sending: impl FnOnce() -> Result<T>,
@@ -226,7 +226,7 @@ impl GatewayBackends {
             assign_requests_to_pods(play, (&self.pods, outages), &attempts, identity, &mut routing);
         let unclaimed = remembers.into_iter().zip(unclaimed);
         let unclaimed = unclaimed.map(|(all, n)| all.then_some(n)).collect();
-        mark_invented_responses_failed(&mut play.turns, &evidence, unclaimed, &mut routing);
+        mark_responses_without_pod_failed(&mut play.turns, &evidence, unclaimed, &mut routing);
         if !all_remember {
             routing.retries = None;
         }
@@ -267,7 +267,7 @@ fn assign_requests_to_pods(
     attempts: &[PodRequestAttempt],
     identity: &RequestHeaderNames,
     routing: &mut GatewayRoutingObservations,
-) -> (Vec<PodEvidence>, Vec<u64>) {
+) -> (Vec<ServingPodEvidence>, Vec<u64>) {
     let named = pods_by_name(pods);
     let mut remembered = HashMap::<&str, Vec<&PodRequestAttempt>>::new();
     for attempt in attempts.iter().filter(|a| !a.request_id.is_empty()) {
@@ -284,7 +284,7 @@ fn assign_requests_to_pods(
         let tries = remembered.get(ours.as_str()).or_else(|| remembered.get(theirs?));
         let tries = tries.map_or(&[][..], Vec::as_slice);
         let by_header = turn.reply.pod.as_ref().and_then(|name| named.get(name));
-        let (pod, evidence) = PodEvidence::find_answering_pod(by_header.copied(), tries);
+        let (pod, evidence) = ServingPodEvidence::find_answering_pod(by_header.copied(), tries);
         turn.pod = pod;
         shown.push(evidence);
         claimed.extend(tries.iter().map(|attempt| attempt.request_id.as_str()));

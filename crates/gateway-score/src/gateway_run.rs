@@ -38,7 +38,7 @@ impl GatewayRun {
 
 impl GatewayRequestResult {
     /// Marks the request as failed with the reason `why`, although a response was received.
-    pub(super) fn mark_failed(&mut self, why: &str) {
+    pub(super) fn mark_request_failed(&mut self, why: &str) {
         self.completed = false;
         (self.ttft_ms, self.e2e_ms) = (None, None);
         self.error = Some(why.to_owned());

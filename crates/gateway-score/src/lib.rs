@@ -24,19 +24,19 @@ use clap::{CommandFactory, Parser};
 use fault_schedule::{FAULT_PROBLEM_PREFIX, ScheduledPodFault};
 use fleet::GatewayBackends;
 use gateway_run::GatewayRun;
-use offline::{OfflineSimulation, RouterCandidate};
+use offline::{OfflineRouterSimulation, RouterCandidate};
 use report::ScoreReport;
 use require::parse_score_requirement;
 use scenario::PodFleetScenario;
 use vllm_sim_command_line::requirement::MetricRequirement;
 use vllm_sim_command_line::{
-    MissedRequirementsError, UsageError, format_command_line, outputs, refuse,
+    MissedMetricRequirementsError, UsageError, format_command_line, outputs, refuse,
 };
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::ArrivalPacing;
 use vllm_sim_replay::online::{
-    self, GenerationApi, OnlineOptions, RequestHeaderNames, TargetServer,
+    self, GenerationApi, OnlineReplayOptions, RequestHeaderNames, TargetServer,
 };
 use vllm_sim_replay_cli::{
     DeploymentFactory, EngineDeployment, FlagSplitter, GenerationApiName, WorkloadArgs,
@@ -150,7 +150,7 @@ pub fn gateway_clap_command() -> clap::Command {
 /// Runs `vllm-sim gateway score …` and returns the text to print.
 ///
 /// # Errors
-/// Returns a message for the user, or [`MissedRequirementsError`] if a requirement is missed.
+/// Returns a message for the user, or [`MissedMetricRequirementsError`] if a requirement is missed.
 pub fn run_gateway_command(
     args: &[String],
     sort: FlagSplitter<'_>,
@@ -175,7 +175,7 @@ fn score_gateway(
 ) -> Result<String> {
     let typed = format_command_line("gateway score", args);
     let parsed = split_known_args::<GatewayScoreArgs>(args)?;
-    let (flags, loose) = match parsed.wants_help() {
+    let (flags, loose) = match parsed.has_help_flag() {
         true => Default::default(),
         false => sort(&parsed.others)?,
     };
@@ -186,7 +186,8 @@ fn score_gateway(
     workload::set_default_workload(&mut args.workload);
     let requirements = args.require.iter().map(|text| parse_score_requirement(text));
     let requirements: Vec<MetricRequirement> = requirements.collect::<Result<_>>()?;
-    let disturb = args.disturb.iter().map(|text| ScheduledPodFault::parse(text));
+    let disturb =
+        args.disturb.iter().map(|text| ScheduledPodFault::parse_scheduled_pod_fault(text));
     let disturb: Vec<ScheduledPodFault> = disturb.collect::<Result<_>>()?;
     let scenario = args.fleet_scenario.as_deref().map(PodFleetScenario::read_scenario_file);
     let scenario = scenario.transpose()?;
@@ -216,7 +217,7 @@ fn score_gateway(
     }
     // A fault that was to be tested was not injected.
     let missed = lost.join("; ");
-    Err(MissedRequirementsError { printed, missed }.into())
+    Err(MissedMetricRequirementsError { printed, missed }.into())
 }
 
 struct LiveRunResult {
@@ -250,14 +251,15 @@ fn run_live_workload(
     let wait = parse_seconds("--wait", args.wait)?;
     let mut options = online_options(args, plan)?;
     let gateway = parse_target("--target", &args.target, &options)?;
-    let to_pods = OnlineOptions { api_key: args.admin_api_key.clone(), ..options.clone() };
+    let to_pods = OnlineReplayOptions { api_key: args.admin_api_key.clone(), ..options.clone() };
     let (urls, own) = match args.replicas {
         Some(replicas) => start_own_pods(args, deployment, workload, replicas, serve)?,
         None => (args.fleet.clone(), None),
     };
     let pods = urls.into_iter();
     let pods = pods.map(|url| Ok((parse_target("--fleet", &url, &to_pods)?, url)));
-    let backends = GatewayBackends::open(pods.collect::<Result<_>>()?, own, identity)?;
+    let backends =
+        GatewayBackends::open_gateway_backends(pods.collect::<Result<_>>()?, own, identity)?;
     if args.replicas.is_some() {
         let urls: Vec<&str> = backends.pods.iter().map(|pod| pod.url.as_str()).collect();
         tracing::info!("the pods listen: {}", urls.join(", "));
@@ -270,7 +272,7 @@ fn run_live_workload(
     let mut notes = describe_engine_differences(&backends, &deployment.engine);
     let mut play = GatewayRun::with_pod_count(backends.ready_pod_count() as usize);
     let (sent, trouble, outages) =
-        backends.run_with_faults((plan.disturb, plan.scenario), || {
+        backends.run_with_pod_faults((plan.disturb, plan.scenario), || {
             let source = &mut workload.as_workload_source();
             Ok(online::replay_over_http(source, &options, &mut play, &mut |_| {})?)
         })?;
@@ -280,7 +282,7 @@ fn run_live_workload(
         notes.push(format!("requests were sent up to {late} ms late: the sender was busy"));
     }
     let routing = backends.trace_requests_to_pods(&mut play, identity, &outages);
-    let offline_setup = OfflineSimulation {
+    let offline_setup = OfflineRouterSimulation {
         workload,
         engine: &deployment.engine,
         pods: backends.ready_pod_count(),
@@ -301,7 +303,7 @@ fn run_live_workload(
         }
     };
     let pods = backends.pods.iter();
-    let pods = pods.map(|pod| (pod.url.clone(), pod.state.name())).collect();
+    let pods = pods.map(|pod| (pod.url.clone(), pod.state.pod_state_name())).collect();
     backends.shut_down_pods();
     let live = LiveRunResult {
         play,
@@ -322,7 +324,7 @@ fn run_live_workload(
 fn run_ideal_placement(
     backends: &GatewayBackends,
     plan: &LiveRunPlan<'_>,
-    options: &OnlineOptions,
+    options: &OnlineReplayOptions,
     policies: &[RouterCandidate],
 ) -> Result<Result<(&'static str, GatewayRun), &'static str>> {
     if !plan.disturb.is_empty() || plan.scenario.is_some() {
@@ -338,7 +340,7 @@ fn run_ideal_placement(
     }
     let ready = backends.pods.iter();
     let ready = ready.filter(|pod| pod.state == pod::GatewayPodState::Ready);
-    let options = OnlineOptions {
+    let options = OnlineReplayOptions {
         targets: ready.map(|pod| pod.url.clone()).collect(),
         identity: Some(RequestHeaderNames {
             run: format!("{}-ideal", plan.identity.run),
@@ -358,9 +360,9 @@ fn run_ideal_placement(
     Ok(Ok((best.name, play)))
 }
 
-fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<OnlineOptions> {
+fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<OnlineReplayOptions> {
     let pace = plan.pace;
-    Ok(OnlineOptions {
+    Ok(OnlineReplayOptions {
         targets: vec![args.target.clone()],
         api: match args.target_api {
             GenerationApiName::Completions => GenerationApi::Completions,
@@ -379,12 +381,12 @@ fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<Onl
             .map(|limit| Duration::from_nanos(limit.as_nanos())),
         seed: args.workload.workload_seed,
         identity: Some(plan.identity.clone()),
-        ..OnlineOptions::default()
+        ..OnlineReplayOptions::default()
     })
 }
 
-fn parse_target(flag: &str, url: &str, options: &OnlineOptions) -> Result<TargetServer> {
-    let parsed = TargetServer::parse_url(flag, url, options);
+fn parse_target(flag: &str, url: &str, options: &OnlineReplayOptions) -> Result<TargetServer> {
+    let parsed = TargetServer::parse_server_url(flag, url, options);
     parsed.map_err(|error| UsageError(error.to_string()).into())
 }
 
@@ -406,7 +408,7 @@ fn start_own_pods(
         format!("--port={first}"),
         format!("--replicas={replicas}"),
         // A gateway may try each request several times.
-        format!("--request-history={}", (workload.request_count() * 4).min(1_000_000)),
+        format!("--request-history={}", (workload.workload_request_count() * 4).min(1_000_000)),
         "--pod-name=gateway-score".to_owned(),
         "--enable-prompt-tokens-details".to_owned(),
         "--dev-mode".to_owned(),
@@ -459,7 +461,10 @@ fn describe_engine_differences(backends: &GatewayBackends, engine: &SchedulerSpe
     for pod in &backends.pods {
         let url = &pod.url;
         if pod.state != pod::GatewayPodState::Ready {
-            notes.push(format!("{url} is {}: the ideal router does not use it", pod.state.name()));
+            notes.push(format!(
+                "{url} is {}: the ideal router does not use it",
+                pod.state.pod_state_name()
+            ));
             continue;
         }
         if !pod.is_cold {
@@ -498,8 +503,8 @@ fn write_score_report(report: &ScoreReport, args: &GatewayScoreArgs) -> Result<S
             file => outputs::write_atomically(file.as_ref(), text + "\n")?,
         }
     }
-    match report.describe_missed_requirements() {
-        Some(missed) => Err(MissedRequirementsError { printed, missed }.into()),
+    match report.describe_missed_score_requirements() {
+        Some(missed) => Err(MissedMetricRequirementsError { printed, missed }.into()),
         None => Ok(printed),
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn score_measures_of_run(
     workload: &LoadedWorkload,
 ) -> ScoreMeasureValues {
     let completed = play.turns.iter().filter(|turn| turn.completed).count();
-    let [ttft, e2e] = ttft_and_e2e_samples(play).map(|mut samples| match samples.count() {
+    let [ttft, e2e] = ttft_and_e2e_samples(play).map(|mut samples| match samples.sample_count() {
         0 => [None; 3],
         _ => {
             let [p50, p99] = samples.percentiles([50.0, 99.0]);
@@ -61,7 +61,7 @@ pub(super) fn score_measures_of_run(
         }
     });
     [
-        Some(completed as f64 / workload.request_count() as f64),
+        Some(completed as f64 / workload.workload_request_count() as f64),
         prefix_reuse_fraction(play),
         ttft[0],
         ttft[1],
@@ -82,7 +82,7 @@ pub(super) fn ttft_and_e2e_samples(play: &GatewayRun) -> [SampleDistribution; 2]
         let times = [turn.ttft_ms, turn.e2e_ms];
         for (samples, ms) in both.iter_mut().zip(times) {
             if let Some(ms) = ms {
-                samples.add(ms, 1);
+                samples.add_sample(ms, 1);
             }
         }
     }
@@ -169,7 +169,7 @@ pub(super) fn best_measure_values(
 }
 
 /// Returns the ratio of each measure to the ideal; 1 is as good as the ideal, less is worse.
-pub(super) fn ratios_to_ideal(
+pub(super) fn score_measure_ratios_to_ideal(
     live: &ScoreMeasureValues,
     ideal: &ScoreMeasureValues,
 ) -> ScoreMeasureValues {

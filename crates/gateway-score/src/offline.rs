@@ -11,8 +11,8 @@ use vllm_sim_replay::{
 
 use super::gateway_run::GatewayRun;
 use super::measure::{
-    SCORE_MEASURES, ScoreMeasureValues, best_measure_values, gateway_score, ratios_to_ideal,
-    score_measures_of_run,
+    SCORE_MEASURES, ScoreMeasureValues, best_measure_values, gateway_score,
+    score_measure_ratios_to_ideal, score_measures_of_run,
 };
 use super::workload::LoadedWorkload;
 
@@ -25,7 +25,7 @@ pub(super) struct RouterCandidate {
     pub(super) values: ScoreMeasureValues,
 }
 
-pub(super) struct OfflineSimulation<'a> {
+pub(super) struct OfflineRouterSimulation<'a> {
     pub(super) workload: &'a LoadedWorkload,
     pub(super) engine: &'a SchedulerSpec,
     pub(super) pods: u32,
@@ -53,15 +53,15 @@ impl RouterCandidate {
 pub(super) fn best_router(policies: &[RouterCandidate]) -> Option<&RouterCandidate> {
     let all: Vec<ScoreMeasureValues> = policies.iter().map(|policy| policy.values).collect();
     let ideal = best_measure_values(&all, None);
-    let scored = policies
-        .iter()
-        .map(|policy| (gateway_score(&ratios_to_ideal(&policy.values, &ideal)), policy));
+    let scored = policies.iter().map(|policy| {
+        (gateway_score(&score_measure_ratios_to_ideal(&policy.values, &ideal)), policy)
+    });
     // Of equal scores, the first policy wins.
     let best = scored.rev().max_by(|a, b| a.0.unwrap_or(0.0).total_cmp(&b.0.unwrap_or(0.0)));
     best.map(|(_, policy)| policy)
 }
 
-impl OfflineSimulation<'_> {
+impl OfflineRouterSimulation<'_> {
     /// Simulates the workload behind all known routers; the oracle comes first.
     ///
     /// # Errors

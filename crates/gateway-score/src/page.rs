@@ -1,24 +1,24 @@
 use vllm_sim_replay::html::{
-    SummaryTile, ValueColour, render_command_section, render_distribution_chart, render_document,
-    render_notes, render_table, render_tiles,
+    SummaryTile, ValueColour, render_command_section, render_distribution_chart,
+    render_html_document, render_summary_tiles, render_table, render_table_notes,
 };
 
 use super::fault_schedule::FAULT_PROBLEM_PREFIX;
 use super::report::ScoreReport;
 
 pub(super) fn render_score_page(report: &ScoreReport) -> String {
-    let mut body = render_tiles(&score_tiles(report));
+    let mut body = render_summary_tiles(&score_tiles(report));
     body.push_str("<section><h2>Against known routers</h2>");
-    let (head, rows) = report.table_cells();
+    let (head, rows) = report.score_table_cells();
     body.push_str(&render_table(&head, &rows));
-    body.push_str(&render_notes(&report.summary_lines()));
+    body.push_str(&render_table_notes(&report.score_summary_lines()));
     body.push_str("</section><section><h2>Latency distributions</h2><div class=\"charts\">");
     for (title, curves) in report.latency_curves() {
         body.push_str(&render_distribution_chart(title, &curves));
     }
     body.push_str("</div></section>");
     body.push_str(&render_command_section(&report.command));
-    render_document("vllm-sim gateway score", &body)
+    render_html_document("vllm-sim gateway score", &body)
 }
 
 fn score_tiles(report: &ScoreReport) -> Vec<SummaryTile> {
@@ -49,7 +49,7 @@ fn score_tiles(report: &ScoreReport) -> Vec<SummaryTile> {
             SummaryTile::new("Disturbance", "lost", lost).with_colour(ValueColour::Worse),
         );
     }
-    for line in report.summary_lines() {
+    for line in report.score_summary_lines() {
         let Some((requirement, verdict)) =
             line.strip_prefix("Required ").and_then(|line| line.split_once(": "))
         else {

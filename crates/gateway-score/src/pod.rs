@@ -22,7 +22,7 @@ pub(super) enum GatewayPodState {
 }
 
 impl GatewayPodState {
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn pod_state_name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
             Self::Starting => "starting",
@@ -108,7 +108,7 @@ impl GatewayPod {
     /// Resets the pod's prefix cache; returns false if the pod does not allow it.
     pub(super) async fn reset_prefix_cache(&self) -> bool {
         let path = "/reset_prefix_cache";
-        let reset = self.target.request_any_status(
+        let reset = self.target.request_accepting_any_status(
             Method::POST,
             path,
             Bytes::new(),
@@ -127,7 +127,9 @@ impl GatewayPod {
 
     async fn get_any_status(&self, path: &str) -> Result<Response<Bytes>, String> {
         let nothing = Bytes::new();
-        self.target.request_any_status(Method::GET, path, nothing, POD_ADMIN_REQUEST_TIMEOUT).await
+        self.target
+            .request_accepting_any_status(Method::GET, path, nothing, POD_ADMIN_REQUEST_TIMEOUT)
+            .await
     }
 
     async fn get_successful(&self, path: &str) -> Option<Bytes> {

@@ -6,7 +6,7 @@ use super::LiveRunResult;
 use super::gateway_run::GatewayRun;
 use super::measure::{
     SCORE_MEASURE_COUNT, SCORE_MEASURES, SCORED_MEASURE_NAMES, ScoreMeasureValues,
-    best_measure_values, gateway_score, ratios_to_ideal, score_measures_of_run,
+    best_measure_values, gateway_score, score_measure_ratios_to_ideal, score_measures_of_run,
     ttft_and_e2e_samples,
 };
 use super::offline::RouterCandidate;
@@ -60,7 +60,7 @@ impl ScoreReport {
         let ideal = best_measure_values(&offline, live_ideal.as_ref());
         // Otherwise a gateway that sends no request to a pod would get the best score.
         let ratios = match live.routing.unseen {
-            0 => ratios_to_ideal(&values, &ideal),
+            0 => score_measure_ratios_to_ideal(&values, &ideal),
             _ => [None; SCORE_MEASURE_COUNT],
         };
         let above_ideal = ratios.iter().enumerate().filter_map(|(at, ratio)| {
@@ -80,12 +80,12 @@ impl ScoreReport {
             ideal,
             shares,
             requirements,
-            requests: workload.request_count(),
+            requests: workload.workload_request_count(),
             sessions: workload.sessions.len(),
         }
     }
 
-    pub(super) fn table_cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
+    pub(super) fn score_table_cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let policies = self.policies.iter().map(|policy| policy.name);
         let direct = self.live_ideal.as_ref();
         let head = ["", "gateway", "ideal", "share"]
@@ -108,7 +108,7 @@ impl ScoreReport {
         (head.map(str::to_owned).collect(), rows.collect())
     }
 
-    pub(super) fn summary_lines(&self) -> Vec<String> {
+    pub(super) fn score_summary_lines(&self) -> Vec<String> {
         let routing = &self.live.routing;
         let score = self
             .score
@@ -140,13 +140,17 @@ impl ScoreReport {
         let counts = counts.map(|((url, _), requests)| format!("{url} {requests}"));
         if let Some(known_by) = routing.known_by {
             let counts: Vec<String> = counts.collect();
-            lines.push(format!("Requests by pod ({}): {}", known_by.name(), counts.join(", ")));
+            lines.push(format!(
+                "Requests by pod ({}): {}",
+                known_by.pod_identity_source_name(),
+                counts.join(", ")
+            ));
         }
         lines.extend(self.notes().map(|note| format!("Note: {note}")));
         for requirement in &self.requirements {
             let value = self.required_value(requirement);
             let shown = value.map_or_else(|| "unknown".to_owned(), |value| format!("{value:.3}"));
-            let verdict = match requirement.is_satisfied_by(value) {
+            let verdict = match requirement.is_requirement_met_by(value) {
                 true => "met",
                 false => "missed",
             };
@@ -214,7 +218,7 @@ impl ScoreReport {
     }
 
     pub(super) fn render_text_table(&self) -> String {
-        let (head, rows) = self.table_cells();
+        let (head, rows) = self.score_table_cells();
         let width = |column: usize| {
             let all = rows.iter().chain([&head]);
             all.map(|row| row[column].chars().count()).max().unwrap_or(0)
@@ -229,7 +233,7 @@ impl ScoreReport {
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
         let table = [&head].into_iter().chain(&rows).map(line);
-        table.chain(self.summary_lines()).collect::<Vec<_>>().join("\n")
+        table.chain(self.score_summary_lines()).collect::<Vec<_>>().join("\n")
     }
 
     fn required_value(&self, requirement: &MetricRequirement) -> Option<f64> {
@@ -244,8 +248,8 @@ impl ScoreReport {
     }
 
     /// Describes the missed requirements of `--require`, if any.
-    pub(super) fn describe_missed_requirements(&self) -> Option<String> {
-        requirement::describe_missed_requirements(&self.requirements, |requirement| {
+    pub(super) fn describe_missed_score_requirements(&self) -> Option<String> {
+        requirement::describe_missed_metric_requirements(&self.requirements, |requirement| {
             self.required_value(requirement)
         })
     }
@@ -264,7 +268,8 @@ impl ScoreReport {
         [("Time to first token", 0), ("Request latency", 1)].map(|(title, which)| {
             let curves = plays.iter().filter_map(|(name, play)| {
                 let samples = &mut ttft_and_e2e_samples(play)[which];
-                (samples.count() > 0).then(|| (*name, samples.percentiles(percents).to_vec()))
+                (samples.sample_count() > 0)
+                    .then(|| (*name, samples.percentiles(percents).to_vec()))
             });
             (title, curves.collect())
         })
@@ -286,7 +291,7 @@ impl ScoreReport {
         });
         let requirements = self.requirements.iter().map(|requirement| {
             let value = self.required_value(requirement);
-            let is_met = requirement.is_satisfied_by(value);
+            let is_met = requirement.is_requirement_met_by(value);
             json!({"bound": requirement.to_string(), "value": value, "met": is_met})
         });
         json!({
@@ -310,7 +315,7 @@ impl ScoreReport {
             },
             "retries": routing.retries,
             "pods": pods.collect::<Vec<_>>(),
-            "pods_known_by": routing.known_by.map(super::fleet::PodIdentitySource::name),
+            "pods_known_by": routing.known_by.map(super::fleet::PodIdentitySource::pod_identity_source_name),
             "requirements": requirements.collect::<Vec<_>>(),
             "notes": self.notes().collect::<Vec<_>>(),
         })

@@ -14,7 +14,7 @@ const OTHER_REQUIRABLE_VALUES: [&str; 3] = ["score", "misroutes", "retries"];
 /// # Errors
 /// Returns a usage error for an invalid requirement.
 pub(super) fn parse_score_requirement(text: &str) -> Result<MetricRequirement> {
-    let requirement = MetricRequirement::parse(text, "reuse>=0.9")?;
+    let requirement = MetricRequirement::parse_metric_requirement(text, "reuse>=0.9")?;
     let names = || SCORE_MEASURES.iter().map(|m| m.name).chain(OTHER_REQUIRABLE_VALUES);
     if !names().any(|known| known == requirement.name) {
         let known = names().collect::<Vec<_>>().join(", ");
@@ -45,11 +45,11 @@ mod tests {
         let reuse = parse_score_requirement("reuse>=0.9").unwrap();
         assert_eq!(reuse.to_string(), "reuse>=0.9");
         assert!(
-            reuse.is_satisfied_by(Some(0.9))
-                && !reuse.is_satisfied_by(Some(0.89))
-                && !reuse.is_satisfied_by(None)
+            reuse.is_requirement_met_by(Some(0.9))
+                && !reuse.is_requirement_met_by(Some(0.89))
+                && !reuse.is_requirement_met_by(None)
         );
-        assert!(parse_score_requirement("retries < 1").unwrap().is_satisfied_by(Some(0.0)));
+        assert!(parse_score_requirement("retries < 1").unwrap().is_requirement_met_by(Some(0.0)));
         for (text, told) in [
             ("reuse", "must be NAME>=NUMBER"),
             ("reuze>=1", "unknown measure"),

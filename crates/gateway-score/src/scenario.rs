@@ -43,7 +43,7 @@ impl PodFleetScenario {
             let body = Bytes::from(self.text.clone());
             let answer = pod
                 .target
-                .request_any_status(Method::POST, &path, body, POD_ADMIN_REQUEST_TIMEOUT)
+                .request_accepting_any_status(Method::POST, &path, body, POD_ADMIN_REQUEST_TIMEOUT)
                 .await;
             match answer {
                 Ok(answer) if answer.status().is_success() => {}
@@ -65,7 +65,7 @@ impl PodFleetScenario {
         let mut notes = Vec::new();
         for pod in pods {
             let path = "/admin/scenario";
-            let ended = pod.target.request_any_status(
+            let ended = pod.target.request_accepting_any_status(
                 Method::DELETE,
                 path,
                 Bytes::new(),

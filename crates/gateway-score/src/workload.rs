@@ -63,7 +63,7 @@ impl LoadedWorkload {
         Ok(Self { sessions, agent_runs: source.has_agent_runs() })
     }
 
-    pub(super) fn request_count(&self) -> usize {
+    pub(super) fn workload_request_count(&self) -> usize {
         self.sessions.iter().map(|s| s.turns.len()).sum()
     }
 
@@ -91,7 +91,7 @@ impl WorkloadSource for LoadedWorkloadSource<'_> {
     }
 
     fn has_dependencies(&self) -> bool {
-        self.sessions.iter().any(ClientSession::has_dependencies)
+        self.sessions.iter().any(ClientSession::has_turn_dependencies)
     }
 
     fn has_agent_runs(&self) -> bool {

@@ -22,7 +22,7 @@ pub(super) fn decide_call_faults<T>(
     let context = request.extensions().get::<RequestContext>();
     let conn = context.and_then(|context| context.connection.clone());
     let (id, asked) = (text("x-request-id"), text("x-sim-fault"));
-    RequestFaults::decide_for_request(&parts.service, id, asked, conn)
+    RequestFaults::decide_request_faults(&parts.service, id, asked, conn)
         .map_err(|error| Status::invalid_argument(format!("Invalid x-sim-fault metadata: {error}")))
 }
 
@@ -38,7 +38,7 @@ pub(super) fn fail_if_error_injected(
         return Ok(());
     };
     let service = &parts.service;
-    faults.report_fault(service, failure.name());
+    faults.report_fault(service, failure.injected_failure_name());
     let fault = failure.to_fault(service.models.displayed_model_name());
     Err(status::fault_status(&fault))
 }

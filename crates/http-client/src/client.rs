@@ -74,7 +74,7 @@ where
     ///
     /// # Errors
     /// [`HttpSendError`], also if the server closes a reused connection.
-    pub async fn send(
+    pub async fn send_request(
         &self,
         request: Request<B>,
     ) -> Result<Response<ResponseBody<B>>, HttpSendError> {
@@ -124,7 +124,7 @@ where
         }
     }
 
-    /// Sends a request like [`Self::send`], and repeats it if the server closes a reused
+    /// Sends a request like [`Self::send_request`], and repeats it if the server closes a reused
     /// connection.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ where
         B: Clone,
     {
         loop {
-            match self.send(request.clone()).await {
+            match self.send_request(request.clone()).await {
                 Err(error) if error.stale => {}
                 sent => return sent,
             }
@@ -398,7 +398,7 @@ mod tests {
     async fn a_connection_serves_one_request_after_the_other() {
         let (client, made) = server(&[SIZED, CHUNKED, SIZED, SIZED]).await;
         for number in 0..4 {
-            let mut answer = client.send(request()).await.expect("is answered");
+            let mut answer = client.send_request(request()).await.expect("is answered");
             let frame = answer.body_mut().frame().await.expect("has a body");
             let data = frame.expect("is whole").into_data().expect("is data");
             assert_eq!(&data[..], b"ok");
@@ -415,7 +415,7 @@ mod tests {
     async fn a_connection_closed_while_idle_is_replaced() {
         let (client, made, closed) = closing_server(&[SIZED]).await;
         for _ in 0..3 {
-            let answer = client.send(request()).await.expect("is answered");
+            let answer = client.send_request(request()).await.expect("is answered");
             let body = answer.into_body().collect().await.expect("is whole");
             assert_eq!(body.to_bytes(), "ok");
             closed.acquire().await.expect("is open").forget();
@@ -428,8 +428,8 @@ mod tests {
     #[tokio::test]
     async fn a_connection_with_unread_data_is_not_reused() {
         let (client, made) = server(&[CHUNKED, CHUNKED]).await;
-        drop(client.send(request()).await.expect("is answered"));
-        drop(client.send(request()).await.expect("is answered"));
+        drop(client.send_request(request()).await.expect("is answered"));
+        drop(client.send_request(request()).await.expect("is answered"));
         assert_eq!(made.load(Ordering::Relaxed), 2);
     }
 }

@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
-use super::admin_state::{AdminError, RankSelector};
+use super::admin_state::{AdminError, DataParallelRankSelector};
 use super::annotations::SettingValueVisibility;
 use super::app::App;
 use super::bearer::has_valid_bearer_token;
@@ -98,7 +98,7 @@ pub(super) async fn set_fake_metrics(
     // Changes the configuration, so that `/admin/config` reports the values too.
     let whole = Map::from_iter([("fake-metrics".to_owned(), update)]);
     app.admin_state
-        .update_settings(&app.controls, RankSelector::All, &whole)
+        .update_settings(&app.controls, DataParallelRankSelector::All, &whole)
         .map_err(|error| failed(error.to_string()))?;
     Ok(error::empty_response(StatusCode::NO_CONTENT))
 }
@@ -174,10 +174,10 @@ pub(super) fn setting_value_visibility(app: &App, headers: &HeaderMap) -> Settin
 }
 
 /// Parses the data-parallel rank in the query `?rank=N`; without it, all ranks are selected.
-fn parse_rank_query(uri: &Uri) -> Result<RankSelector, Fault> {
+fn parse_rank_query(uri: &Uri) -> Result<DataParallelRankSelector, Fault> {
     match query::query_values(uri, "rank").last() {
-        None => Ok(RankSelector::All),
-        Some(text) => text.parse().map(RankSelector::One).map_err(|_| {
+        None => Ok(DataParallelRankSelector::All),
+        Some(text) => text.parse().map(DataParallelRankSelector::One).map_err(|_| {
             Fault::bad_request(format!("'rank' must be a whole number of at least 0, not {text:?}"))
         }),
     }

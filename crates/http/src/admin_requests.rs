@@ -32,7 +32,7 @@ pub(super) async fn list_recorded_requests(
     uri: Uri,
 ) -> HandlerResult {
     let (history, query) = wait_for_listed_requests(&app, &headers, &uri).await?;
-    let shown = history.requests_json(&query.filter, query.limit);
+    let shown = history.recorded_requests_json(&query.filter, query.limit);
     Ok(error::json_response(StatusCode::OK, shown))
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn list_request_usage(
     uri: Uri,
 ) -> HandlerResult {
     let (history, query) = wait_for_listed_requests(&app, &headers, &uri).await?;
-    Ok(ok_json_response(&history.usage_json(&query.filter, query.limit)))
+    Ok(ok_json_response(&history.request_usage_json(&query.filter, query.limit)))
 }
 
 /// Reads the query of a list of recorded requests, and waits until `wait` requests have ended.
@@ -129,7 +129,7 @@ pub(super) async fn remove_scripted_replies(
 }
 
 fn scripted_replies_json(app: &App) -> Value {
-    let rules = app.service.replies.current_rules();
+    let rules = app.service.replies.current_reply_rules();
     json!({"replies": rules.map_or(json!([]), |rules| rules.to_json())})
 }
 

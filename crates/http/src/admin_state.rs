@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::annotations::{ChartAnnotationKind, ChartAnnotationLog};
-use super::applied_settings::AppliedSettings;
+use super::applied_settings::CombinedRuntimeSettings;
 use super::server_controls::ServerControls;
 use vllm_sim_config::{
     ConfigError, LoadedConfig, RuntimeChangeScope, find_runtime_changeable_flag,
 };
-use vllm_sim_service::fault::FaultOrigin;
+use vllm_sim_service::fault::FaultScenarioLabels;
 use vllm_sim_service::scenario::{
     FaultScenario, ReplicaId, ScenarioError, ScenarioPhaseChange, ScenarioPosition, ScenarioRun,
 };
@@ -55,11 +55,11 @@ struct ScenarioPhaseSettings {
     drills: Arc<ChartAnnotationLog>,
     /// Settings of each phase of the fault scenario, as `[server][phase]`; the last entry restores
     /// the settings before the scenario.
-    settings: Mutex<Vec<Vec<AppliedSettings>>>,
+    settings: Mutex<Vec<Vec<CombinedRuntimeSettings>>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RankSelector {
+pub(super) enum DataParallelRankSelector {
     All,
     One(u32),
 }
@@ -88,7 +88,8 @@ impl AdminState {
             ReplicaId { number: engine.replicas.index, pod: loaded.config.server.pod.name.clone() };
         let replica = (id, engine.replicas.count);
         let ranks = vec![loaded; controls.service.rank_engines().len()];
-        AppliedSettings::from_ranks(&ranks, FaultOrigin::default()).apply_at_start(controls);
+        CombinedRuntimeSettings::from_ranks(&ranks, FaultScenarioLabels::default())
+            .apply_at_server_start(controls);
         self.servers.lock().push(ManagedServer {
             controls: Arc::downgrade(controls),
             local_ranks,
@@ -113,11 +114,11 @@ impl AdminState {
     /// Returns the effective settings of a data-parallel rank, including those of the current phase
     /// of the fault scenario.
     ///
-    /// `RankSelector::All` selects the server itself.
+    /// `DataParallelRankSelector::All` selects the server itself.
     pub(super) fn effective_settings(
         &self,
         controls: &Arc<ServerControls>,
-        rank: RankSelector,
+        rank: DataParallelRankSelector,
     ) -> Result<Map<String, Value>, AdminError> {
         self.read_rank_settings(controls, rank, |loaded| {
             Ok(match self.current_phase_settings() {
@@ -131,7 +132,7 @@ impl AdminState {
     pub(super) fn settings_without_scenario(
         &self,
         controls: &Arc<ServerControls>,
-        rank: RankSelector,
+        rank: DataParallelRankSelector,
     ) -> Result<Map<String, Value>, AdminError> {
         self.read_rank_settings(controls, rank, |loaded| Ok(loaded.to_admin_json()))
     }
@@ -141,7 +142,7 @@ impl AdminState {
     pub(super) fn settings_changed_since_start(
         &self,
         controls: &Arc<ServerControls>,
-        rank: RankSelector,
+        rank: DataParallelRankSelector,
     ) -> Result<Map<String, Value>, AdminError> {
         self.read_rank_settings(controls, rank, |loaded| Ok(loaded.to_admin_json_runtime_changed()))
     }
@@ -149,19 +150,23 @@ impl AdminState {
     fn read_rank_settings(
         &self,
         controls: &Arc<ServerControls>,
-        rank: RankSelector,
+        rank: DataParallelRankSelector,
         read: impl Fn(&LoadedConfig) -> Result<Map<String, Value>, AdminError>,
     ) -> Result<Map<String, Value>, AdminError> {
         let servers = self.servers.lock();
         let own = Arc::downgrade(controls);
         let found = servers.iter().find_map(|server| match rank {
-            RankSelector::All => Weak::ptr_eq(&server.controls, &own).then(|| &server.ranks[0]),
-            RankSelector::One(rank) => Some(&server.ranks[local_rank_index(server, rank)?]),
+            DataParallelRankSelector::All => {
+                Weak::ptr_eq(&server.controls, &own).then(|| &server.ranks[0])
+            }
+            DataParallelRankSelector::One(rank) => {
+                Some(&server.ranks[local_rank_index(server, rank)?])
+            }
         });
         match (found, rank) {
             (Some(loaded), _) => read(loaded),
-            (None, RankSelector::One(rank)) => Err(unknown_rank_error(&servers, rank)),
-            (None, RankSelector::All) => Err(AdminError::Fixed),
+            (None, DataParallelRankSelector::One(rank)) => Err(unknown_rank_error(&servers, rank)),
+            (None, DataParallelRankSelector::All) => Err(AdminError::Fixed),
         }
     }
 
@@ -169,7 +174,7 @@ impl AdminState {
     pub(super) fn update_settings(
         &self,
         controls: &Arc<ServerControls>,
-        rank: RankSelector,
+        rank: DataParallelRankSelector,
         update: &Map<String, Value>,
     ) -> Result<Map<String, Value>, AdminError> {
         {
@@ -191,19 +196,28 @@ impl AdminState {
             self.drills.add_annotation(ChartAnnotationKind::Settings {
                 changed: changed.collect(),
                 rank: match rank {
-                    RankSelector::All => None,
-                    RankSelector::One(rank) => Some(rank),
+                    DataParallelRankSelector::All => None,
+                    DataParallelRankSelector::One(rank) => Some(rank),
                 },
             });
             match active.as_ref() {
-                Some(active) if active.run.current_position().round_and_phase().is_some() => {
+                Some(active)
+                    if active
+                        .run
+                        .current_scenario_position()
+                        .scenario_round_and_phase()
+                        .is_some() =>
+                {
                     active.run.repeat_phase_callback()
                 }
                 _ => {
                     for server in servers.iter() {
                         if let Some(controls) = server.controls.upgrade() {
-                            AppliedSettings::from_ranks(&server.ranks, FaultOrigin::default())
-                                .apply_to_server(&controls);
+                            CombinedRuntimeSettings::from_ranks(
+                                &server.ranks,
+                                FaultScenarioLabels::default(),
+                            )
+                            .apply_to_server(&controls);
                         }
                     }
                 }
@@ -229,7 +243,7 @@ impl AdminState {
             Some(number) => id.number = number,
             None => scenario.check_replica_numbers(count)?,
         }
-        let scenario = Arc::new(scenario.for_replica(&id));
+        let scenario = Arc::new(scenario.scenario_for_replica(&id));
         let all: Vec<Vec<LoadedConfig>> = servers.iter().map(|s| s.ranks.clone()).collect();
         let phases = Arc::new(ScenarioPhaseSettings {
             servers: servers.iter().map(|s| s.controls.clone()).collect(),
@@ -276,7 +290,7 @@ impl AdminState {
         let Some(active) = self.scenario.lock().take() else {
             return false;
         };
-        let running = active.run.current_position().round_and_phase().is_some();
+        let running = active.run.current_scenario_position().scenario_round_and_phase().is_some();
         active.run.end_scenario();
         for server in active.phases.servers.iter().filter_map(Weak::upgrade) {
             server.service.faults.set_scenario(None);
@@ -287,8 +301,8 @@ impl AdminState {
     /// Returns the name of the running fault scenario and of its phase; null if none is running.
     pub(super) fn running_scenario_phase_json(&self) -> Value {
         let active = self.scenario.lock();
-        let position = active.as_ref().map(|active| active.run.current_position());
-        let place = position.as_ref().and_then(ScenarioPosition::round_and_phase);
+        let position = active.as_ref().map(|active| active.run.current_scenario_position());
+        let place = position.as_ref().and_then(ScenarioPosition::scenario_round_and_phase);
         let (Some(position), Some((_, phase))) = (position, place) else {
             return Value::Null;
         };
@@ -299,7 +313,7 @@ impl AdminState {
     /// Returns the settings of a server that were changed since the start, overridden by those of
     /// the fault scenario's current phase.
     pub(super) fn overridden_settings(&self, controls: &Arc<ServerControls>) -> Map<String, Value> {
-        let changed = self.settings_changed_since_start(controls, RankSelector::All);
+        let changed = self.settings_changed_since_start(controls, DataParallelRankSelector::All);
         let mut changed = changed.unwrap_or_default();
         changed.extend(self.current_phase_settings().unwrap_or_default());
         changed
@@ -307,13 +321,13 @@ impl AdminState {
 
     fn current_phase_settings(&self) -> Option<Map<String, Value>> {
         let active = self.scenario.lock();
-        let position = active.as_ref()?.run.current_position();
-        let (_, phase) = position.round_and_phase()?;
+        let position = active.as_ref()?.run.current_scenario_position();
+        let (_, phase) = position.scenario_round_and_phase()?;
         Some(position.scenario().phases[phase].set.clone())
     }
 
     pub(super) fn scenario_status_json(&self) -> Value {
-        let position = self.scenario.lock().as_ref().map(|s| s.run.current_position());
+        let position = self.scenario.lock().as_ref().map(|s| s.run.current_scenario_position());
         position.map_or(json!({"scenario": null}), |position| scenario_position_json(&position))
     }
 }
@@ -321,7 +335,7 @@ impl AdminState {
 fn scenario_position_json(position: &ScenarioPosition) -> Value {
     let scenario = position.scenario();
     let names: Vec<_> = scenario.phases.iter().map(|phase| &phase.name).collect();
-    let place = position.round_and_phase();
+    let place = position.scenario_round_and_phase();
     json!({
         "scenario": scenario.name,
         "seed": scenario.seed,
@@ -341,7 +355,7 @@ async fn drive_scenario_phases(run: Arc<ScenarioRun>, clock: Weak<ServerControls
         let now = server.service.now();
         drop(server);
         let due = run.enter_due_phases(now);
-        if run.current_position().round_and_phase().is_none() {
+        if run.current_scenario_position().scenario_round_and_phase().is_none() {
             return;
         }
         // Requests may move a scenario to a phase that ends by time.
@@ -368,11 +382,11 @@ fn unknown_rank_error(servers: &[ManagedServer], rank: u32) -> AdminError {
 
 fn updated_configs(
     servers: &[ManagedServer],
-    rank: RankSelector,
+    rank: DataParallelRankSelector,
     update: &Map<String, Value>,
 ) -> Result<Vec<Vec<LoadedConfig>>, AdminError> {
     let mut all: Vec<Vec<LoadedConfig>> = servers.iter().map(|s| s.ranks.clone()).collect();
-    let RankSelector::One(rank) = rank else {
+    let DataParallelRankSelector::One(rank) = rank else {
         for loaded in all.iter_mut().flatten() {
             *loaded = loaded.with_admin_update(update)?;
         }
@@ -405,21 +419,21 @@ fn is_engine_setting(field: &str) -> bool {
 fn settings_by_phase(
     scenario: &FaultScenario,
     servers: &[Vec<LoadedConfig>],
-) -> Result<Vec<Vec<AppliedSettings>>, ScenarioError> {
+) -> Result<Vec<Vec<CombinedRuntimeSettings>>, ScenarioError> {
     let one = |ranks: &Vec<LoadedConfig>| {
         let phases = scenario.phases.iter().enumerate();
         let phases = phases.map(|(index, phase)| {
             let ranks = ranks.iter().map(|loaded| loaded.with_admin_update(&phase.set));
             let ranks: Result<Vec<LoadedConfig>, ConfigError> = ranks.collect();
-            let fail = |error| ScenarioError::in_phase(index, &phase.name, error);
-            let origin = FaultOrigin {
+            let fail = |error| ScenarioError::error_in_phase(index, &phase.name, error);
+            let origin = FaultScenarioLabels {
                 scenario: scenario.name.as_str().into(),
                 phase: phase.name.as_str().into(),
             };
-            Ok(AppliedSettings::from_ranks(&ranks.map_err(fail)?, origin))
+            Ok(CombinedRuntimeSettings::from_ranks(&ranks.map_err(fail)?, origin))
         });
-        let mut all: Vec<AppliedSettings> = phases.collect::<Result<_, ScenarioError>>()?;
-        all.push(AppliedSettings::from_ranks(ranks, FaultOrigin::default()));
+        let mut all: Vec<CombinedRuntimeSettings> = phases.collect::<Result<_, ScenarioError>>()?;
+        all.push(CombinedRuntimeSettings::from_ranks(ranks, FaultScenarioLabels::default()));
         Ok(all)
     };
     servers.iter().map(one).collect()

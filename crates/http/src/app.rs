@@ -20,7 +20,7 @@ use super::server_controls::ServerControls;
 use super::settings::{HttpSettings, ServerSettings};
 use super::sglang::disaggregation::Disaggregation;
 use super::sglang::session_store::SglangSessions;
-use super::transfer::KvTransferWarnings;
+use super::transfer::KvTransferWarningLimits;
 use super::transfer::params::engine_id_of_rank;
 use vllm_sim_config::LoadedConfig;
 use vllm_sim_observe::kv_events::KvEventLossSwitch;
@@ -95,7 +95,7 @@ pub struct App {
     /// Cached body of `GET /openapi.json`.
     pub(super) openapi: OnceLock<Arc<str>>,
     pub(super) engine_id: Arc<str>,
-    pub(super) transfer_warnings: KvTransferWarnings,
+    pub(super) transfer_warnings: KvTransferWarningLimits,
     pub(super) profiling: AtomicBool,
     /// Open sessions of `vllm-sim sglang`.
     pub(super) sessions: Arc<SglangSessions>,
@@ -141,7 +141,7 @@ impl App {
         Self {
             engine_id: kv_transfer_engine_id(&settings, dialect).into(),
             dialect,
-            transfer_warnings: KvTransferWarnings::default(),
+            transfer_warnings: KvTransferWarningLimits::default(),
             openapi: OnceLock::new(),
             history: create_request_history(&settings.server),
             peers: DashboardPeers::new(peers),

@@ -9,11 +9,11 @@ use super::server_controls::{ObservabilityFaults, ServerControls};
 use vllm_sim_config::LoadedConfig;
 use vllm_sim_engine::EngineCommand;
 use vllm_sim_service::LiveFaultSettings;
-use vllm_sim_service::fault::FaultOrigin;
+use vllm_sim_service::fault::FaultScenarioLabels;
 
 /// Run-time settings of one server, combined over its ranks and ready to apply.
 #[derive(Clone)]
-pub(super) struct AppliedSettings {
+pub(super) struct CombinedRuntimeSettings {
     live: LiveFaultSettings,
     speed: f64,
     bounds: (u32, Option<u32>),
@@ -23,9 +23,9 @@ pub(super) struct AppliedSettings {
     hangs_engine: bool,
 }
 
-impl AppliedSettings {
+impl CombinedRuntimeSettings {
     /// Combines the configurations of a server's data-parallel ranks.
-    pub(super) fn from_ranks(ranks: &[LoadedConfig], origin: FaultOrigin) -> Self {
+    pub(super) fn from_ranks(ranks: &[LoadedConfig], origin: FaultScenarioLabels) -> Self {
         let first = &ranks[0].config;
         let engine = &first.engine;
         let delays = ranks.iter().map(|rank| &rank.config.engine.timing.delays);
@@ -66,15 +66,15 @@ impl AppliedSettings {
         if let Some(images) = &server.image_output {
             images.replace_settings(self.image_output.clone());
         }
-        server.set_observer_faults(self.blind_spots);
+        server.set_observability_faults(self.blind_spots);
         server.service.set_engine_hang(self.hangs_engine);
-        server.service.faults.replace_settings(self.live.clone());
+        server.service.faults.replace_fault_settings(self.live.clone());
     }
 
     /// Applies these settings to a server that has just started.
-    pub(super) fn apply_at_start(self, server: &ServerControls) {
-        server.set_observer_faults(self.blind_spots);
+    pub(super) fn apply_at_server_start(self, server: &ServerControls) {
+        server.set_observability_faults(self.blind_spots);
         server.service.set_engine_hang(self.hangs_engine);
-        server.service.faults.set_initial_settings(self.live);
+        server.service.faults.set_initial_fault_settings(self.live);
     }
 }

@@ -20,16 +20,16 @@ pub(super) struct RecordedBodyStart {
 type OnBodyEnd = Box<dyn FnOnce(RecordedBodyStart) + Send>;
 
 /// Forwards an HTTP body and records its start.
-pub(super) struct BodyTap {
+pub(super) struct BodyStartRecorder {
     body: Body,
     limit: usize,
     tapped: RecordedBodyStart,
     on_end: Option<OnBodyEnd>,
 }
 
-impl BodyTap {
+impl BodyStartRecorder {
     /// Wraps the HTTP body `body`, records up to `limit` bytes, and calls `on_end` once with them.
-    pub(super) fn wrap_with_body_tap(
+    pub(super) fn wrap_with_start_recorder(
         body: Body,
         limit: usize,
         on_end: impl FnOnce(RecordedBodyStart) + Send + 'static,
@@ -69,7 +69,7 @@ impl BodyTap {
     }
 }
 
-impl http_body::Body for BodyTap {
+impl http_body::Body for BodyStartRecorder {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -104,7 +104,7 @@ impl http_body::Body for BodyTap {
     }
 }
 
-impl Drop for BodyTap {
+impl Drop for BodyStartRecorder {
     fn drop(&mut self) {
         self.call_on_end();
     }

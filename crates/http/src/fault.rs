@@ -20,7 +20,7 @@ use tokio::time::Sleep;
 use super::app::App;
 use super::error;
 use super::request_head::{RequestHead, names};
-use vllm_sim_service::fault::{FaultOrigin, FaultSpecError, StreamFault};
+use vllm_sim_service::fault::{FaultScenarioLabels, FaultSpecError, StreamFault};
 use vllm_sim_service::{
     CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, FaultInjectorAction, RequestContext, RequestFaults,
 };
@@ -74,7 +74,7 @@ pub(super) async fn inject_faults(
     }
     for stream_fault in &faults.stream_faults {
         if let StreamFault::WrongContentLength(bytes) = stream_fault {
-            faults.report_fault(&app.service, stream_fault.name());
+            faults.report_fault(&app.service, stream_fault.stream_fault_name());
             response = set_wrong_content_length(response, *bytes);
         }
     }
@@ -95,7 +95,7 @@ fn decide_request_faults(app: &App, request: &Request) -> Result<RequestFaults, 
     let id = headers.get(&names::REQUEST_ID_HEADER).and_then(|id| id.to_str().ok());
     let asked = headers.get(&names::SIM_FAULT_HEADER);
     let asked = asked.map(|value| String::from_utf8_lossy(value.as_bytes()));
-    RequestFaults::decide_for_request(&app.service, id, asked.as_deref(), connection)
+    RequestFaults::decide_request_faults(&app.service, id, asked.as_deref(), connection)
 }
 
 fn is_stream(response: &Response) -> bool {
@@ -120,9 +120,9 @@ pub(crate) fn fail_if_error_injected(
     let faults = head.faults.as_deref();
     let count = |kind| match faults {
         Some(faults) => faults.report_fault(&app.service, kind),
-        None => app.service.faults.report_fault(kind, &FaultOrigin::default()),
+        None => app.service.faults.report_fault(kind, &FaultScenarioLabels::default()),
     };
-    let asked = head.special_headers().get(&names::RETURN_ERROR_HEADER);
+    let asked = head.uncommon_headers().get(&names::RETURN_ERROR_HEADER);
     if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
         let text = String::from_utf8_lossy(asked.as_bytes());
         return Err(match text.trim().parse::<i128>() {
@@ -147,7 +147,7 @@ pub(crate) fn fail_if_error_injected(
     let Some(failure) = faults.and_then(|faults| faults.failure) else {
         return Ok(());
     };
-    count(failure.name());
+    count(failure.injected_failure_name());
     let named = model.filter(|name| !name.is_empty());
     let model = named.unwrap_or(app.service.models.displayed_model_name());
     Err(failure.to_fault(model))

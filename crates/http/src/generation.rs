@@ -19,7 +19,7 @@ use vllm_sim_service::{
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::openai::shared::ExtraArgs;
+use vllm_sim_wire::openai::shared::ExtraSamplingArgs;
 
 /// An error of a request that generates tokens.
 pub(crate) enum RejectedGeneration {
@@ -33,7 +33,7 @@ pub(crate) enum RejectedGeneration {
 impl RejectedGeneration {
     /// Converts the error to the form in which the stream reports it: an event, or the HTTP status
     /// if the imitated server reports all errors by status.
-    pub(crate) fn apply_error_reporting(self, late: StreamErrorReporting) -> Self {
+    pub(crate) fn with_stream_error_reporting(self, late: StreamErrorReporting) -> Self {
         match late {
             StreamErrorReporting::InStream => self,
             StreamErrorReporting::AsStatus => Self::Early(self.into()),
@@ -131,7 +131,7 @@ impl<R: GenerationRequestBody> ParsedRequestBody<R> {
             Some(resolved) => first.map(|()| resolved)?,
             None => resolve_model(app, head, request.model(), first)?,
         };
-        head.check_encodable(R::TEXT_MEMBERS)?;
+        head.check_prompt_encodable(R::TEXT_MEMBERS)?;
         Ok((request, resolved))
     }
 }
@@ -170,12 +170,14 @@ pub(crate) fn new_generation_request(
     id: Arc<str>,
 ) -> GenerationRequest {
     GenerationRequest {
-        rank: app.dialect.effective_rank(&app.rules.limits, requested_rank(head.special_headers())),
+        rank: app
+            .dialect
+            .effective_rank(&app.rules.limits, requested_rank(head.uncommon_headers())),
         trace: app
             .service
             .settings()
             .traced
-            .then(|| trace_context(head.special_headers()))
+            .then(|| trace_context(head.uncommon_headers()))
             .flatten(),
         headers: app.service.replies.request_headers_in_rules(|name| {
             let value = head.headers.get(name);
@@ -183,12 +185,12 @@ pub(crate) fn new_generation_request(
         }),
         faults: head.faults.clone(),
         usage: head.usage.clone(),
-        ..generation_request_without_head(app, id)
+        ..generation_request_without_headers(app, id)
     }
 }
 
 /// Returns a generation request with one choice and no fields from HTTP headers.
-pub(crate) fn generation_request_without_head(app: &App, id: Arc<str>) -> GenerationRequest {
+pub(crate) fn generation_request_without_headers(app: &App, id: Arc<str>) -> GenerationRequest {
     GenerationRequest { id, arrived: app.service.now(), n: 1, ..GenerationRequest::default() }
 }
 
@@ -241,23 +243,26 @@ pub(crate) fn kv_block_labels(
     head: &RequestHead,
     cache_salt: Option<&str>,
     session: Option<&str>,
-    xargs: Option<&ExtraArgs>,
+    xargs: Option<&ExtraSamplingArgs>,
 ) -> KvBlockLabels {
-    KvBlockLabels { salt: cache_salt.map(Into::into), session_id: session_id(head, session, xargs) }
+    KvBlockLabels {
+        salt: cache_salt.map(Into::into),
+        session_id: request_session_id(head, session, xargs),
+    }
 }
 
 /// Returns the session id of a request: from `body`, else the header `X-Session-ID`, else
 /// `session_id` of `vllm_xargs`. An empty id counts as none.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generate/base/serving.py`, `_get_session_id`.
-fn session_id(
+fn request_session_id(
     head: &RequestHead,
     body: Option<&str>,
-    xargs: Option<&ExtraArgs>,
+    xargs: Option<&ExtraSamplingArgs>,
 ) -> Option<Arc<str>> {
     let named = |name: &&str| !name.is_empty();
     let header = || {
-        let value = head.special_headers().get(&names::SESSION_ID_HEADER)?.as_bytes();
+        let value = head.uncommon_headers().get(&names::SESSION_ID_HEADER)?.as_bytes();
         // Python's server reads headers as Latin-1.
         let name: String = value.iter().copied().map(char::from).collect();
         (!name.is_empty()).then(|| name.into())
@@ -303,7 +308,7 @@ pub(crate) async fn render_finished_reply<T: Send + 'static>(
     if reply.has_failed_choice() {
         return Err(error::engine_failure_fault());
     }
-    reply.mark_delivered();
+    reply.mark_reply_delivered();
     Ok(run_blocking_if_large(reply.size, move || render(&reply)).await)
 }
 

@@ -54,7 +54,8 @@ impl HttpService {
         routes: Router<Arc<App>>,
         grpc: Option<Router>,
     ) -> Self {
-        let log = || Some(RequestLog::new(&settings.log)).filter(RequestLog::is_enabled);
+        let log =
+            || Some(RequestLog::new(&settings.log)).filter(RequestLog::is_request_log_enabled);
         Self {
             http: http_stack(app, settings, log(), routes.with_state(app.clone())),
             grpc: grpc.map(|services| grpc_stack(app, settings, log(), services)),

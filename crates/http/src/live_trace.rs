@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use vllm_sim_engine::driver::{EngineObserver, LiveEngine, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, SequenceEndReason, SimTime};
 use vllm_sim_replay::outcome::{
-    AdmissionOutcome, EngineStep, HandoffTimes, PoolRole, ReplaySink, RequestOutcome, RequestStatus,
+    AdmissionOutcome, EngineStep, PoolRole, PrefillHandoffTimes, ReplaySink, RequestOutcome,
+    RequestStatus,
 };
 use vllm_sim_replay::report::TraceEventWriter;
 
@@ -40,7 +41,7 @@ pub(crate) struct LiveRequestTrace {
 
 impl LiveRequestTrace {
     /// Starts the recording of requests and steps, or extends it; it ends after [`RECORDING_TIME`].
-    pub(crate) fn start_or_extend_recording(&self, engines: &[LiveEngine]) {
+    pub(crate) fn start_or_extend_trace_recording(&self, engines: &[LiveEngine]) {
         let now = engines.first().map_or(SimTime::ZERO, LiveEngine::now);
         self.ends.store((now + RECORDING_TIME).as_nanos(), Ordering::Relaxed);
         self.ranks.get_or_init(|| {
@@ -80,7 +81,7 @@ impl LiveRequestTrace {
             steps.iter().for_each(|step| writer.on_step(step));
             requests.iter().for_each(|request| writer.on_request_finished(&request.outcome()));
         }
-        writer.finish()
+        writer.finish_trace_file()
     }
 }
 
@@ -167,7 +168,7 @@ impl EndedRequest {
 struct SequenceChanges {
     admissions: Vec<AdmissionOutcome>,
     preempted: Vec<SimTime>,
-    handoff: Option<HandoffTimes>,
+    handoff: Option<PrefillHandoffTimes>,
 }
 
 /// Observer of one engine: records its requests and steps for the trace.
@@ -201,10 +202,10 @@ impl TraceRecorder {
                 changes.preempted.push(at);
             }
             SchedulerEvent::Fetched { took, .. } => {
-                changes.handoff = Some(HandoffTimes {
+                changes.handoff = Some(PrefillHandoffTimes {
                     reserved: Some(at),
                     activated: Some(at + *took),
-                    ..HandoffTimes::default()
+                    ..PrefillHandoffTimes::default()
                 });
             }
             _ => {}

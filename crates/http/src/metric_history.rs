@@ -50,7 +50,7 @@ impl MetricHistory {
     }
 
     /// Returns the samples of the metrics, oldest first.
-    pub(crate) fn samples(&self) -> VecDeque<(f64, String)> {
+    pub(crate) fn metrics_samples(&self) -> VecDeque<(f64, String)> {
         self.samples.lock().clone()
     }
 }
@@ -69,7 +69,7 @@ mod tests {
             );
             history.push_metrics_sample(f64::from(second), &page);
         }
-        let samples = history.samples();
+        let samples = history.metrics_samples();
         let line = |second: u32| format!("http_requests_total{{status=\"2xx\"}} {second}\n");
         assert_eq!(samples.len(), 120);
         assert_eq!(samples.front(), Some(&(10.0, line(10))));

@@ -45,7 +45,7 @@ pub(super) async fn get_version(State(app): State<Arc<App>>) -> Response<Body> {
 pub(super) async fn get_load(State(app): State<Arc<App>>) -> Response<Body> {
     error::json_response(
         StatusCode::OK,
-        format!("{{\"server_load\":{}}}", app.load.request_count()),
+        format!("{{\"server_load\":{}}}", app.load.in_progress_request_count()),
     )
 }
 

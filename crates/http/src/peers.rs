@@ -46,7 +46,7 @@ impl DashboardPeers {
     }
 
     /// Returns the dashboard rows of all peer servers, at most 500 ms old.
-    pub(super) async fn dashboard_rows(&self, now: impl Fn() -> SimTime) -> Vec<Value> {
+    pub(super) async fn peer_dashboard_rows(&self, now: impl Fn() -> SimTime) -> Vec<Value> {
         let mut cached = self.cached.lock().await;
         if let Some((at, rows)) = cached.as_ref()
             && now().duration_since(*at) < PEER_CACHE_TTL

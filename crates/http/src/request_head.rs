@@ -81,12 +81,12 @@ impl RequestHead {
         Self { plain: has_only_common_headers(&headers), headers, ..Self::default() }
     }
 
-    /// Rejects a prompt with an unpaired surrogate; `members` are those members of the body that the
+    /// Rejects a prompt with an unpaired surrogate; `prompt_fields` are those members of the body that the
     /// tokenizer reads.
     ///
     /// # Errors
     /// vLLM's 400.
-    pub(super) fn check_encodable(&self, members: &[&str]) -> Result<(), Fault> {
+    pub(super) fn check_prompt_encodable(&self, members: &[&str]) -> Result<(), Fault> {
         match self.unencodable_members.iter().any(|member| members.contains(&member.as_str())) {
             true => Err(vllm_sim_wire::body::unencodable_prompt_fault()),
             false => Ok(()),
@@ -97,7 +97,7 @@ impl RequestHead {
     /// common ones.
     ///
     /// This saves the lookups for most requests.
-    pub(super) fn special_headers(&self) -> &HeaderMap {
+    pub(super) fn uncommon_headers(&self) -> &HeaderMap {
         static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
         match self.plain {
             true => &NO_HEADERS,
@@ -137,11 +137,11 @@ pub(crate) fn rank_engine_id(rank: u32) -> String {
     id.to_string()
 }
 
-/// Length of an id from [`new_uid`], in hex digits.
+/// Length of an id from [`new_random_hex_id`], in hex digits.
 const UID_HEX_DIGITS: usize = 16;
 
 /// Returns a new id of 16 lowercase hex digits, like the low half of a random UUID.
-pub(crate) fn new_uid() -> String {
+pub(crate) fn new_random_hex_id() -> String {
     str::from_utf8(&uid_digits()).unwrap_or_default().to_owned()
 }
 

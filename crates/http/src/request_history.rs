@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 mod usage;
 
-use super::body_tap::{BodyTap, RecordedBodyStart};
+use super::body_tap::{BodyStartRecorder, RecordedBodyStart};
 use super::middleware::{Middleware, ResponseHook};
 use super::request_head::masked_header_value;
 use super::request_head::names;
@@ -190,9 +190,10 @@ impl RequestHistory {
         };
         let history = self.clone();
         let body = std::mem::take(request.body_mut());
-        *request.body_mut() = BodyTap::wrap_with_body_tap(body, self.max_body, move |tapped| {
-            history.record_body(id, &tapped)
-        });
+        *request.body_mut() =
+            BodyStartRecorder::wrap_with_start_recorder(body, self.max_body, move |tapped| {
+                history.record_body(id, &tapped)
+            });
         RequestRecordingGuard { history: self.clone(), id, ended: false }
     }
 
@@ -280,9 +281,13 @@ impl RequestHistory {
         waited.map_err(|_| count())
     }
 
-    /// Returns the newest `most` recorded requests that match `filter` as JSON, oldest first, and
+    /// Returns the newest `max_requests` recorded requests that match `filter` as JSON, oldest first, and
     /// their total number.
-    pub(crate) fn requests_json(&self, filter: &RecordedRequestFilter, most: usize) -> String {
+    pub(crate) fn recorded_requests_json(
+        &self,
+        filter: &RecordedRequestFilter,
+        most: usize,
+    ) -> String {
         let state = self.state.lock();
         let (found, newest) = state.matching_records(filter, most);
         let (count, dropped) = (found, state.dropped);
@@ -452,7 +457,7 @@ impl RequestRecord {
             "model": self.model,
             "stream": self.stream,
             "status": self.status,
-            "outcome": self.outcome.as_outcome_word(),
+            "outcome": self.outcome.request_outcome_name(),
             "seconds_to_headers": seconds(self.to_headers),
             "seconds": seconds(self.ended.map(|ended| ended.duration_since(self.started))),
             "prompt_tokens": counts.prompt,

@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use regex::Regex;
 use serde_json::Value;
 
-use super::body_tap::{BodyTap, RecordedBodyStart};
+use super::body_tap::{BodyStartRecorder, RecordedBodyStart};
 use super::request_head::masked_header_value;
 use super::{body, error};
 use vllm_sim_config::{LogConfig, LogLevel};
@@ -74,7 +74,7 @@ impl RequestLog {
         Self { log: log.clone() }
     }
 
-    pub(super) fn is_enabled(&self) -> bool {
+    pub(super) fn is_request_log_enabled(&self) -> bool {
         let lines = matches!(self.log.level, LogLevel::Debug | LogLevel::Trace);
         lines || self.log.http || self.log.requests || self.log.outputs
     }
@@ -135,10 +135,11 @@ impl RequestLog {
         let method = parts.method.clone();
         let path = parts.uri.path().to_owned();
         let headers = header_lines(&parts.headers);
-        let body = BodyTap::wrap_with_body_tap(body, MAX_BODY_BYTES, move |tapped| {
-            let (bytes, body) = (tapped.length, logged_body_text(&tapped));
-            tracing::info!(%method, path, headers, bytes, body = %body, "HTTP request");
-        });
+        let body =
+            BodyStartRecorder::wrap_with_start_recorder(body, MAX_BODY_BYTES, move |tapped| {
+                let (bytes, body) = (tapped.length, logged_body_text(&tapped));
+                tracing::info!(%method, path, headers, bytes, body = %body, "HTTP request");
+            });
         Request::from_parts(parts, body)
     }
 
@@ -156,7 +157,7 @@ impl RequestLog {
         let (parts, body) = response.into_parts();
         let early = parts.headers.get("grpc-status");
         let early = early.and_then(|s| s.to_str().ok()).map(str::to_owned);
-        let body = BodyTap::wrap_with_body_tap(body, 0, move |tapped| {
+        let body = BodyStartRecorder::wrap_with_start_recorder(body, 0, move |tapped| {
             let status = tapped.grpc_status.or(early);
             let status = status.as_deref().unwrap_or("none: cut off");
             let (bytes, frames) = (tapped.length, tapped.frames);
@@ -170,16 +171,17 @@ impl RequestLog {
         let (parts, body) = response.into_parts();
         let (status, path) = (parts.status.as_u16(), path.to_owned());
         let request_log = Self { log: self.log.clone() };
-        let body = BodyTap::wrap_with_body_tap(body, MAX_BODY_BYTES, move |tapped| {
-            let (bytes, whole, body) = (tapped.length, tapped.whole, logged_body_text(&tapped));
-            if request_log.log.http {
-                tracing::info!(path, status, bytes, whole, body = %body, "HTTP response");
-            }
-            if request_log.log.outputs {
-                let output = request_log.cut_to_max_len(body);
-                tracing::info!(path, status, whole, output, "request completed");
-            }
-        });
+        let body =
+            BodyStartRecorder::wrap_with_start_recorder(body, MAX_BODY_BYTES, move |tapped| {
+                let (bytes, whole, body) = (tapped.length, tapped.whole, logged_body_text(&tapped));
+                if request_log.log.http {
+                    tracing::info!(path, status, bytes, whole, body = %body, "HTTP response");
+                }
+                if request_log.log.outputs {
+                    let output = request_log.cut_to_max_len(body);
+                    tracing::info!(path, status, whole, output, "request completed");
+                }
+            });
         Response::from_parts(parts, body)
     }
 

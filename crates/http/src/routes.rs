@@ -45,10 +45,10 @@ fn route_table(config: &Config) -> Vec<Route> {
         (METRICS_PATH, "GET", any(ops::get_metrics)),
         ("/dashboard", "GET", get(dashboard::get_dashboard_page)),
         ("/dashboard/latencies", "GET", get(dashboard::get_latencies)),
-        ("/kv_event_sources", "GET", get(vllm::info::kv_event_sources)),
+        ("/kv_event_sources", "GET", get(vllm::info::list_kv_event_sources)),
         ("/invocations", "POST", post(invocations::post_invocations)),
-        ("/v1/systemone", "POST", post(vllm::info::decision_api_unsupported)),
-        ("/v1/decisions", "POST", post(vllm::info::decision_api_unsupported)),
+        ("/v1/systemone", "POST", post(vllm::info::reject_decision_api_request)),
+        ("/v1/decisions", "POST", post(vllm::info::reject_decision_api_request)),
     ];
     if config.api.scale_out.render_only {
         routes.extend(render_routes());
@@ -92,10 +92,10 @@ fn operator_routes(config: &Config) -> Vec<Route> {
     let mut routes = dashboard_data_routes();
     if config.lora.runtime_updating {
         routes.extend([
-            ("/v1/load_lora_adapter", "POST", post(vllm::lora::load_adapter)),
-            ("/v1/unload_lora_adapter", "POST", post(vllm::lora::unload_adapter)),
-            ("/adapters", "POST", post(sagemaker::register_adapter)),
-            (ADAPTER_PATH, "DELETE", delete(sagemaker::unregister_adapter)),
+            ("/v1/load_lora_adapter", "POST", post(vllm::lora::load_lora_adapter)),
+            ("/v1/unload_lora_adapter", "POST", post(vllm::lora::unload_lora_adapter)),
+            ("/adapters", "POST", post(sagemaker::register_lora_adapter)),
+            (ADAPTER_PATH, "DELETE", delete(sagemaker::unregister_lora_adapter)),
         ]);
     }
     if config.api.profiler {
@@ -242,7 +242,7 @@ fn dashboard_data_routes() -> Vec<Route> {
         ("/dashboard/history", "GET", get(dashboard::history::get_metric_history)),
         ("/dashboard/replicas", "GET", get(dashboard::replicas::list_replicas)),
         ("/dashboard/requests", "GET", get(dashboard::requests::list_sequences)),
-        ("/dashboard/scenarios", "GET", get(dashboard::scenarios::list_ready_scenarios)),
+        ("/dashboard/scenarios", "GET", get(dashboard::scenarios::list_built_in_scenarios)),
         ("/dashboard/trace", "GET", get(dashboard::trace::download_request_trace)),
         (SUMMARY_PATH, "GET", get(dashboard::replicas::get_dashboard_summary)),
     ]

@@ -14,7 +14,7 @@ use vllm_sim_engine::{EngineCommand, PrefixCacheResetScope};
 use vllm_sim_observe::kv_events::{KvEventLoss, KvEventLossSchedule, KvEventLossSwitch};
 use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
 use vllm_sim_service::scenario::ScenarioPhaseAction;
-use vllm_sim_service::{AdapterLoadMode, InferenceService, ServerAvailability};
+use vllm_sim_service::{InferenceService, LoraAdapterLoadMode, ServerAvailability};
 
 /// Injected faults that hide the server's state from schedulers and monitoring: lost KV events and
 /// stale metrics.
@@ -84,8 +84,8 @@ impl ServerControls {
         }
     }
 
-    pub(crate) fn set_observer_faults(&self, faults: ObservabilityFaults) {
-        self.event_loss.set_loss(match (faults.lose_kv_events, faults.kv_event_gaps) {
+    pub(crate) fn set_observability_faults(&self, faults: ObservabilityFaults) {
+        self.event_loss.set_kv_event_loss(match (faults.lose_kv_events, faults.kv_event_gaps) {
             (true, _) => KvEventLoss::All,
             (false, Some(gaps)) => KvEventLoss::Gaps(gaps),
             (false, None) => KvEventLoss::None,
@@ -122,7 +122,7 @@ impl ServerControls {
             }
             ScenarioPhaseAction::LoadLora { name, path } => {
                 if let Err(error) =
-                    self.service.load_lora_adapter(name, path, AdapterLoadMode::InPlace)
+                    self.service.load_lora_adapter(name, path, LoraAdapterLoadMode::InPlace)
                 {
                     tracing::warn!(%error, "adapter not loaded");
                 }

@@ -49,7 +49,7 @@ const SINGLE_EVENT_FRAMES: u32 = 24;
 
 /// One step of a choice in a stream: tokens to render together as events, and the end of the choice
 /// if it follows them.
-pub(super) struct ChoiceStep {
+pub(super) struct ChoiceStreamStep {
     /// Index of the choice in the response.
     pub(super) index: usize,
     /// Number of tokens to read next from the choice; 0 only if the choice ended early.
@@ -60,9 +60,9 @@ pub(super) struct ChoiceStep {
     pub(super) end: Option<SequenceEndReason>,
 }
 
-impl ChoiceStep {
+impl ChoiceStreamStep {
     /// Splits a stream step of a choice into one step with its tokens and one with its end.
-    pub(super) fn split_tokens_and_end(&self) -> (Self, Self) {
+    pub(super) fn split_choice_tokens_and_end(&self) -> (Self, Self) {
         let said = Self { end: None, ..*self };
         let over = Self { tokens: 0, first: false, ..*self };
         (said, over)
@@ -71,7 +71,7 @@ impl ChoiceStep {
 
 /// Calls `write` for the next `tokens` tokens of a choice, once per run of consecutive tokens of
 /// one channel, with the run's text.
-pub(super) fn for_each_channel_run(
+pub(super) fn for_each_output_channel_text(
     choice: &mut ReplyChoice,
     tokens: u32,
     mut write: impl FnMut(OutputChannel, &str, &ReplyChoice),
@@ -104,7 +104,7 @@ pub(super) trait StreamRenderer: Send + 'static {
     fn write_before_tokens(&mut self, _out: &mut String) {}
     /// Appends the stream events of one step of a choice; advances the choice's read position by
     /// exactly `step.tokens` tokens.
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep);
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep);
     /// Appends the stream events of up to `most` tokens of a reply's only choice, one event per
     /// token, until `bytes` is reached.
     ///
@@ -125,7 +125,7 @@ pub(super) trait StreamRenderer: Send + 'static {
     /// afterwards.
     fn write_failure(&mut self, out: &mut String) -> bool {
         let fault = error::engine_failure_fault();
-        out.push_str(&error::stream_error_events(&fault.to_spaced_json()));
+        out.push_str(&error::stream_error_events(&fault.to_json_with_spaces()));
         true
     }
     /// Returns the keep-alive comment, sent while no token is available.
@@ -346,7 +346,7 @@ impl<R: StreamRenderer> EventStream<R> {
             if tokens == 0 && last.is_none() {
                 break;
             }
-            let step = ChoiceStep { index, tokens, first, end: last };
+            let step = ChoiceStreamStep { index, tokens, first, end: last };
             if out.is_empty() {
                 let events = (due / group.max(1)) as usize;
                 // The last event begins within the bound.
@@ -437,7 +437,7 @@ fn write_plain_tokens<R: StreamRenderer>(
     released: u32,
 ) -> usize {
     let due = released - choice.sent;
-    if choice.sent == 0 || due < 2 || choice.sequence_progress().has_multi_token_releases() {
+    if choice.sent == 0 || due < 2 || choice.sequence_progress().has_tokens_released_together() {
         return 0;
     }
     let most = due - 1;
@@ -548,5 +548,5 @@ pub(crate) fn event_stream_response(body: Body) -> Response {
 /// Returns the response of a stream that fails before its first token: status 200, then an error
 /// event.
 pub(crate) fn failed_stream_response(fault: &Fault) -> Response {
-    event_stream_response(Body::from(error::stream_error_events(&fault.to_spaced_json())))
+    event_stream_response(Body::from(error::stream_error_events(&fault.to_json_with_spaces())))
 }

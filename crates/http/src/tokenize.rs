@@ -33,7 +33,7 @@ pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
-    let request = DetokenizeRequest::parse(&value)?;
+    let request = DetokenizeRequest::parse_request_body(&value)?;
     generation::resolve_model_target(&app, request.model.as_deref())?;
     app.service.check_tokenizer_available()?;
     // An id outside the vocabulary has no text.
@@ -55,14 +55,14 @@ async fn answer_tokenize(
 ) -> Result<Response<Body>, Fault> {
     let body = Cow::Borrowed(value);
     let body = app.dialect.schema_body(ApiEndpoint::Tokenize, body)?;
-    let request =
-        TokenizeRequest::parse(&body).map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
+    let request = TokenizeRequest::parse_request_body(&body)
+        .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     app.dialect.pooling_model(generation::resolve_model_target(app, request.model_name()))?;
     app.service.check_tokenizer_available()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
         TokenizeRequest::Text(request) => {
-            head.check_encodable(&["prompt"])?;
+            head.check_prompt_encodable(&["prompt"])?;
             let strings = request.return_token_strs;
             let tokenizer = tokenizer.clone();
             let encode = move || {
@@ -75,7 +75,7 @@ async fn answer_tokenize(
         }
         TokenizeRequest::Chat(request) => {
             request.reject_untrusted_template(&app.rules.limits)?;
-            head.check_encodable(&["messages", "tools"])?;
+            head.check_prompt_encodable(&["messages", "tools"])?;
             let strings = request.return_token_strs;
             let conversation = tokenize_conversation(*request);
             let tokens = app.service.tokenize_conversation(&app.rules, conversation);

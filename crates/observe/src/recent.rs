@@ -42,11 +42,11 @@ pub(crate) struct RecentEngineSamples {
 }
 
 impl RecentEngineSamples {
-    pub(crate) fn clear(&self) {
-        self.ttft.clear();
-        self.itl.clear();
+    pub(crate) fn clear_engine_samples(&self) {
+        self.ttft.clear_ring_buffer();
+        self.itl.clear_ring_buffer();
         for lookups in [&self.prefix, &self.external, &self.media] {
-            lookups.clear();
+            lookups.clear_ring_buffer();
         }
     }
 }
@@ -79,7 +79,7 @@ impl<const N: usize> LatencyRingBuffer<N> {
         entries[at % N].store(u64::from(high) << 32 | u64::from(low), Ordering::Relaxed);
     }
 
-    pub(crate) fn clear(&self) {
+    pub(crate) fn clear_ring_buffer(&self) {
         let entries = self.entries.get().into_iter().flatten();
         entries.for_each(|entry| entry.store(0, Ordering::Relaxed));
     }
@@ -152,7 +152,7 @@ mod tests {
         (0..1000).for_each(|_| ring.add_cache_lookup(10, 0));
         (0..400).for_each(|_| ring.add_cache_lookup(10, 5));
         assert_eq!(ring.cache_hits_and_queries(), (2_000, 10_000));
-        ring.clear();
+        ring.clear_ring_buffer();
         assert_eq!(ring.cache_hits_and_queries(), (0, 0));
     }
 
@@ -164,7 +164,7 @@ mod tests {
         }
         let found = of(&[&ring]).map(|p| (p.count, p.p50, p.p95, p.p99));
         assert_eq!(found, Some((100, 1.0, 1.0, 2.0)));
-        ring.clear();
+        ring.clear_ring_buffer();
         assert_eq!(of(&[&ring]), None);
     }
 }

@@ -4,7 +4,7 @@ use vllm_sim_wire::VllmVersion;
 
 /// Returns the first imitated vLLM release with this metric family, label or field. Names missing
 /// in the list exist in all releases.
-pub(crate) const fn first_release(list: &[(&str, VllmVersion)], name: &str) -> VllmVersion {
+pub(crate) const fn first_vllm_release_of(list: &[(&str, VllmVersion)], name: &str) -> VllmVersion {
     let mut i = 0;
     while i < list.len() {
         if is_equal_text(list[i].0.as_bytes(), name.as_bytes()) {

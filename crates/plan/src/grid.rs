@@ -77,12 +77,12 @@ pub(super) fn axis_value_combinations(axes: &[FlagGridAxis]) -> Vec<Vec<String>>
 ///
 /// # Errors
 /// Returns a usage error for invalid arguments.
-pub(super) fn parse_base_args<T: Parser>(
+pub(super) fn parse_unvaried_args<T: Parser>(
     args: &[String],
     sort: FlagSplitter<'_>,
 ) -> Result<Result<T, String>> {
     let parsed = split_known_args::<T>(args)?;
-    if parsed.wants_help() {
+    if parsed.has_help_flag() {
         return parsed.parse_with_extra_words(&[]);
     }
     let (_, loose) = sort(&parsed.others)?;

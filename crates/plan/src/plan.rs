@@ -22,7 +22,7 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
 use crate::grid::{self, FlagGridAxis, flag_combination_label};
-use crate::shard::{self, GridShardArgs, GridTask};
+use crate::shard::{self, FlagGridShardArgs, FlagGridTask};
 use bound::LatencyPercentileBound;
 use layout::{ParallelLayout, ParallelLayoutSearch};
 use manifests::DeploymentFiles;
@@ -30,7 +30,7 @@ use prices::GpuPrices;
 use report::PlanReport;
 use search::{CandidateSearchResult, DeploymentCandidate, PlanRequirements};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
-use vllm_sim_command_line::{MissedRequirementsError, format_command_line, outputs, refuse};
+use vllm_sim_command_line::{MissedMetricRequirementsError, format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
     DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, StepTimeSettingSource,
     WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
@@ -95,7 +95,7 @@ struct Args {
     #[arg(long, default_value_t = 1, help_heading = "Plan")]
     threads: usize,
     #[command(flatten)]
-    shard: GridShardArgs,
+    shard: FlagGridShardArgs,
     #[command(flatten)]
     workload: WorkloadArgs,
     #[command(flatten)]
@@ -118,7 +118,7 @@ pub fn run_plan_command(
     sort: FlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
-    let base: Args = match grid::parse_base_args(args, sort)? {
+    let base: Args = match grid::parse_unvaried_args(args, sort)? {
         Ok(base) => base,
         Err(help) => return Ok(help),
     };
@@ -132,7 +132,7 @@ pub fn run_plan_command(
         );
     }
     check_worker_kinds(&base, &axes)?;
-    let prices = base.prices.as_deref().map(GpuPrices::read_file).transpose()?;
+    let prices = base.prices.as_deref().map(GpuPrices::read_gpu_prices_file).transpose()?;
     let builder = CandidateBuilder { args, axes: &axes, prices: prices.as_ref(), sort, deploy };
     let (names, candidates, notes) = builder.candidates(&base)?;
     check_step_times(&candidates)?;
@@ -145,10 +145,10 @@ pub fn run_plan_command(
         fixed_workers: base.fixed_workers,
     };
     let common = format_command_line("plan", &shard::command_common_to_shards(args));
-    let answers = match base.shard.grid_task()? {
-        GridTask::All => search_candidates(&candidates, base.threads, &question)?,
-        GridTask::Merge(files) => shard::merge_shard_files(&common, &files, candidates.len())?,
-        GridTask::Shard(shard) => {
+    let answers = match base.shard.flag_grid_task()? {
+        FlagGridTask::All => search_candidates(&candidates, base.threads, &question)?,
+        FlagGridTask::Merge(files) => shard::merge_shard_files(&common, &files, candidates.len())?,
+        FlagGridTask::Shard(shard) => {
             let mine: Vec<&DeploymentCandidate> = shard.grid_points_of_shard(&candidates).collect();
             let answers = search_candidates(&mine, base.threads, &question)?;
             return shard.write_shard_results(
@@ -158,14 +158,14 @@ pub fn run_plan_command(
             );
         }
     };
-    let typed = format_command_line("plan", &shard::command_without_shards(args));
+    let typed = format_command_line("plan", &shard::command_without_shard_flags(args));
     let answers = candidates.iter().zip(answers);
     let plan = PlanReport::new(names, question, prices, answers, notes, typed)?;
     let printed = write_plan(&plan, &base)?;
     match plan.has_successful_deployment() {
         true => Ok(printed),
         // The exit code tells scripts whether a deployment was found.
-        false => Err(MissedRequirementsError {
+        false => Err(MissedMetricRequirementsError {
             printed,
             missed: "no deployment meets the bounds".to_owned(),
         }
@@ -184,7 +184,7 @@ where
     let progress_bar =
         JobProgress::begin_job("plan", "combinations", Some(candidates.len() as u64));
     let answers = grid::map_in_parallel(candidates, threads, |candidate: &C| {
-        let answer = search::search_candidate(candidate.borrow(), question);
+        let answer = search::search_deployment_candidate(candidate.borrow(), question);
         progress_bar.add_finished_work_units(1);
         // The result of an interrupted search means nothing.
         match is_job_stop_requested() {
@@ -348,7 +348,7 @@ impl CandidateBuilder<'_> {
         names.extend(layout::LAYOUT_FLAG_NAMES[..columns].iter().map(|name| (*name).to_owned()));
         for candidate in &mut candidates {
             if let Some(layout) = candidate.layout {
-                candidate.values.extend(layout.flag_values().into_iter().take(columns));
+                candidate.values.extend(layout.layout_flag_values().into_iter().take(columns));
             }
         }
         Ok((names, candidates, notes))

@@ -19,7 +19,7 @@ const SHARD_FILE_SCHEMA: &str = "vllm-sim/shard/1";
 /// Distribution of a grid over several processes.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Shards")]
-pub(super) struct GridShardArgs {
+pub(super) struct FlagGridShardArgs {
     /// Run only part K of N and write it to --report-json: K/N with K from 1, or job/N for the
     /// index of a Kubernetes Indexed Job.
     #[arg(long, value_name = "K/N", conflicts_with_all = ["merge", "html"])]
@@ -29,16 +29,16 @@ pub(super) struct GridShardArgs {
     merge: Vec<PathBuf>,
 }
 
-pub(super) enum GridTask {
+pub(super) enum FlagGridTask {
     All,
-    Shard(GridShard),
+    Shard(FlagGridShard),
     Merge(Vec<PathBuf>),
 }
 
 /// Shard of a grid of flag combinations: every `of`-th point, beginning with the point of index
 /// `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct GridShard {
+pub(super) struct FlagGridShard {
     at: usize,
     of: usize,
 }
@@ -54,17 +54,17 @@ struct ShardFile<R> {
     results: Vec<R>,
 }
 
-impl GridShardArgs {
+impl FlagGridShardArgs {
     /// Returns the task of this process: all grid points, one shard, or the merge of result files.
     ///
     /// # Errors
     /// Returns a usage error for an invalid `--shard`.
-    pub(super) fn grid_task(&self) -> Result<GridTask> {
+    pub(super) fn flag_grid_task(&self) -> Result<FlagGridTask> {
         if !self.merge.is_empty() {
-            return Ok(GridTask::Merge(self.merge.clone()));
+            return Ok(FlagGridTask::Merge(self.merge.clone()));
         }
         let Some(text) = &self.shard else {
-            return Ok(GridTask::All);
+            return Ok(FlagGridTask::All);
         };
         let read = || {
             let (at, of) = text.split_once('/')?;
@@ -73,10 +73,10 @@ impl GridShardArgs {
                 "job" => std::env::var("JOB_COMPLETION_INDEX").ok()?.parse().ok()?,
                 at => at.parse::<usize>().ok()?.checked_sub(1)?,
             };
-            (at < of).then_some(GridShard { at, of })
+            (at < of).then_some(FlagGridShard { at, of })
         };
         match read() {
-            Some(shard) => Ok(GridTask::Shard(shard)),
+            Some(shard) => Ok(FlagGridTask::Shard(shard)),
             None => refuse!(
                 "--shard {text:?} must be K/N with K from 1 to N, or job/N where \
                  JOB_COMPLETION_INDEX is set"
@@ -85,7 +85,7 @@ impl GridShardArgs {
     }
 }
 
-impl GridShard {
+impl FlagGridShard {
     pub(super) fn grid_points_of_shard<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
         all.iter().skip(self.at).step_by(self.of)
     }
@@ -127,7 +127,7 @@ pub(super) fn command_common_to_shards(words: &[String]) -> Vec<String> {
 }
 
 /// Returns the command line that computes all grid points in one process.
-pub(super) fn command_without_shards(words: &[String]) -> Vec<String> {
+pub(super) fn command_without_shard_flags(words: &[String]) -> Vec<String> {
     without_flags(words, &["--shard", "--merge"])
 }
 
@@ -228,7 +228,7 @@ mod tests {
             command_common_to_shards(&words(part)),
             command_common_to_shards(&words(merged))
         );
-        assert_eq!(command_without_shards(&words(merged)), words("--grid a=1,2 --gpu H100"));
+        assert_eq!(command_without_shard_flags(&words(merged)), words("--grid a=1,2 --gpu H100"));
     }
 
     #[test]

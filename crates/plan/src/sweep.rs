@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::grid::{self, flag_combination_label};
-use crate::shard::{self, GridShardArgs, GridTask, deserialize_exact_f64, deserialize_exact_map};
+use crate::shard::{
+    self, FlagGridShardArgs, FlagGridTask, deserialize_exact_f64, deserialize_exact_map,
+};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::{format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
@@ -48,7 +50,7 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     threads: usize,
     #[command(flatten)]
-    shard: GridShardArgs,
+    shard: FlagGridShardArgs,
 }
 
 struct GridPoint {
@@ -129,7 +131,7 @@ pub fn run_sweep_command(
     sort: FlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
-    let base: Args = match grid::parse_base_args(args, sort)? {
+    let base: Args = match grid::parse_unvaried_args(args, sort)? {
         Ok(base) => base,
         Err(help) => return Ok(help),
     };
@@ -173,10 +175,10 @@ pub fn run_sweep_command(
         bail!("no point of the grid fits: {}", misfit.why);
     }
     let common = format_command_line("sweep", &shard::command_common_to_shards(args));
-    let played = match base.shard.grid_task()? {
-        GridTask::All => simulate_points(&points, base.threads)?,
-        GridTask::Merge(files) => shard::merge_shard_files(&common, &files, points.len())?,
-        GridTask::Shard(shard) => {
+    let played = match base.shard.flag_grid_task()? {
+        FlagGridTask::All => simulate_points(&points, base.threads)?,
+        FlagGridTask::Merge(files) => shard::merge_shard_files(&common, &files, points.len())?,
+        FlagGridTask::Shard(shard) => {
             let mine: Vec<&GridPoint> = shard.grid_points_of_shard(&points).collect();
             let played = simulate_points(&mine, base.threads)?;
             return shard.write_shard_results(&common, &played, base.report.report_json.as_deref());
@@ -190,7 +192,7 @@ pub fn run_sweep_command(
         Ok(pools) => &pools.provenance,
         Err(misfit) => &misfit.provenance,
     }));
-    let typed = format_command_line("sweep", &shard::command_without_shards(args));
+    let typed = format_command_line("sweep", &shard::command_without_shard_flags(args));
     if let Some(file) = &base.report.report_json {
         let text = serde_json::to_string_pretty(&to_json(&names, &played, origin.to_json(&typed)))?;
         if file == "-" {

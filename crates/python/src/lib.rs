@@ -11,7 +11,9 @@ mod orjson;
 mod repr;
 
 pub use json::{PythonValue, json_of_number_text, json_of_python_float, json_of_python_int};
-pub use loads::{JsonLoadsError, loads, loads_with_unpaired, parses_numbers_like_serde_json};
+pub use loads::{
+    JsonLoadsError, loads, loads_replacing_unpaired_surrogates, parses_numbers_like_serde_json,
+};
 pub use orjson::{OrjsonLoadsError, orjson_loads};
 pub use repr::{
     bounded_python_repr, is_python_whitespace, python_repr, python_repr_of_float,

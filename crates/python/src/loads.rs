@@ -42,7 +42,7 @@ pub enum JsonLoadsError {
 impl JsonLoadsError {
     /// Returns `str()` of Python's exception, with line and column, for routes that quote the
     /// exception.
-    pub fn message_with_position(&self, body: &[u8]) -> String {
+    pub fn error_message_with_position(&self, body: &[u8]) -> String {
         let Self::Decode { message, position } = self else {
             return String::new();
         };
@@ -62,14 +62,17 @@ impl JsonLoadsError {
 /// # Errors
 /// [`JsonLoadsError`] if Python rejects the body.
 pub fn loads(body: &[u8]) -> Result<Value, JsonLoadsError> {
-    loads_with_unpaired(body, char::REPLACEMENT_CHARACTER)
+    loads_replacing_unpaired_surrogates(body, char::REPLACEMENT_CHARACTER)
 }
 
 /// Parses a JSON body like [`loads`], with another character for unpaired surrogates.
 ///
 /// # Errors
 /// [`JsonLoadsError`] if Python rejects the body.
-pub fn loads_with_unpaired(body: &[u8], unpaired: char) -> Result<Value, JsonLoadsError> {
+pub fn loads_replacing_unpaired_surrogates(
+    body: &[u8],
+    unpaired: char,
+) -> Result<Value, JsonLoadsError> {
     if parses_numbers_like_serde_json(body)
         && let Ok(value) = serde_json::from_slice(body)
     {

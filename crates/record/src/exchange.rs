@@ -33,10 +33,10 @@ impl RecordedApi {
     }
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        [Self::Chat, Self::Completions].into_iter().find(|api| api.name() == name)
+        [Self::Chat, Self::Completions].into_iter().find(|api| api.recorded_api_name() == name)
     }
 
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn recorded_api_name(self) -> &'static str {
         match self {
             Self::Chat => "chat",
             Self::Completions => "completions",

@@ -89,14 +89,18 @@ impl Recorder {
         let listening = |why| RecordError::Listen { address: format!("{host}:{port}"), why };
         let listener = listener.map_err(listening)?;
         let address = listener.local_addr().map_err(listening)?;
-        let store =
-            RecordingStore::open(&record.out, &record.table, record.append, record.tokenizer)?;
+        let store = RecordingStore::open_recording_store(
+            &record.out,
+            &record.table,
+            record.append,
+            record.tokenizer,
+        )?;
         let proxy = RecordingProxy {
             client: PooledHttpClient::new(connector),
             host: target.host,
             prefix: target.prefix,
             queue: store.capture_queue(),
-            clock: WallClock::start(),
+            clock: WallClock::start_wall_clock(),
         };
         let (stop, stopping) = watch::channel(false);
         let accepting = tokio::spawn(accept_connections(listener, Arc::new(proxy), stopping));

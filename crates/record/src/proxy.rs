@@ -52,7 +52,7 @@ pub(super) struct WallClock {
 
 impl WallClock {
     #[expect(clippy::disallowed_methods, reason = "requests of real clients are dated")]
-    pub(super) fn start() -> Self {
+    pub(super) fn start_wall_clock() -> Self {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self { start: Instant::now(), unix: unix.unwrap_or_default() }
     }
@@ -98,7 +98,7 @@ impl RecordingProxy {
         remove_hop_by_hop_headers(request.headers_mut());
         let host = self.host.clone();
         request.headers_mut().insert(header::HOST, host);
-        let mut response = self.client.send(request).await.map_err(|error| error.why)?;
+        let mut response = self.client.send_request(request).await.map_err(|error| error.why)?;
         remove_hop_by_hop_headers(response.headers_mut());
         Ok(response)
     }

@@ -83,7 +83,7 @@ pub(super) struct RecordingStore {
 impl RecordingStore {
     /// Creates the dataset file, or with `append` opens an existing one, and starts its writer
     /// thread.
-    pub(super) fn open(
+    pub(super) fn open_recording_store(
         path: &Path,
         table: &str,
         append: bool,
@@ -263,7 +263,7 @@ impl RecordingDatabase {
         // Opening the dataset then need not read the replies.
         connection.execute_batch(&schema::create_prompt_index_sql(table))?;
         let columns = recording_columns(&connection, table)?;
-        for column in schema::ADDED_RECORDING_COLUMNS {
+        for column in schema::RECORDING_COLUMNS_ADDED_LATER {
             if !columns.iter().any(|name| name == column.0) {
                 connection.execute_batch(&schema::add_recording_column_sql(table, column))?;
             }
@@ -294,7 +294,7 @@ impl RecordingDatabase {
         let micros: Vec<u128> = tokens.times.iter().map(Duration::as_micros).collect();
         recordings.execute((
             id,
-            captured.api.name(),
+            captured.api.recorded_api_name(),
             &answer.model,
             request,
             json!(prompt).to_string(),

@@ -171,7 +171,7 @@ pub(crate) fn prompt_token_ids(
     }
     match api {
         RecordedApi::Completions => {
-            let parsed = CompletionRequest::parse(request, &RequestBounds::default())
+            let parsed = CompletionRequest::parse_request_body(request, &RequestBounds::default())
                 .map_err(|fault| fault.message)?;
             if parsed.echo.unwrap_or(false) {
                 return Err("the response repeats its prompt".to_owned());
@@ -193,8 +193,8 @@ pub(crate) fn prompt_token_ids(
 }
 
 fn chat_prompt_token_ids(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
-    let request =
-        ChatRequest::parse(request, &RequestBounds::default()).map_err(|fault| fault.message)?;
+    let request = ChatRequest::parse_request_body(request, &RequestBounds::default())
+        .map_err(|fault| fault.message)?;
     let template = request.chat_template.as_deref();
     let model = request.model.as_deref().unwrap_or_default();
     // Content other than text is passed to the template as it is.

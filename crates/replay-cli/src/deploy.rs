@@ -51,7 +51,7 @@ impl ResultProvenance {
     }
 
     /// Returns the provenance of a deployment whose workers differ.
-    pub fn for_several_workers(self) -> Self {
+    pub fn provenance_of_differing_workers(self) -> Self {
         Self { step_times: format!("several, by worker; {}", self.step_times), ..self }
     }
 
@@ -84,7 +84,7 @@ impl ResultProvenance {
     }
 
     /// Returns pairs of name and value that describe a run on an HTML page or in a text.
-    pub fn name_value_rows(&self) -> Vec<(String, String)> {
+    pub fn provenance_rows(&self) -> Vec<(String, String)> {
         let none = || Some("none".to_owned());
         let version = format!("vllm-sim {}", env!("CARGO_PKG_VERSION"));
         let rows = [

@@ -22,7 +22,7 @@ use serde_json::Value;
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::html;
 use vllm_sim_replay::outcome::RequestOutcome;
-use vllm_sim_replay::report::{self, ReplayReport, ReportGroup};
+use vllm_sim_replay::report::{self, ReplayReport, ReplayReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings};
 
@@ -40,7 +40,7 @@ use sink::{create_report_sink, replay_run_totals};
 use vllm_sim_command_line::outputs::{self, AtomicFile};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::requirement::{self, MetricRequirement};
-use vllm_sim_command_line::{MissedRequirementsError, format_command_line, refuse};
+use vllm_sim_command_line::{MissedMetricRequirementsError, format_command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 pub use workload::{open_workload, parse_workload_text, simulated_time_limit};
 
@@ -60,7 +60,7 @@ pub fn run_replay_command(
 ) -> Result<String> {
     let typed = format_command_line("replay", args);
     let parsed = split_known_args::<ReplayArgs>(args)?;
-    let (flags, loose) = match parsed.wants_help() {
+    let (flags, loose) = match parsed.has_help_flag() {
         true => Default::default(),
         false => sort(&parsed.others)?,
     };
@@ -109,7 +109,7 @@ pub fn run_replay_command(
         &mut count_finished,
     )?;
     drop(progress_bar);
-    workload::add_left_out_rows(&mut report, source.as_ref());
+    workload::add_left_out_row_count(&mut report, source.as_ref());
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 
@@ -153,14 +153,14 @@ fn refuse_flags_without_effect(args: &ReplayArgs, flags: &[String]) -> Result<()
 /// Replays a run that another program describes: a folder of Dynamo's or a file of AISimulate's.
 fn replay_run_of_others(args: &ReplayArgs) -> Result<(ReplayReport, ResultProvenance)> {
     let tables = args.kernel_tables.clone();
-    let tables = tables.or_else(dynamo_run::kernel_table_folder_of_environment);
+    let tables = tables.or_else(dynamo_run::python_env_kernel_table_folder);
     let (report, origin) = match (&args.dynamo_run, &args.aisimulate) {
         (Some(dir), _) => (
             dynamo_run::replay_dynamo_run(dir, tables.as_deref())?,
             "those of the recorded Dynamo run (--dynamo-run)",
         ),
         (None, Some(file)) => {
-            let mut report = dynamo_run::replay_prediction(file, tables.as_deref())?;
+            let mut report = dynamo_run::replay_aisimulate_prediction(file, tables.as_deref())?;
             report.summary_at_top = true;
             (report, "those of the file of AISimulate (--aisimulate)")
         }
@@ -218,7 +218,7 @@ pub fn replay_with_watcher(
         ..ReplaySettings::new(serving)
     };
     let mut sink = create_report_sink(args, args.report_json.is_some())?;
-    let mut watched = sink.sink_with_watcher(watch);
+    let mut watched = sink.watched_report_sink(watch);
     let totals = vllm_sim_replay::run_replay(&settings, source, &mut watched)?;
     if let Some(first) = totals.stuck.first()
         && !watched.ended
@@ -231,7 +231,7 @@ pub fn replay_with_watcher(
     }
     let mut report = sink.finish_report(&replay_run_totals(&settings, pools.gpus, &totals))?;
     if let Some(price) = args.gpu_hour_price {
-        report.add_cost(price);
+        report.add_gpu_cost(price);
     }
     Ok(report)
 }
@@ -248,7 +248,8 @@ fn keep_step_logs(pool: &mut PoolSpec) -> Result<()> {
 }
 
 fn parse_report_requirements(args: &ReportArgs) -> Result<Vec<MetricRequirement>> {
-    let read = |text: &String| MetricRequirement::parse(text, "p99_ttft_ms<=500");
+    let read =
+        |text: &String| MetricRequirement::parse_metric_requirement(text, "p99_ttft_ms<=500");
     args.require.iter().map(read).collect()
 }
 
@@ -268,7 +269,7 @@ fn write_report(
                 let mut out = std::io::BufWriter::new(draft.clone_temporary_file_handle()?);
                 report.write_json(&mut out)?;
                 out.flush()?;
-                draft.rename_to_target()
+                draft.rename_temporary_to_target()
             });
             written.with_context(|| format!("cannot write {file}"))?;
         }
@@ -276,7 +277,7 @@ fn write_report(
     if let Some(file) = &args.html {
         // The origin has the model and the GPU.
         let others = about.iter().filter(|(flag, _)| !["--model", "--gpu"].contains(&&**flag));
-        let about: Vec<_> = origin.name_value_rows().into_iter().chain(others.cloned()).collect();
+        let about: Vec<_> = origin.provenance_rows().into_iter().chain(others.cloned()).collect();
         outputs::write_atomically(
             file,
             html::render_report_page(&report, "vllm-sim replay", &about, typed),
@@ -291,11 +292,14 @@ fn write_report(
         true => Some("no request was completed".to_owned()),
         false => {
             let value = |required: &MetricRequirement| report.summary.get(&required.name)?.as_f64();
-            requirement::describe_missed_requirements(&parse_report_requirements(args)?, value)
+            requirement::describe_missed_metric_requirements(
+                &parse_report_requirements(args)?,
+                value,
+            )
         }
     };
     match missed {
-        Some(missed) => Err(MissedRequirementsError { printed, missed }.into()),
+        Some(missed) => Err(MissedMetricRequirementsError { printed, missed }.into()),
         None => Ok(printed),
     }
 }
@@ -308,10 +312,10 @@ fn compare_report_files(words: &[String], args: &ReportArgs, typed: &str) -> Res
     let groups = words.iter().map(|word| {
         let reports = word.split(',').map(read).collect::<Result<_>>()?;
         let name = word.clone();
-        Ok(ReportGroup { name, reports })
+        Ok(ReplayReportGroup { name, reports })
     });
-    let groups: Vec<ReportGroup> = groups.collect::<Result<_>>()?;
-    let compared = report::compare_groups(&groups).map_err(anyhow::Error::msg)?;
+    let groups: Vec<ReplayReportGroup> = groups.collect::<Result<_>>()?;
+    let compared = report::compare_report_groups(&groups).map_err(anyhow::Error::msg)?;
     if let Some(file) = &args.html {
         outputs::write_atomically(file, html::render_comparison_page(&compared, typed))?;
     }

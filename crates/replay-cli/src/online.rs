@@ -4,7 +4,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use vllm_sim_http_client::CertificateVerification;
-use vllm_sim_replay::online::{self, GenerationApi, OnlineOptions};
+use vllm_sim_replay::online::{self, GenerationApi, OnlineReplayOptions};
 use vllm_sim_replay::report::{ReplayReport, ReplayRunTotals};
 
 use super::options::{GenerationApiName, OnlineArgs, ReportArgs, WorkloadArgs};
@@ -28,7 +28,7 @@ pub(super) fn run_online_replay(
         let timeout = online.target_timeout;
         refuse!("--target-timeout is {timeout}, must be a number of seconds above 0");
     };
-    let options = OnlineOptions {
+    let options = OnlineReplayOptions {
         targets: online.target.clone(),
         api: match online.target_api {
             GenerationApiName::Completions => GenerationApi::Completions,
@@ -47,7 +47,7 @@ pub(super) fn run_online_replay(
         timeout,
         limit: limit.map(|limit| Duration::from_nanos(limit.as_nanos())),
         seed: asked.workload_seed,
-        ..OnlineOptions::default()
+        ..OnlineReplayOptions::default()
     };
     let mut sink =
         create_report_sink(report, report.html.is_some() || report.report_json.is_some())?;
@@ -67,7 +67,7 @@ pub(super) fn run_online_replay(
     let mut finished = sink.finish_report(&facts)?;
     let held_up = serde_json::json!(sent.held_up);
     finished.summary.insert("sessions_held_up".to_owned(), held_up);
-    workload::add_left_out_rows(&mut finished, source.as_ref());
+    workload::add_left_out_row_count(&mut finished, source.as_ref());
     Ok(finished)
 }
 

@@ -8,7 +8,7 @@ use clap::{Args, Parser, ValueEnum};
 use vllm_sim_command_line::{UsageError, parse_tool_args, refuse};
 use vllm_sim_replay::load::WorkloadFormat;
 use vllm_sim_replay::report::LatencySlo;
-use vllm_sim_replay::synth::{RateCurve, TokenLengthDistribution};
+use vllm_sim_replay::synth::{ArrivalRateCurve, TokenLengthDistribution};
 
 /// Simulate a workload against workers behind a router, in virtual time, and report the latencies.
 ///
@@ -144,7 +144,7 @@ pub struct WorkloadArgs {
     /// Factor of the rate over time, linear between the points SECONDS=FACTOR,…: 0=0,60=1 is a
     /// ramp, and 60=1,60=5,70=5,70=1 a burst of ten seconds.
     #[arg(long, value_name = "CURVE", conflicts_with = "replay_concurrency")]
-    pub rate_curve: Option<RateCurve>,
+    pub rate_curve: Option<ArrivalRateCurve>,
     /// Constant gap between arrivals, in milliseconds; 0 sends all requests immediately.
     #[arg(long)]
     pub arrival_interval_ms: Option<f64>,
@@ -536,13 +536,13 @@ pub struct SplitArgs<T> {
 }
 
 impl<T: Parser> SplitArgs<T> {
-    /// Parses the known arguments followed by `loose` words; the inner `Err` is a help text.
+    /// Parses the known arguments followed by `extra_words` words; the inner `Err` is a help text.
     pub fn parse_with_extra_words(&self, loose: &[String]) -> Result<Result<T, String>> {
         parse_tool_args(&[&self.known[..], loose].concat())
     }
 
     /// Returns whether `--help` is among the arguments.
-    pub fn wants_help(&self) -> bool {
+    pub fn has_help_flag(&self) -> bool {
         self.known.iter().any(|word| word == "--help")
     }
 }

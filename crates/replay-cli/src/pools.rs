@@ -16,7 +16,7 @@ use vllm_sim_replay::{
 
 use super::deploy::{DeploymentFactory, ResultProvenance, StepTimeSettingSource};
 use super::options::{PoolArgs, QueuePolicyName, RouterName, read_json_or_file};
-use super::scaling::{build_scaling, parse_seconds};
+use super::scaling::{build_worker_scaling, parse_seconds};
 
 #[derive(Clone)]
 struct WorkerDeployment {
@@ -76,7 +76,7 @@ fn mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployme
         return Ok(None);
     };
     let value = read_json_or_file(flag, text)?;
-    let tables = dynamo_run::kernel_table_folder_of_environment();
+    let tables = dynamo_run::python_env_kernel_table_folder();
     let worker = dynamo_run::parse_dynamo_worker(&value, dynamo_run_folders(tables.as_deref()));
     let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
     if worker.ranks > 1 {
@@ -119,7 +119,7 @@ pub fn build_worker_pools(
             transfer: KvTransferTime::default(),
             startup: parse_seconds("--startup-time", args.startup_time)?,
             cold: args.cold_start,
-            scaling: build_scaling(args)?,
+            scaling: build_worker_scaling(args)?,
         })
     };
     let (prefill, serving, gpus, ranks) = match (args.num_prefill_workers, args.num_decode_workers)
@@ -160,7 +160,7 @@ pub fn build_worker_pools(
         plain.step_times.warn_if_default_step_times();
         plain.provenance
     } else {
-        plain.provenance.for_several_workers()
+        plain.provenance.provenance_of_differing_workers()
     };
     Ok(WorkerPools {
         prefill,
@@ -323,7 +323,7 @@ fn read_workers_file(
     for group in &groups {
         let (engine, each) = match &group.engine_args {
             Some(value) => {
-                let tables = dynamo_run::kernel_table_folder_of_environment();
+                let tables = dynamo_run::python_env_kernel_table_folder();
                 let worker =
                     dynamo_run::parse_dynamo_worker(value, dynamo_run_folders(tables.as_deref()))?;
                 if worker.ranks > 1 {

@@ -8,7 +8,7 @@ use vllm_sim_replay::{AutoscalerPolicy, AutoscalerRule, WorkerScaling};
 use super::options::{AutoscalerName, PoolArgs};
 use vllm_sim_command_line::{UsageError, refuse};
 
-pub(super) fn build_scaling(args: &PoolArgs) -> Result<WorkerScaling> {
+pub(super) fn build_worker_scaling(args: &PoolArgs) -> Result<WorkerScaling> {
     Ok(WorkerScaling {
         schedule: parse_scaling_plan("--scale", args.scale.as_deref())?,
         rule: args.autoscale_max.map(|max| build_autoscaler_rule(args, max)).transpose()?,

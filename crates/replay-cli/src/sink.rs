@@ -26,7 +26,7 @@ const MAX_DRAWN_REQUESTS: usize = 10_000;
 /// Number of requests at and above which records are kept only with `--no-per-request=false`.
 const RECORDS_OFF_BY_DEFAULT_FROM: usize = 1_000_000;
 
-/// Creates the report sink of a replay. If `keep` is true, the sink keeps request records unless
+/// Creates the report sink of a replay. If `keep_request_records` is true, the sink keeps request records unless
 /// `--no-per-request` is given.
 pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<ReportSink> {
     let options = report::ReportOptions {
@@ -126,7 +126,7 @@ impl StepLogFile {
     fn finish(mut self) -> io::Result<()> {
         self.written?;
         self.out.flush()?;
-        self.draft.rename_to_target()
+        self.draft.rename_temporary_to_target()
     }
 }
 
@@ -140,11 +140,12 @@ pub(super) struct ReportSink {
 impl ReportSink {
     pub(super) fn finish_report(self, facts: &ReplayRunTotals) -> Result<ReplayReport> {
         if let Some((rows, draft)) = self.rows {
-            let written = rows.finish_row_file().and_then(|()| draft.rename_to_target());
+            let written = rows.finish_row_file().and_then(|()| draft.rename_temporary_to_target());
             written.context("--per-request")?;
         }
         if let Some((trace, draft)) = self.trace {
-            let written = trace.finish().and_then(|_| draft.rename_to_target());
+            let written =
+                trace.finish_trace_file().and_then(|_| draft.rename_temporary_to_target());
             written.context("--trace-out")?;
         }
         self.step_log.map_or(Ok(()), StepLogFile::finish).context("--step-log")?;
@@ -156,22 +157,22 @@ impl ReportSink {
 pub type OutcomeWatcher<'a> = dyn FnMut(&RequestOutcome<'_>) -> ControlFlow<()> + 'a;
 
 /// Wrapper of a report sink, which also calls an [`OutcomeWatcher`] for each finished request.
-pub(super) struct WatchedSink<'a> {
+pub(super) struct WatchedReportSink<'a> {
     sink: &'a mut ReportSink,
     watch: &'a mut OutcomeWatcher<'a>,
     pub(super) ended: bool,
 }
 
 impl ReportSink {
-    pub(super) fn sink_with_watcher<'a>(
+    pub(super) fn watched_report_sink<'a>(
         &'a mut self,
         watch: &'a mut OutcomeWatcher<'a>,
-    ) -> WatchedSink<'a> {
-        WatchedSink { sink: self, watch, ended: false }
+    ) -> WatchedReportSink<'a> {
+        WatchedReportSink { sink: self, watch, ended: false }
     }
 }
 
-impl ReplaySink for WatchedSink<'_> {
+impl ReplaySink for WatchedReportSink<'_> {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         self.ended |= (self.watch)(outcome).is_break();
         self.sink.on_request_finished(outcome);

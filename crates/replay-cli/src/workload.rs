@@ -7,8 +7,8 @@ use vllm_sim_replay::ArrivalPacing;
 use vllm_sim_replay::load;
 use vllm_sim_replay::report::ReplayReport;
 use vllm_sim_replay::synth::{
-    ArrivalProcess, LoraAdapterSource, RateCurveSource, RescheduledSource, SyntheticWorkload,
-    TokenLengthDistribution,
+    ArrivalProcess, ArrivalRateCurveSource, LoraAdapterSource, RescheduledSource,
+    SyntheticWorkload, TokenLengthDistribution,
 };
 use vllm_sim_replay::workload::WorkloadSource;
 
@@ -33,7 +33,7 @@ pub fn open_workload(
                  times"
             );
         }
-        source = Box::new(RateCurveSource::new(source, curve.clone()));
+        source = Box::new(ArrivalRateCurveSource::new(source, curve.clone()));
     }
     if !(0.0..=1.0).contains(&args.adapters.lora_share) {
         refuse!("--lora-share is {}, must be from 0 to 1", args.adapters.lora_share);
@@ -149,7 +149,7 @@ fn open_timed_workload(
 }
 
 /// Adds the number of rows that a trace's reader left out, if any, to a report.
-pub(super) fn add_left_out_rows(report: &mut ReplayReport, source: &dyn WorkloadSource) {
+pub(super) fn add_left_out_row_count(report: &mut ReplayReport, source: &dyn WorkloadSource) {
     let rows = source.left_out_rows();
     if rows > 0 {
         report.summary.insert("left_out_rows".to_owned(), rows.into());

@@ -12,13 +12,13 @@ use super::workload::{PromptTokenRun, TurnPrompt};
 const OUTPUT_HASH_DOMAIN: u64 = u64::MAX;
 
 #[derive(Debug, Default)]
-pub(super) struct SessionContent {
+pub(super) struct SessionTokenHistory {
     /// Prompt and output tokens of the session's earlier turns; empty if the next turn does not
     /// extend them.
     history: Vec<PromptTokenRun>,
 }
 
-impl SessionContent {
+impl SessionTokenHistory {
     /// Returns the prompt length of the session's next turn, in tokens, and the keys of its KV
     /// blocks.
     ///
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn growing_turn_extends_previous_block_keys() {
-        let mut content = SessionContent::default();
+        let mut content = SessionTokenHistory::default();
         let said = |turn| TurnOutputTokens { session: 5, turn, len: 16 };
         let first = TurnPrompt::Whole(vec![run(1, 32, false)]);
         let more = TurnPrompt::Grown(vec![run(2, 8, false)]);
@@ -194,7 +194,7 @@ mod tests {
         let said = TurnOutputTokens { session: 5, turn: 0, len: 0 };
         let [base, one, again, other] = [None, Some("a"), Some("a"), Some("b")].map(|lora| {
             let (_, plan) =
-                SessionContent::default().next_turn_block_keys(&prompt, lora, said, 8, None);
+                SessionTokenHistory::default().next_turn_block_keys(&prompt, lora, said, 8, None);
             plan.keys.clone()
         });
         assert_eq!(one, again);

@@ -24,20 +24,20 @@ use vllm_sim_engine::sched::{AdmittedSequence, SchedulerConfigError};
 use vllm_sim_engine::{Outbox, SchedulerEvent, SeqId, SequenceEndReason};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
-use super::disaggregation::handoff_order;
+use super::disaggregation::prefill_handoff_order;
 use super::outcome::{
-    AdmissionOutcome, EngineStep, HandoffTimes, LoggedStepRecord, PoolRole, RequestStatus,
+    AdmissionOutcome, EngineStep, LoggedStepRecord, PoolRole, PrefillHandoffTimes, RequestStatus,
 };
-use super::pool::{PREFILL_POOL, SERVING_POOL, WorkerPool};
+use super::pool::{PREFILL_POOL_INDEX, SERVING_POOL_INDEX, WorkerPool};
 use super::requests::RequestSlab;
 use super::route::RouteChoice;
 use super::sessions::{NumberedSessionSource, SessionQueue};
 use super::settings::ReplaySettings;
 use super::worker::WorkerPhase;
 use super::workload::WorkloadError;
-use handoff::HandoffQueue;
-use report_position::{EventLoopPosition, PositionedSink};
-use sample_clock::SampleClock;
+use handoff::PrefillHandoffQueue;
+use report_position::{EventLoopPosition, PositionedReplaySink};
+use sample_clock::WorkerSampleClock;
 
 /// Number of logged steps of a worker at which their inter-token gaps are reported and the steps
 /// removed from the log.
@@ -107,7 +107,7 @@ struct EventLoop<'a, S, N> {
     /// The prefill pool (empty unless disaggregated), then the decode pool.
     pools: [WorkerPool; 2],
     split: bool,
-    handoffs: HandoffQueue,
+    handoffs: PrefillHandoffQueue,
     /// Wakeup times of the workers, each with the pool and index of its worker. Entries may be
     /// stale.
     calendar: BinaryHeap<Reverse<(SimTime, usize, u32)>>,
@@ -124,14 +124,14 @@ struct EventLoop<'a, S, N> {
     wants_tokens: bool,
     wants_steps: bool,
     in_flight: u64,
-    sample_clock: SampleClock,
+    sample_clock: WorkerSampleClock,
     now: SimTime,
     /// Number of earlier iterations of the event loop at the same virtual time.
     round: u32,
     totals: ReplayTotals,
 }
 
-impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
+impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> {
     fn new(
         settings: &'a ReplaySettings,
         sessions: SessionQueue<N>,
@@ -156,7 +156,7 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
                 WorkerPool::new(Some(&settings.pool), seed, PoolRole::Serving),
             ],
             split: prefill.is_some(),
-            handoffs: HandoffQueue::default(),
+            handoffs: PrefillHandoffQueue::default(),
             calendar: BinaryHeap::new(),
             due: Vec::new(),
             timers: TimerQueue::default(),
@@ -168,19 +168,19 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
             wants_tokens,
             wants_steps,
             in_flight: 0,
-            sample_clock: SampleClock::new(settings.sample_every),
+            sample_clock: WorkerSampleClock::new(settings.sample_every),
             now: SimTime::ZERO,
             round: 0,
             totals: ReplayTotals::default(),
         };
-        core.pools[SERVING_POOL].first = first_worker;
-        core.handoffs.order = prefill.and_then(|spec| handoff_order(spec.engines.first()?));
-        let order = settings.pool.engines.first().and_then(handoff_order);
+        core.pools[SERVING_POOL_INDEX].first = first_worker;
+        core.handoffs.order = prefill.and_then(|spec| prefill_handoff_order(spec.engines.first()?));
+        let order = settings.pool.engines.first().and_then(prefill_handoff_order);
         if core.handoffs.order != order {
             core.handoffs.order = None;
         }
-        core.pools[SERVING_POOL].fetches = core.handoffs.order.is_some();
-        for pool in [PREFILL_POOL, SERVING_POOL] {
+        core.pools[SERVING_POOL_INDEX].fetches = core.handoffs.order.is_some();
+        for pool in [PREFILL_POOL_INDEX, SERVING_POOL_INDEX] {
             let Some(spec) = core.pools[pool].spec.clone() else {
                 continue;
             };
@@ -224,13 +224,13 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
             while let Some((_, timer)) = self.timers.pop_due_item(now) {
                 match timer {
                     TimerEvent::Ready(address) => self.handle_worker_ready(address)?,
-                    TimerEvent::Scale(pool) => self.scale_to_target(pool)?,
+                    TimerEvent::Scale(pool) => self.scale_pool_to_target(pool)?,
                     TimerEvent::Lose(workers) => self.fail_oldest_decode_workers(workers)?,
                     TimerEvent::Transferred(slot) => self.handoffs.finish_kv_transfer(slot),
                 }
             }
-            self.run_handoffs()?;
-            while let Some(due) = self.sessions.pop_due(now)? {
+            self.run_prefill_handoffs()?;
+            while let Some(due) = self.sessions.pop_due_turn(now)? {
                 self.send_due_turn(due)?;
             }
             if self.sink.should_stop() {
@@ -250,7 +250,7 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
         {
             self.calendar.pop();
         }
-        if self.handoffs.has_due_actions() {
+        if self.handoffs.has_due_handoff_actions() {
             return Some(self.now);
         }
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
@@ -288,13 +288,13 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
                 .set_position(EventLoopPosition::worker_step_position(self.now, self.round, place));
             self.totals.events += 1;
             self.pools[pool].workers[worker as usize].engine.advance(self.now, &mut out);
-            self.queue_deferred_actions((pool, worker), &out);
+            self.queue_deferred_handoff_actions((pool, worker), &out);
             self.handle_events((pool, worker), &mut out)?;
             self.out = out;
             self.submit_routed_requests()?;
             self.update_next_wakeup((pool, worker));
         }
-        for pool in [PREFILL_POOL, SERVING_POOL] {
+        for pool in [PREFILL_POOL_INDEX, SERVING_POOL_INDEX] {
             if self.pools[pool].ranks > 1 {
                 self.synchronize_lockstep_ranks(pool, &due);
             }
@@ -380,10 +380,10 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
                 _ => {}
             }
         }
-        self.handle_kv_reservations(address);
+        self.handle_decode_kv_reservations(address);
         let worker = &self.pools[pool].workers[at as usize];
         if worker.log.len() >= worker.log_limit {
-            self.flush_step_log(address);
+            self.flush_worker_step_log(address);
         }
         Ok(())
     }
@@ -395,7 +395,7 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
         let (pool, worker) = (self.pools[pool].role, self.first_worker + at);
         for record in records {
             let name = |id: SeqId| self.requests.get(id.0 as u32).number.into();
-            let record = record.to_json(name);
+            let record = record.to_step_log_json(name);
             self.sink.on_step_record(&LoggedStepRecord { pool, worker, record });
         }
     }
@@ -405,7 +405,7 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
         let request = self.requests.get_mut(id.0 as u32);
         let mut handoff = request.handoff.as_mut();
         if self.handoffs.order.is_some() {
-            if let Some(handoff) = handoff.filter(|_| pool == SERVING_POOL) {
+            if let Some(handoff) = handoff.filter(|_| pool == SERVING_POOL_INDEX) {
                 handoff.reused = handoff.reused.max(cached);
             }
         } else if let Some(handoff) = handoff.take().filter(|_| !again) {
@@ -427,14 +427,14 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
         let slot = id.0 as u32;
         let request = self.requests.get_mut(slot);
         let first = match pool {
-            PREFILL_POOL => true,
+            PREFILL_POOL_INDEX => true,
             _ => request.first.is_none() && !self.split,
         };
-        if pool == SERVING_POOL {
+        if pool == SERVING_POOL_INDEX {
             request.first.get_or_insert(when);
             let worker = &mut self.pools[pool].workers[at as usize];
             if worker.has_steps && n == 1 {
-                request.tokens.add_step_tokens(worker.log.open_step_number(when), 1);
+                request.tokens.add_step_tokens(worker.log.current_step_number(when), 1);
             } else {
                 request.tokens.add_simultaneous_tokens(when, n);
             }
@@ -447,7 +447,7 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
 
     /// Records one output token of a sequence at the end of each of the worker's last `n` steps.
     fn record_tokens_of_last_steps(&mut self, (pool, at): WorkerAddress, id: SeqId, n: u32) {
-        if pool == SERVING_POOL {
+        if pool == SERVING_POOL_INDEX {
             let next = self.pools[pool].workers[at as usize].log.next_unclosed_step();
             let first = next.saturating_sub(n.into());
             self.requests.get_mut(id.0 as u32).tokens.add_step_tokens(first, n);
@@ -471,22 +471,23 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
         when: SimTime,
         end: SequenceEndReason,
     ) -> Result<(), ReplayError> {
-        if pool == PREFILL_POOL
+        if pool == PREFILL_POOL_INDEX
             && end == SequenceEndReason::Finished
             && self.handoffs.order.is_some()
         {
             self.record_prompt_computed(slot, when);
             return Ok(());
         }
-        if pool == PREFILL_POOL && end == SequenceEndReason::Finished {
+        if pool == PREFILL_POOL_INDEX && end == SequenceEndReason::Finished {
             self.remove_from_worker((pool, at), slot);
-            let handoff = HandoffTimes { held: Some(when), ..HandoffTimes::default() };
+            let handoff =
+                PrefillHandoffTimes { held: Some(when), ..PrefillHandoffTimes::default() };
             self.requests.get_mut(slot).handoff = Some(handoff);
-            self.route_to_worker(SERVING_POOL, slot);
+            self.route_request_to_worker(SERVING_POOL_INDEX, slot);
             return Ok(());
         }
         let request = self.requests.get(slot);
-        let is_unserved = request.output > 0 && request.tokens.token_count() == 0;
+        let is_unserved = request.output > 0 && request.tokens.output_token_count() == 0;
         let status = match end {
             SequenceEndReason::Finished if is_unserved => self.settings.without_tokens,
             SequenceEndReason::Finished => RequestStatus::Completed,
@@ -495,8 +496,8 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
             | SequenceEndReason::Threshold
             | SequenceEndReason::Failed => RequestStatus::Rejected,
         };
-        if pool == PREFILL_POOL && self.handoffs.order.is_some() {
-            self.abort_on_decode_worker(slot)?;
+        if pool == PREFILL_POOL_INDEX && self.handoffs.order.is_some() {
+            self.abort_request_on_decode_worker(slot)?;
         }
         self.complete_request((pool, at), slot, when, status)
     }
@@ -528,12 +529,12 @@ impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
         {
             self.fetched.push((worker, slot));
         }
-        if self.defer_report_until_released(slot, when, status) {
+        if self.defer_report_until_prompt_release(slot, when, status) {
             self.remove_from_worker(address, slot);
         } else {
             self.report_ended_request(slot, when, status);
             self.remove_from_worker(address, slot);
-            self.requests.release_slot(slot);
+            self.requests.release_request_slot(slot);
         }
         self.in_flight -= 1;
         self.totals.ended = self.totals.ended.max(when);

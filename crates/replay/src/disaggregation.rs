@@ -9,7 +9,7 @@ use vllm_sim_engine::sched::mocker::DynamoMockerRole;
 
 /// Order of prefill and of the KV block reservation on the decode worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HandoffOrder {
+pub(super) enum PrefillHandoffOrder {
     /// Prefill first, then KV block reservation on the decode worker (vLLM).
     SourceFirst,
     /// KV block reservation on the decode worker first, then prefill (SGLang).
@@ -18,10 +18,10 @@ pub(super) enum HandoffOrder {
 
 /// Returns the handoff order of an engine, or `None` if its decode workers fetch the KV blocks
 /// themselves.
-pub(super) fn handoff_order(spec: &SchedulerSpec) -> Option<HandoffOrder> {
+pub(super) fn prefill_handoff_order(spec: &SchedulerSpec) -> Option<PrefillHandoffOrder> {
     match spec {
-        SchedulerSpec::Mocker(_) => Some(HandoffOrder::SourceFirst),
-        SchedulerSpec::Sglang(_) => Some(HandoffOrder::DestinationFirst),
+        SchedulerSpec::Mocker(_) => Some(PrefillHandoffOrder::SourceFirst),
+        SchedulerSpec::Sglang(_) => Some(PrefillHandoffOrder::DestinationFirst),
         SchedulerSpec::Vllm(_) | SchedulerSpec::Pool(_) => None,
     }
 }

@@ -96,7 +96,7 @@ pub struct RequestOutcome<'a> {
     /// Times of the request's preemptions, where known.
     pub preempted: &'a [SimTime],
     /// Times of the KV cache transfer between the pools of a disaggregated deployment.
-    pub handoff: Option<HandoffTimes>,
+    pub handoff: Option<PrefillHandoffTimes>,
     /// Number of the prompt's KV blocks cached on the chosen worker, as estimated by the router.
     pub overlap: u32,
     /// Maximum number of the prompt's KV blocks that any worker has cached, as estimated by the
@@ -117,7 +117,7 @@ pub struct RequestOutcome<'a> {
 }
 
 impl RequestOutcome<'_> {
-    pub(crate) fn without_lists(&self) -> RequestOutcome<'static> {
+    pub(crate) fn outcome_without_lists(&self) -> RequestOutcome<'static> {
         RequestOutcome {
             session: self.session,
             session_id: None,
@@ -169,7 +169,7 @@ pub struct HttpResponseInfo {
 
 /// Times of one KV cache transfer from a prefill worker to a decode worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct HandoffTimes {
+pub struct PrefillHandoffTimes {
     /// End of the prefill; the prompt's KV blocks are then held for the transfer.
     pub held: Option<SimTime>,
     /// Time of the KV block reservation on the decode worker.
@@ -206,7 +206,7 @@ pub struct LoggedStepRecord {
     pub pool: PoolRole,
     /// Index, in its pool, of the worker whose engine logged the record.
     pub worker: u32,
-    /// JSON object of the record ([`StepLogRecord::to_json`](vllm_sim_engine::step_log::StepLogRecord::to_json)),
+    /// JSON object of the record ([`StepLogRecord::to_step_log_json`](vllm_sim_engine::step_log::StepLogRecord::to_json)),
     /// in which requests have their [`RequestOutcome::number`].
     pub record: serde_json::Value,
 }
@@ -236,7 +236,7 @@ pub enum PoolRole {
 
 impl PoolRole {
     /// Returns the word before a worker's number on the HTML page.
-    pub(super) fn page_label(self) -> &'static str {
+    pub(super) fn pool_role_page_label(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",
             Self::Serving => "worker",

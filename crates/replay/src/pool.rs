@@ -13,9 +13,9 @@ use super::scale::WorkerPoolLoad;
 use super::settings::PoolSpec;
 use super::worker::{SimulatedWorker, WorkerPhase};
 
-pub(super) const PREFILL_POOL: usize = 0;
+pub(super) const PREFILL_POOL_INDEX: usize = 0;
 /// Index of the worker pool that generates output; the other pool is for prefill.
-pub(super) const SERVING_POOL: usize = 1;
+pub(super) const SERVING_POOL_INDEX: usize = 1;
 
 pub(super) struct WorkerPool {
     pub spec: Option<PoolSpec>,
@@ -154,14 +154,14 @@ impl WorkerPool {
     }
 
     /// Returns the target number of workers at the scaling time `now`, or `None` for no change.
-    pub(super) fn target_workers(&mut self, now: SimTime) -> Option<u32> {
+    pub(super) fn target_worker_count(&mut self, now: SimTime) -> Option<u32> {
         let scaling = &self.spec.as_ref()?.scaling;
         let planned = scaling.schedule.iter().find(|(at, _)| *at == now);
         let present = self.present_worker_count();
         let wanted = match (planned, &scaling.rule) {
             (Some((_, workers)), _) => (*workers).max(1),
             (None, Some(rule)) => {
-                let wanted = rule.target_workers(&self.current_load());
+                let wanted = rule.target_worker_count(&self.current_load());
                 if rule.uses_stabilization_window() {
                     // Like the HPA, count the current size as the first recommendation.
                     if self.asked.is_empty() {

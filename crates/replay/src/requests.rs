@@ -3,7 +3,7 @@ use std::sync::Arc;
 use vllm_sim_engine::PlannedKvBlocks;
 use vllm_sim_engine::SimTime;
 
-use super::outcome::{AdmissionOutcome, HandoffTimes, RequestStatus};
+use super::outcome::{AdmissionOutcome, PrefillHandoffTimes, RequestStatus};
 use super::steps::OutputTokenTimes;
 
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(super) struct ReplayRequest {
     pub admissions: Vec<AdmissionOutcome>,
     pub preemptions: Vec<u64>,
     pub preempted: Vec<SimTime>,
-    pub handoff: Option<HandoffTimes>,
+    pub handoff: Option<PrefillHandoffTimes>,
     /// Number of prompt tokens that the decode worker has not cached; known once this worker has
     /// reserved KV blocks for the request.
     pub missing: Option<u32>,
@@ -49,13 +49,13 @@ pub(super) struct RequestSlab {
 }
 
 impl RequestSlab {
-    pub(super) fn claim_slot(&mut self) -> u32 {
+    pub(super) fn claim_request_slot(&mut self) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(ReplayRequest::default());
             (self.slots.len() - 1) as u32
         });
         let request = &mut self.slots[slot as usize];
-        request.tokens.clear();
+        request.tokens.clear_token_times();
         request.admissions.clear();
         request.preemptions.clear();
         request.preempted.clear();
@@ -70,7 +70,7 @@ impl RequestSlab {
         slot
     }
 
-    pub(super) fn release_slot(&mut self, slot: u32) {
+    pub(super) fn release_request_slot(&mut self, slot: u32) {
         let request = &mut self.slots[slot as usize];
         request.alive = false;
         request.plan = None;

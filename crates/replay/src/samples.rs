@@ -29,7 +29,7 @@ impl SampleDistribution {
     }
 
     /// Adds `value` to the distribution `times` times; ignores values that are not finite.
-    pub fn add(&mut self, value: f64, times: u64) {
+    pub fn add_sample(&mut self, value: f64, times: u64) {
         if times == 0 || !value.is_finite() {
             return;
         }
@@ -84,7 +84,7 @@ impl SampleDistribution {
     }
 
     /// Returns the number of samples in the distribution.
-    pub const fn count(&self) -> u64 {
+    pub const fn sample_count(&self) -> u64 {
         self.count
     }
 
@@ -174,11 +174,11 @@ mod tests {
         let list = [5.0, 1.0, 5.0, 2.0, 9.0, 5.0, 2.0];
         let mut samples = SampleDistribution::new();
         for (value, times) in [(5.0, 2), (9.0, 1), (2.0, 2), (1.0, 1), (5.0, 1)] {
-            samples.add(value, times);
+            samples.add_sample(value, times);
         }
         let mean = list.iter().sum::<f64>() / 7.0;
         let variance = list.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 7.0;
-        assert_eq!(samples.count(), 7);
+        assert_eq!(samples.sample_count(), 7);
         assert!((samples.mean() - mean).abs() < 1e-12);
         assert!((samples.std_dev() - variance.sqrt()).abs() < 1e-12);
         assert_eq!((samples.smallest_sample(), samples.largest_sample()), (1.0, 9.0));
@@ -198,7 +198,7 @@ mod tests {
         let mut samples = SampleDistribution::new();
         let n = 5 * MAX_EXACT_SAMPLES as u64;
         for i in 0..n {
-            samples.add(1.0 + (i * 7919 % n) as f64 / n as f64, 1);
+            samples.add_sample(1.0 + (i * 7919 % n) as f64 / n as f64, 1);
         }
         assert!(samples.seen.len() < 2 * MAX_EXACT_SAMPLES);
         for p in [1.0, 50.0, 99.0] {

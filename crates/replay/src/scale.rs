@@ -112,7 +112,7 @@ impl WorkerPoolLoad {
 }
 
 impl AutoscalerRule {
-    pub(super) fn target_workers(&self, seen: &WorkerPoolLoad) -> u32 {
+    pub(super) fn target_worker_count(&self, seen: &WorkerPoolLoad) -> u32 {
         let wanted = match self.policy {
             // No worker is ready, so there are no gauges.
             _ if seen.ready.is_empty() => seen.present_workers(),
@@ -233,14 +233,15 @@ mod tests {
     }
 
     fn wanted(ready: usize, starting: u32, waiting: f64, kv_usage: f64) -> u32 {
-        rule().target_workers(&load(ready, starting, waiting, kv_usage))
+        rule().target_worker_count(&load(ready, starting, waiting, kv_usage))
     }
 
     #[test]
     fn keda_ignores_starting_workers_in_average() {
         let keda = AutoscalerRule { policy: AutoscalerPolicy::Keda, ..rule() };
-        let wanted =
-            |ready, starting, waiting, kv| keda.target_workers(&load(ready, starting, waiting, kv));
+        let wanted = |ready, starting, waiting, kv| {
+            keda.target_worker_count(&load(ready, starting, waiting, kv))
+        };
         assert_eq!(wanted(4, 0, 15.0, 0.1), 6);
         assert_eq!(wanted(4, 2, 15.0, 0.1), 6);
         // Sixty sequences wait, and six workers may have sixty waiting.
@@ -254,14 +255,14 @@ mod tests {
         let wva = AutoscalerRule { policy: AutoscalerPolicy::Wva, ..rule() };
         // Example of WVA's own tests: spare cache of 0.045 is below 0.1.
         let tight = WorkerPoolLoad { ready: vec![(2.0, 0.75), (2.0, 0.76)], starting: 0 };
-        assert_eq!(wva.target_workers(&tight), 3);
-        assert_eq!(wva.target_workers(&WorkerPoolLoad { starting: 1, ..tight }), 3);
-        assert_eq!(wva.target_workers(&load(3, 0, 0.0, 0.5)), 3);
-        assert_eq!(wva.target_workers(&load(3, 0, 0.0, 0.4)), 2);
-        assert_eq!(wva.target_workers(&load(3, 0, 2.5, 0.1)), 4);
+        assert_eq!(wva.target_worker_count(&tight), 3);
+        assert_eq!(wva.target_worker_count(&WorkerPoolLoad { starting: 1, ..tight }), 3);
+        assert_eq!(wva.target_worker_count(&load(3, 0, 0.0, 0.5)), 3);
+        assert_eq!(wva.target_worker_count(&load(3, 0, 0.0, 0.4)), 2);
+        assert_eq!(wva.target_worker_count(&load(3, 0, 2.5, 0.1)), 4);
         // All workers are saturated.
-        assert_eq!(wva.target_workers(&load(3, 0, 9.0, 0.1)), 4);
-        assert_eq!(wva.target_workers(&load(2, 0, 0.0, 0.0)), 2);
+        assert_eq!(wva.target_worker_count(&load(3, 0, 9.0, 0.1)), 4);
+        assert_eq!(wva.target_worker_count(&load(2, 0, 0.0, 0.0)), 2);
     }
 
     #[test]

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
 use vllm_sim_engine::SimTime;
 
-use super::content::{SessionContent, TurnOutputTokens};
+use super::content::{SessionTokenHistory, TurnOutputTokens};
 use super::workload::{
     AgentRun, ClientSession, SessionTurn, TurnLifecycleEvent, WorkloadError, WorkloadSource,
 };
@@ -85,7 +85,7 @@ impl NumberedSessionSource for NumberedSessions<'_> {
 pub(super) struct OpenSession {
     pub number: u64,
     pub session: ClientSession,
-    content: SessionContent,
+    content: SessionTokenHistory,
     waiting: WaitingTurn,
 }
 
@@ -215,7 +215,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         ready.into_iter().chain(peeked).min()
     }
 
-    pub(super) fn pop_due(&mut self, now: SimTime) -> Result<Option<DueTurn>, WorkloadError> {
+    pub(super) fn pop_due_turn(&mut self, now: SimTime) -> Result<Option<DueTurn>, WorkloadError> {
         while let Some((number, session)) = self.peeked.take_if(|(_, next)| next.start <= now) {
             let start = session.start;
             self.insert_session(number, session, start);
@@ -313,7 +313,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
     }
 
     /// Returns the session source. Call [`Self::resume_reading_sessions`] after more sessions were added to it.
-    pub(super) fn source_mut(&mut self) -> &mut N {
+    pub(super) fn session_source_mut(&mut self) -> &mut N {
         &mut self.source
     }
 
@@ -345,7 +345,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         self.open[place as usize] = Some(OpenSession {
             number,
             session: ClientSession { start, ..session },
-            content: SessionContent::default(),
+            content: SessionTokenHistory::default(),
             waiting: WaitingTurn { turn: 0, earliest: start, missing: 0 },
         });
         self.schedule_turn(place, 0, start);

@@ -57,7 +57,7 @@ pub struct KvTransferTime {
 }
 
 impl KvTransferTime {
-    /// Returns the duration of a prompt's KV transfer; `missing` of its tokens are not cached at
+    /// Returns the duration of a prompt's KV transfer; `missing_tokens` of its tokens are not cached at
     /// the receiver.
     pub(super) fn duration_for_prompt(self, prompt: u32, missing: u32) -> Duration {
         let tokens = if self.whole { prompt } else { missing };

@@ -52,7 +52,7 @@ struct LoggedStep {
 impl EngineStepLog {
     /// Returns the index of the engine step in progress, which ends at `at`; adds the step to the
     /// log if it is missing.
-    pub(super) fn open_step_number(&mut self, at: SimTime) -> u64 {
+    pub(super) fn current_step_number(&mut self, at: SimTime) -> u64 {
         if !self.open {
             self.push_step(at);
             self.open = true;
@@ -107,7 +107,7 @@ impl EngineStepLog {
         }
     }
 
-    /// Reports the token gaps that end at steps below `upto`, and removes these steps from the log;
+    /// Reports the token gaps that end at steps below `end_step`, and removes these steps from the log;
     /// no request may refer to them.
     pub(super) fn report_token_gaps_below_step(&mut self, upto: u64, sink: &mut dyn ReplaySink) {
         while self.base < upto {
@@ -132,23 +132,23 @@ pub(super) struct OutputTokenTimes {
 }
 
 impl OutputTokenTimes {
-    pub(super) const fn token_count(&self) -> u32 {
+    pub(super) const fn output_token_count(&self) -> u32 {
         self.made
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(super) fn clear_token_times(&mut self) {
         self.spans.clear();
         self.made = 0;
     }
 
-    pub(super) fn oldest_open_step(&self) -> Option<u64> {
+    pub(super) fn oldest_referenced_step(&self) -> Option<u64> {
         self.spans.iter().find_map(|span| match *span {
             OutputTokenSpan::Steps { first, .. } => Some(first),
             OutputTokenSpan::Burst { .. } => None,
         })
     }
 
-    /// Adds one output token at the end of each of `n` steps from `first` on.
+    /// Adds one output token at the end of each of `step_count` steps from `first_step` on.
     pub(super) fn add_step_tokens(&mut self, first: u64, n: u32) {
         self.made += n;
         match self.spans.last_mut() {
@@ -245,7 +245,7 @@ mod tests {
                         seen.push(end);
                     }
                     _ => {
-                        let step = log.open_step_number(at);
+                        let step = log.current_step_number(at);
                         tokens.add_step_tokens(step, 1);
                     }
                 }
@@ -263,7 +263,7 @@ mod tests {
                 expected.extend(seen.windows(2).map(|pair| pair[1] - pair[0]));
             }
             log.close_step(at);
-            let oldest = living.iter().filter_map(|(tokens, _)| tokens.oldest_open_step());
+            let oldest = living.iter().filter_map(|(tokens, _)| tokens.oldest_referenced_step());
             let oldest = oldest.min().unwrap_or(log.next_step_number());
             log.report_token_gaps_below_step(oldest, &mut sink);
         }

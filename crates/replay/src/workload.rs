@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vllm_sim_engine::SimTime;
 
 /// Maximum number of tokens of one prompt or output, which bounds the memory of a mistyped length.
-pub const MAX_TOKENS_PER_LENGTH: u64 = 1 << 26;
+pub const MAX_PROMPT_OR_OUTPUT_TOKENS: u64 = 1 << 26;
 
 /// Run of prompt tokens. Two runs with equal fields hold the same tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -109,7 +109,7 @@ pub struct ClientSession {
 
 impl ClientSession {
     /// Returns whether any turn of the session waits for a turn of another session.
-    pub fn has_dependencies(&self) -> bool {
+    pub fn has_turn_dependencies(&self) -> bool {
         self.turns.iter().any(|turn| !turn.after.is_empty())
     }
 

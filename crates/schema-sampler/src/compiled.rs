@@ -75,9 +75,11 @@ pub fn compile_constraint(constraint: &Constraint) -> Result<CompiledConstraint,
             return Err(ConstraintError::EmptyChoice);
         }
         Constraint::Choice(choices) => CompiledConstraintKind::Choice(choices.clone()),
-        Constraint::Grammar(source) => CompiledConstraintKind::Grammar(Grammar::parse(source)?),
+        Constraint::Grammar(source) => {
+            CompiledConstraintKind::Grammar(Grammar::parse_grammar(source)?)
+        }
         Constraint::StructuralTag(value) => {
-            CompiledConstraintKind::StructuralTag(StructuralTag::parse(value)?)
+            CompiledConstraintKind::StructuralTag(StructuralTag::parse_structural_tag(value)?)
         }
     };
     Ok(CompiledConstraint(kind))

@@ -24,7 +24,7 @@ pub struct AdmissionLimits {
 /// Source: vLLM 0.33 `v1/engine/output_processor.py` counts the prompt once per choice, and
 /// `v1/engine/async_llm.py` rejects every request at or above the limit.
 #[derive(Default)]
-pub(super) struct PrefillBacklog(Mutex<OpenPrefills>);
+pub(super) struct PrefillTokenBacklog(Mutex<OpenPrefills>);
 
 #[derive(Default)]
 struct OpenPrefills {
@@ -44,7 +44,7 @@ impl OpenPrefills {
 /// Guard of the prompt tokens of a generation job, which count until its sequences are submitted
 /// and counted themselves.
 pub(super) struct PrefillTokenReservation<'b> {
-    backlog: &'b PrefillBacklog,
+    backlog: &'b PrefillTokenBacklog,
     tokens: u64,
 }
 
@@ -63,19 +63,20 @@ struct OpenPrefill {
 impl OpenPrefill {
     fn is_open(&self) -> bool {
         self.progress.upgrade().is_some_and(|progress| {
-            progress.released_tokens() == 0 && !matches!(progress.state(), SequenceState::Ended(_))
+            progress.released_output_tokens() == 0
+                && !matches!(progress.state(), SequenceState::Ended(_))
         })
     }
 }
 
-impl PrefillBacklog {
+impl PrefillTokenBacklog {
     fn lock(&self) -> MutexGuard<'_, OpenPrefills> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts `tokens` prompt tokens until the guard is dropped; returns `None` if `max` tokens are
     /// already counted.
-    pub(super) fn reserve_tokens(
+    pub(super) fn reserve_prefill_tokens(
         &self,
         tokens: u64,
         max: u64,
@@ -93,7 +94,7 @@ impl PrefillBacklog {
         self.lock().open.push(OpenPrefill { progress, tokens });
     }
 
-    pub(super) fn total_tokens(&self) -> u64 {
+    pub(super) fn total_backlog_tokens(&self) -> u64 {
         self.lock().total_tokens()
     }
 }
@@ -114,7 +115,7 @@ impl ServerLoad {
     }
 
     /// Returns the number of requests in progress.
-    pub fn request_count(&self) -> i64 {
+    pub fn in_progress_request_count(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
 }

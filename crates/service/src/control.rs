@@ -82,7 +82,7 @@ impl PauseState {
 
 impl PauseControl {
     /// Returns whether new requests are rejected by a pause.
-    pub fn rejects_requests(&self) -> bool {
+    pub fn rejects_new_requests(&self) -> bool {
         self.refuses.load(Ordering::Relaxed)
     }
 
@@ -199,7 +199,7 @@ impl InferenceService {
         self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Forget));
     }
 
-    /// Ends llm-d's sleep; enables the prefix cache again if `cache` is set.
+    /// Ends llm-d's sleep; enables the prefix cache again if `enable_prefix_cache` is set.
     pub fn end_llmd_sleep(&self, cache: bool) {
         self.control.update_state(self, |state| state.missing.clear());
         if cache {

@@ -10,9 +10,10 @@ use tokio::sync::Notify;
 
 use super::admission::AdmissionLimits;
 use crate::fault::{
-    DrawnFaults, ExceededAdmissionLimit, FaultObserver, FaultOrigin, FaultRates, KV_LOAD_FAILURE,
+    DrawnFaults, ExceededAdmissionLimit, FaultObserver, FaultRates, FaultScenarioLabels,
+    KV_LOAD_FAILURE,
 };
-use crate::scenario::{ScenarioArrival, ScenarioRun};
+use crate::scenario::{ScenarioRequestArrival, ScenarioRun};
 use vllm_sim_engine::{SimTime, TokenDelays};
 
 /// Fault settings, replaced as a whole while the server runs.
@@ -30,7 +31,7 @@ pub struct LiveFaultSettings {
     /// Value of `Retry-After` in responses with 429 or 503, in seconds; `None` sends no header.
     pub retry_after_seconds: Option<u32>,
     /// Fault scenario and its phase that set these fault settings.
-    pub origin: FaultOrigin,
+    pub origin: FaultScenarioLabels,
 }
 
 /// The current fault settings, and the scenario that changes them.
@@ -48,7 +49,7 @@ pub struct FaultControl {
 /// Reports to the observer that a KV cache load failed, once the failure affected the client.
 pub(crate) struct KvLoadFailureReport {
     observer: Arc<dyn FaultObserver>,
-    origin: FaultOrigin,
+    origin: FaultScenarioLabels,
 }
 
 impl KvLoadFailureReport {
@@ -59,12 +60,12 @@ impl KvLoadFailureReport {
 
 impl FaultControl {
     /// Sets the observer that receives injected faults; only the first call has an effect.
-    pub fn set_observer(&self, observer: Arc<dyn FaultObserver>) {
+    pub fn set_fault_observer(&self, observer: Arc<dyn FaultObserver>) {
         let _ = self.observer.set(observer);
     }
 
     /// Replaces the fault settings.
-    pub fn replace_settings(&self, settings: LiveFaultSettings) {
+    pub fn replace_fault_settings(&self, settings: LiveFaultSettings) {
         self.settings.store(Arc::new(settings));
         self.needs_fault_draw.store(true, Ordering::Release);
     }
@@ -73,11 +74,11 @@ impl FaultControl {
     ///
     /// Settings without fault rates apply to every request anyway, so they do not require a
     /// decision per request.
-    pub fn set_initial_settings(&self, settings: LiveFaultSettings) {
+    pub fn set_initial_fault_settings(&self, settings: LiveFaultSettings) {
         if settings.rates.injects_no_faults() {
             self.settings.store(Arc::new(settings));
         } else {
-            self.replace_settings(settings);
+            self.replace_fault_settings(settings);
         }
     }
 
@@ -108,7 +109,7 @@ impl FaultControl {
     ) -> (Arc<LiveFaultSettings>, DrawnFaults) {
         let scenario = self.scenario.load_full();
         let arrival = scenario.and_then(|scenario| {
-            scenario.count_request_arrival(now, id, |scenario, arrival: ScenarioArrival| {
+            scenario.count_request_arrival(now, id, |scenario, arrival: ScenarioRequestArrival| {
                 let seed = scenario.seed.unwrap_or(seed);
                 self.draw_faults(seed, arrival.key)
             })
@@ -136,7 +137,7 @@ impl FaultControl {
     /// without an observer.
     pub(crate) fn kv_load_failure_report(
         &self,
-        origin: &FaultOrigin,
+        origin: &FaultScenarioLabels,
     ) -> Option<KvLoadFailureReport> {
         let observer = self.observer.get()?.clone();
         let origin = origin.clone();
@@ -144,7 +145,7 @@ impl FaultControl {
     }
 
     /// Reports to the observer an injected fault that reached a client.
-    pub fn report_fault(&self, kind: &'static str, origin: &FaultOrigin) {
+    pub fn report_fault(&self, kind: &'static str, origin: &FaultScenarioLabels) {
         if let Some(observer) = self.observer.get() {
             observer.on_fault(kind, origin);
         }
@@ -154,7 +155,7 @@ impl FaultControl {
 /// A handle by which an injected fault breaks a client connection.
 ///
 /// The task that serves the connection awaits [`Self::wait_until_connection_broken`] in parallel with its work, then
-/// drops the socket. [`Self::is_reset`] selects a TCP reset instead of a regular close.
+/// drops the socket. [`Self::is_connection_reset`] selects a TCP reset instead of a regular close.
 #[derive(Debug, Default)]
 pub struct ConnectionHandle {
     reset: AtomicBool,
@@ -169,7 +170,7 @@ impl ConnectionHandle {
     }
 
     /// Returns whether the connection must be closed with a TCP reset instead of a regular close.
-    pub fn is_reset(&self) -> bool {
+    pub fn is_connection_reset(&self) -> bool {
         self.reset.load(Ordering::Acquire)
     }
 

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use super::dialect::{RequestRules, ValidationPoint};
-use super::job::{KvTransfer, ReplyContent, ValidatedRequestFacts, reply_content};
+use super::dialect::{RequestRules, RequestValidationPoint};
+use super::job::{KvTransfer, ReplyContent, ValidatedRequestFacts, choose_reply_content};
 use super::{InferenceService, RejectedRequest, Reply, RequestError, ServeError, run_blocking};
-use crate::fault::FaultOrigin;
+use crate::fault::FaultScenarioLabels;
 use crate::generate::request::{ModelTarget, StopPattern};
 use crate::prompt::PromptSource;
 use crate::request::{
@@ -62,7 +62,7 @@ impl InferenceService {
         let mut job = self.check_and_tokenize(rules, &resolved, request).await?;
         job.scripted = self.reserve_scripted_replies(&resolved, &job, conversations)?;
         let content = match self.check_engine_limits(rules, &job) {
-            Ok(()) => reply_content(&job, rules.tool_schemas).await,
+            Ok(()) => choose_reply_content(&job, rules.tool_schemas).await,
             Err(refusal) => Err(refusal),
         };
         match content {
@@ -89,10 +89,10 @@ impl InferenceService {
         match reply {
             Ok(mut reply) => {
                 override_prompt_tokens(&mut reply, &job.scripted);
-                job.scripted.drain(..).flatten().for_each(ReservedReply::mark_used);
+                job.scripted.drain(..).flatten().for_each(ReservedReply::mark_reply_used);
                 reply.usage = job.request.usage.take();
                 let faults = job.request.faults.take();
-                let faults = faults.filter(|f| f.loaded_kv_percent().is_some());
+                let faults = faults.filter(|f| f.loaded_kv_block_percent().is_some());
                 reply.load_failure =
                     faults.and_then(|f| self.faults.kv_load_failure_report(&f.settings.origin));
                 Ok((reply, job))
@@ -119,7 +119,7 @@ impl InferenceService {
             self.check_admission(sequences.clamp(1, i128::from(u32::MAX)) as u32)?;
         }
         let validation = std::mem::take(&mut request.validation);
-        if dialect.validation_point() == ValidationPoint::BeforePrompt {
+        if dialect.validation_point() == RequestValidationPoint::BeforePrompt {
             validation.clone().into_result()?;
         }
         let prompts = self.create_prompts(rules, source).await?;
@@ -175,7 +175,8 @@ impl InferenceService {
         self.replies.reserve_replies(texts, &matched).map_err(|refusal| {
             if let Some(name) = refusal.injected {
                 let settings = facts.request.faults.as_ref().map(|faults| &faults.settings);
-                let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
+                let origin =
+                    settings.map_or_else(FaultScenarioLabels::default, |s| s.origin.clone());
                 self.faults.report_fault(name, &origin);
             }
             RequestError::Invalid(refusal.fault)
@@ -226,7 +227,7 @@ impl InferenceService {
                     most + 1
                 );
                 let shown = vllm_sim_python::python_repr(&words.to_vec().into());
-                return Err(Fault::invalid_value(text, "bad_words", shown));
+                return Err(Fault::invalid_value_fault(text, "bad_words", shown));
             }
         }
         Ok(())

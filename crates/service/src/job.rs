@@ -223,11 +223,12 @@ pub enum KvTransfer {
 }
 
 /// Future of the agreement of two servers on the transfer of a prompt's KV cache.
-pub type KvTransferAgreement = Pin<Box<dyn Future<Output = Result<KvTransfer, Fault>> + Send>>;
+pub type KvTransferAgreementFuture =
+    Pin<Box<dyn Future<Output = Result<KvTransfer, Fault>> + Send>>;
 
 /// Negotiation between a prefill and a decode server on a request's KV transfer, not yet begun.
 #[derive(Clone)]
-pub struct KvTransferNegotiation(Arc<dyn Fn() -> KvTransferAgreement + Send + Sync>);
+pub struct KvTransferNegotiation(Arc<dyn Fn() -> KvTransferAgreementFuture + Send + Sync>);
 
 impl fmt::Debug for KvTransferNegotiation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -238,12 +239,12 @@ impl fmt::Debug for KvTransferNegotiation {
 impl KvTransferNegotiation {
     /// Creates a negotiation of a KV transfer, which `begin` starts once the request has passed all
     /// checks.
-    pub fn new(begin: impl Fn() -> KvTransferAgreement + Send + Sync + 'static) -> Self {
+    pub fn new(begin: impl Fn() -> KvTransferAgreementFuture + Send + Sync + 'static) -> Self {
         Self(Arc::new(begin))
     }
 
     /// Starts the negotiation of a KV transfer. Dropping the returned future ends it.
-    pub(crate) fn begin_negotiation(&self) -> KvTransferAgreement {
+    pub(crate) fn begin_negotiation(&self) -> KvTransferAgreementFuture {
         (self.0)()
     }
 }
@@ -254,7 +255,7 @@ impl KvTransferNegotiation {
 /// # Errors
 /// A constraint or tool schema that cannot be satisfied, or a tool whose schema is not on llm-d's
 /// whitelist.
-pub(super) async fn reply_content(
+pub(super) async fn choose_reply_content(
     facts: &ValidatedRequestFacts,
     schemas: AllowedToolSchemas,
 ) -> Result<ReplyContent, RequestError> {
@@ -375,7 +376,7 @@ impl ReplySize {
     ///
     /// `None` if it exceeds [`MAX_REPLY_BYTES`]. A count of -1 log probabilities means the whole
     /// vocabulary.
-    pub(super) fn of_job(
+    pub(super) fn reply_size_of_job(
         job: &ValidatedRequestFacts,
         vocabulary: impl Fn() -> u32,
     ) -> Option<Self> {
@@ -412,13 +413,13 @@ impl ReplySize {
 
     /// Adds the size of a choice of `tokens` output tokens; `None` if the size then exceeds
     /// [`MAX_REPLY_BYTES`].
-    pub(super) fn add_choice(mut self, tokens: u32) -> Option<Self> {
+    pub(super) fn add_choice_size(mut self, tokens: u32) -> Option<Self> {
         let bytes = u64::from(tokens).saturating_mul(self.per_token);
         self.bytes = self.bytes.saturating_add(bytes);
         self.within_limit()
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn reply_size_bytes(&self) -> usize {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 
@@ -458,7 +459,7 @@ mod tests {
         ) {
             let shown = ResponseSizeOptions { prompt, logprobs, prompt_logprobs };
             let size = ReplySize::of_options(shown, choices, prompt_tokens, || vocabulary);
-            let size = size.and_then(|size| size.add_choice(tokens));
+            let size = size.and_then(|size| size.add_choice_size(tokens));
             let row = |top: Option<i64>| match top {
                 None => 0,
                 Some(top) if top < 0 => u128::from(vocabulary),

@@ -42,13 +42,15 @@ pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
 pub use control::{PauseControl, PauseMode, SleepTag};
 pub use dialect::{AllowedToolSchemas, RequestRules, ServerDialect};
 pub use fault_control::{ConnectionHandle, FaultControl, LiveFaultSettings, ServerAvailability};
-pub use job::{KvTransfer, KvTransferAgreement, KvTransferNegotiation, ValidatedRequestFacts};
-pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
+pub use job::{
+    KvTransfer, KvTransferAgreementFuture, KvTransferNegotiation, ValidatedRequestFacts,
+};
+pub use models::{LoraAdapter, LoraAdapterLoadError, LoraAdapterLoadMode, ServedModels};
 pub use ngram::NgramLookupSettings;
 pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
 pub use request::{
-    DeferredCheck, GenerationRequest, KvBlockLabels, OutputTokenBudget, RejectedRequest, Reply,
-    ReplyChoice, RequestContext, RequestError, RequestSubmissionChecks, RequestedTools,
+    DeferredRequestCheck, GenerationRequest, KvBlockLabels, OutputTokenBudget, RejectedRequest,
+    Reply, ReplyChoice, RequestContext, RequestError, RequestSubmissionChecks, RequestedTools,
     ResolvedModel, TokenUsage, TokenUsageCounts,
 };
 pub use request_faults::{
@@ -185,7 +187,7 @@ pub struct InferenceService {
     arrivals: AtomicU64,
     next_rank: AtomicUsize,
     in_flight: Arc<AtomicU32>,
-    backlog: admission::PrefillBacklog,
+    backlog: admission::PrefillTokenBacklog,
     message_memory: LargeBodyMemory,
     draining: std::sync::atomic::AtomicBool,
 }
@@ -218,9 +220,9 @@ impl InferenceService {
         ranks: Vec<LiveEngine>,
         settings: ServiceSettings,
     ) -> Self {
-        report_adapters(&ranks, &models.loaded_adapters());
+        report_adapters(&ranks, &models.loaded_lora_adapters());
         Self {
-            adapters: models.loaded_adapters(),
+            adapters: models.loaded_lora_adapters(),
             models,
             generator,
             control: PauseControl::default(),
@@ -236,7 +238,7 @@ impl InferenceService {
             arrivals: AtomicU64::new(0),
             next_rank: AtomicUsize::new(0),
             in_flight: Arc::default(),
-            backlog: admission::PrefillBacklog::default(),
+            backlog: admission::PrefillTokenBacklog::default(),
             message_memory: LargeBodyMemory::default(),
             draining: false.into(),
         }
@@ -272,11 +274,11 @@ impl InferenceService {
         self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Forget));
         self.command_all_engines(&EngineCommand::ResetHostTier);
         self.command_all_engines(&EngineCommand::ResetEncoderCache);
-        models.restore_adapters(adapters);
-        self.ranks.iter().for_each(LiveEngine::report_cleared_loras);
+        models.restore_lora_adapters(adapters);
+        self.ranks.iter().for_each(LiveEngine::report_loras_cleared_by_restart);
         report_adapters(&self.ranks, adapters);
-        media_cache.clear();
-        leases.clear();
+        media_cache.clear_media_cache();
+        leases.clear_kv_block_leases();
         arrivals.store(0, Ordering::Relaxed);
         next_rank.store(0, Ordering::Relaxed);
         control.clear_for_restart(self);
@@ -285,13 +287,13 @@ impl InferenceService {
     /// Loads a LoRA adapter into the engines.
     ///
     /// # Errors
-    /// [`AdapterLoadError`] if the name is taken, or if name or path is too long.
+    /// [`LoraAdapterLoadError`] if the name is taken, or if name or path is too long.
     pub fn load_lora_adapter(
         &self,
         name: &str,
         path: &str,
-        mode: AdapterLoadMode,
-    ) -> Result<(), AdapterLoadError> {
+        mode: LoraAdapterLoadMode,
+    ) -> Result<(), LoraAdapterLoadError> {
         let adapter = self.models.load_lora_adapter(name, path, None, mode)?;
         report_adapters(&self.ranks, &[adapter]);
         Ok(())
@@ -349,7 +351,7 @@ impl InferenceService {
         if requests.is_some_and(|max| self.in_flight_sequences().saturating_add(sequences) > max) {
             return Err(self.count_rejection(ExceededAdmissionLimit::Requests));
         }
-        if tokens.is_some_and(|max| self.backlog.total_tokens() >= max) {
+        if tokens.is_some_and(|max| self.backlog.total_backlog_tokens() >= max) {
             return Err(self.count_rejection(ExceededAdmissionLimit::Tokens));
         }
         Ok(())
@@ -382,7 +384,7 @@ impl InferenceService {
             return Err(self.count_rejection(ExceededAdmissionLimit::Requests));
         }
         let guard = InFlightSequencesGuard { sequences, in_flight: self.in_flight.clone() };
-        if tokens.is_some_and(|max| self.backlog.total_tokens() >= max) {
+        if tokens.is_some_and(|max| self.backlog.total_backlog_tokens() >= max) {
             return Err(self.count_rejection(ExceededAdmissionLimit::Tokens));
         }
         Ok(guard)
@@ -400,14 +402,14 @@ impl InferenceService {
         let Some(max) = self.admission_limits().tokens else {
             return Ok(None);
         };
-        let reserved = self.backlog.reserve_tokens(tokens, max);
+        let reserved = self.backlog.reserve_prefill_tokens(tokens, max);
         let refused = || self.count_rejection(ExceededAdmissionLimit::Tokens);
         reserved.map(Some).ok_or_else(refused)
     }
 
-    /// Returns the number of output tokens that the context leaves after a prompt of `prompt`
+    /// Returns the number of output tokens that the context leaves after a prompt of `prompt_tokens`
     /// tokens.
-    pub fn output_room_tokens(&self, prompt: usize) -> u32 {
+    pub fn remaining_context_tokens(&self, prompt: usize) -> u32 {
         self.settings.max_model_len.saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX))
     }
 }

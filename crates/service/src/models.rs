@@ -44,7 +44,7 @@ pub struct LoraAdapter {
 
 /// The effect of loading an adapter whose name is already loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AdapterLoadMode {
+pub enum LoraAdapterLoadMode {
     /// Loading fails and the loaded LoRA adapter of this name stays.
     New,
     /// The new LoRA adapter replaces the loaded one of this name (vLLM's `load_inplace`).
@@ -53,7 +53,7 @@ pub enum AdapterLoadMode {
 
 /// Error of loading a LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AdapterLoadError {
+pub enum LoraAdapterLoadError {
     /// A loaded LoRA adapter already has the name of the adapter to load.
     #[error(
         "The lora adapter '{0}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
@@ -106,7 +106,7 @@ impl ServedModels {
     }
 
     /// Returns the loaded LoRA adapters in order of loading.
-    pub fn loaded_adapters(&self) -> Arc<Vec<LoraAdapter>> {
+    pub fn loaded_lora_adapters(&self) -> Arc<Vec<LoraAdapter>> {
         if let Some(list) = &self.adapters.read().list {
             return list.clone();
         }
@@ -151,30 +151,30 @@ impl ServedModels {
         let base = config["base_model_name_or_path"].as_str()?;
         let is_ours = config["peft_type"] == "LORA" && *base == **self.displayed_model_name();
         is_ours.then_some(())?;
-        self.load_lora_adapter(name, path.to_str()?, None, AdapterLoadMode::InPlace).ok()
+        self.load_lora_adapter(name, path.to_str()?, None, LoraAdapterLoadMode::InPlace).ok()
     }
 
     /// Adds a LoRA adapter to the model names that requests may use.
     ///
     /// # Errors
-    /// [`AdapterLoadError`] if the name is taken, or if name or path is too long.
+    /// [`LoraAdapterLoadError`] if the name is taken, or if name or path is too long.
     pub fn load_lora_adapter(
         &self,
         name: &str,
         path: &str,
         base: Option<String>,
-        mode: AdapterLoadMode,
-    ) -> Result<LoraAdapter, AdapterLoadError> {
+        mode: LoraAdapterLoadMode,
+    ) -> Result<LoraAdapter, LoraAdapterLoadError> {
         if self.served.iter().any(|served| **served == *name) {
-            return Err(AdapterLoadError::BaseModel(name.into()));
+            return Err(LoraAdapterLoadError::BaseModel(name.into()));
         }
         if name.len().max(path.len()) > MAX_NAME_BYTES {
-            return Err(AdapterLoadError::TooLong);
+            return Err(LoraAdapterLoadError::TooLong);
         }
         let mut adapters = self.adapters.write();
         if let Some(old) = adapters.by_name.get_mut(name) {
-            if mode == AdapterLoadMode::New {
-                return Err(AdapterLoadError::AlreadyLoaded(name.into()));
+            if mode == LoraAdapterLoadMode::New {
+                return Err(LoraAdapterLoadError::AlreadyLoaded(name.into()));
             }
             old.path = path.into();
             let loaded = old.clone();
@@ -191,7 +191,7 @@ impl ServedModels {
         Ok(adapter)
     }
 
-    pub(super) fn restore_adapters(&self, list: &Arc<Vec<LoraAdapter>>) {
+    pub(super) fn restore_lora_adapters(&self, list: &Arc<Vec<LoraAdapter>>) {
         let mut adapters = self.adapters.write();
         let named = list.iter().map(|adapter| (adapter.name.clone(), adapter.clone()));
         adapters.by_name = named.collect();
@@ -229,12 +229,12 @@ mod tests {
         for id in 0..20_000 {
             let name = format!("a{id}");
             assert_eq!(
-                models.load_lora_adapter(&name, "/p", None, AdapterLoadMode::New).unwrap().id,
+                models.load_lora_adapter(&name, "/p", None, LoraAdapterLoadMode::New).unwrap().id,
                 id + 1
             );
         }
         assert!(models.unload_lora_adapter("a1") && !models.unload_lora_adapter("a1"));
-        let all = models.loaded_adapters();
+        let all = models.loaded_lora_adapters();
         assert_eq!(all.len(), 19_999);
         assert_eq!((&*all[0].name, &*all[1].name), ("a0", "a2"));
         assert!(
@@ -243,12 +243,12 @@ mod tests {
         );
         let long = "x".repeat(MAX_NAME_BYTES + 1);
         assert_eq!(
-            models.load_lora_adapter(&long, "/p", None, AdapterLoadMode::New),
-            Err(AdapterLoadError::TooLong)
+            models.load_lora_adapter(&long, "/p", None, LoraAdapterLoadMode::New),
+            Err(LoraAdapterLoadError::TooLong)
         );
         assert_eq!(
-            models.load_lora_adapter("b", &long, None, AdapterLoadMode::New),
-            Err(AdapterLoadError::TooLong)
+            models.load_lora_adapter("b", &long, None, LoraAdapterLoadMode::New),
+            Err(LoraAdapterLoadError::TooLong)
         );
     }
 }

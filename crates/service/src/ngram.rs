@@ -27,7 +27,7 @@ pub struct NgramLookupSettings {
 }
 
 impl NgramLookupSettings {
-    pub(super) fn draft_lengths_of_script(
+    pub(super) fn ngram_draft_lengths_of_script(
         &self,
         prompt: &[u32],
         script: &ReplyScript,

@@ -45,9 +45,12 @@ impl PrefillHandoff {
         Self { request, placed: OnceLock::new(), on_end: None }
     }
 
-    /// Creates a hand-off whose drop calls `report`, with true if the prompt was prefilled. The
+    /// Creates a hand-off whose drop calls `on_end`, with true if the prompt was prefilled. The
     /// drop occurs at the end of the reply or after a refusal.
-    pub fn with_end_report(request: String, report: impl Fn(bool) + Send + Sync + 'static) -> Self {
+    pub fn with_end_callback(
+        request: String,
+        report: impl Fn(bool) + Send + Sync + 'static,
+    ) -> Self {
         Self { request, placed: OnceLock::new(), on_end: Some(Box::new(report)) }
     }
 
@@ -62,8 +65,9 @@ impl PrefillHandoff {
     pub fn block_ids_and_output_tokens(&self) -> Option<(&[u32], u32)> {
         let (_, progress) = self.placed.get()?;
         let finished = progress.state() == SequenceState::Ended(SequenceEndReason::Finished);
-        finished
-            .then(|| (progress.leased_block_ids().unwrap_or_default(), progress.released_tokens()))
+        finished.then(|| {
+            (progress.leased_block_ids().unwrap_or_default(), progress.released_output_tokens())
+        })
     }
 
     pub(super) fn set_rank_and_progress(
@@ -93,7 +97,7 @@ const LEASE_RETENTION: Duration = Duration::from_secs(4 * 3600);
 pub(super) struct KvBlockLeases(Mutex<HashMap<String, (usize, SeqId, SimTime)>>);
 
 impl KvBlockLeases {
-    pub(super) fn add_lease(&self, request: String, rank: usize, id: SeqId, now: SimTime) {
+    pub(super) fn add_kv_block_lease(&self, request: String, rank: usize, id: SeqId, now: SimTime) {
         let mut open = self.0.lock();
         if open.len() >= 1024 && open.len().is_power_of_two() {
             open.retain(|_, (_, _, since)| now - *since < LEASE_RETENTION);
@@ -101,7 +105,7 @@ impl KvBlockLeases {
         open.insert(request, (rank, id, now));
     }
 
-    pub(super) fn clear(&self) {
+    pub(super) fn clear_kv_block_leases(&self) {
         self.0.lock().clear();
     }
 

@@ -41,9 +41,9 @@ pub struct GenerationRequest {
     /// Checks to run before the request is submitted to an engine.
     pub checks: RequestSubmissionChecks,
     /// Result of the request checks that do not need the prompt.
-    pub validation: DeferredCheck<()>,
+    pub validation: DeferredRequestCheck<()>,
     /// Sampling parameters, without the output limit that the context sets; `None`: vLLM's defaults.
-    pub sampling: DeferredCheck<Option<Box<SamplingParams>>>,
+    pub sampling: DeferredRequestCheck<Option<Box<SamplingParams>>>,
     /// Regular expressions, a match of which ends an output (SGLang's `stop_regex`).
     pub stop_patterns: Vec<String>,
     /// Structured-output constraint, if the sampling parameters do not contain it.
@@ -69,7 +69,7 @@ pub struct GenerationRequest {
     /// Whether the prefix cache must not be read, regardless of the sampling parameters.
     pub skip_cache_read: bool,
     /// Delay between the last token and the end of a sequence, such as the time to render an image.
-    pub tail: DeferredCheck<Duration>,
+    pub tail: DeferredRequestCheck<Duration>,
     /// Trace headers `traceparent` and `tracestate` (W3C trace context).
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
     /// Headers in the conditions of scripted replies, in lower case, with their values.
@@ -158,9 +158,9 @@ impl ResolvedModel {
 ///
 /// Reporting later keeps vLLM's order of errors for checks that depend on the request alone.
 #[derive(Debug, Clone)]
-pub struct DeferredCheck<T>(Result<T, Fault>);
+pub struct DeferredRequestCheck<T>(Result<T, Fault>);
 
-impl<T> DeferredCheck<T> {
+impl<T> DeferredRequestCheck<T> {
     /// Returns the value that an early check of a request computed, or the error that it found.
     ///
     /// # Errors
@@ -170,13 +170,13 @@ impl<T> DeferredCheck<T> {
     }
 }
 
-impl<T: Default> Default for DeferredCheck<T> {
+impl<T: Default> Default for DeferredRequestCheck<T> {
     fn default() -> Self {
         Self(Ok(T::default()))
     }
 }
 
-impl<T> From<Result<T, Fault>> for DeferredCheck<T> {
+impl<T> From<Result<T, Fault>> for DeferredRequestCheck<T> {
     fn from(result: Result<T, Fault>) -> Self {
         Self(result)
     }
@@ -359,7 +359,7 @@ impl Reply {
     }
 
     /// Records that the front end writes all released tokens, in a response that is no stream.
-    pub fn mark_delivered(&mut self) {
+    pub fn mark_reply_delivered(&mut self) {
         for choice in &mut self.choices {
             choice.sent = choice.released_tokens();
         }
@@ -431,7 +431,7 @@ impl ReplyChoice {
 
     /// Returns the number of output tokens that the engine has released so far.
     pub fn released_tokens(&self) -> u32 {
-        self.handle.progress().released_tokens()
+        self.handle.progress().released_output_tokens()
     }
 
     /// Returns the progress of the sequence in the engine.

@@ -10,7 +10,8 @@ use tokio::time::Sleep;
 
 use super::{ConnectionHandle, InferenceService, LiveFaultSettings};
 use crate::fault::{
-    FaultAction, FaultPlan, FaultSpec, FaultSpecError, InjectedFailure, StreamEnding, StreamFault,
+    FaultSpec, FaultSpecError, InjectedFailure, ReplyFaultPlan, StreamEnding, StreamFault,
+    StreamFaultAction,
 };
 
 /// The injected faults of one request, and the fault settings at its arrival.
@@ -31,7 +32,7 @@ impl RequestFaults {
     ///
     /// # Errors
     /// [`FaultSpecError`] if `asked` is not a valid fault spec.
-    pub fn decide_for_request(
+    pub fn decide_request_faults(
         service: &InferenceService,
         request_id: Option<&str>,
         asked: Option<&str>,
@@ -55,7 +56,7 @@ impl RequestFaults {
 
     /// Returns the percentage of KV blocks that are still loaded; `None` unless the load of the
     /// prompt's KV cache is to fail.
-    pub fn loaded_kv_percent(&self) -> Option<u8> {
+    pub fn loaded_kv_block_percent(&self) -> Option<u8> {
         self.stream_faults.iter().find_map(|fault| match fault {
             StreamFault::KvLoadFailure(percent) => Some(*percent),
             _ => None,
@@ -71,7 +72,7 @@ impl RequestFaults {
     pub async fn wait_first_byte_delay(&self, service: &InferenceService) {
         for stream_fault in &self.stream_faults {
             if let StreamFault::SlowFirstByte(time) = stream_fault {
-                self.report_fault(service, stream_fault.name());
+                self.report_fault(service, stream_fault.stream_fault_name());
                 tokio::time::sleep(*time).await;
             }
         }
@@ -111,7 +112,7 @@ enum AfterWait {
 
 /// Applies the injected faults of one reply, including pauses.
 pub struct FaultInjector {
-    plan: FaultPlan,
+    plan: ReplyFaultPlan,
     hold: Option<(Pin<Box<Sleep>>, AfterWait)>,
     conn: Option<Arc<ConnectionHandle>>,
     service: Arc<InferenceService>,
@@ -126,7 +127,7 @@ impl FaultInjector {
         service: &Arc<InferenceService>,
         settings: &Arc<LiveFaultSettings>,
     ) -> Option<Box<Self>> {
-        let plan = FaultPlan::new(stream_faults)?;
+        let plan = ReplyFaultPlan::new(stream_faults)?;
         Some(Box::new(Self {
             plan,
             hold: None,
@@ -195,19 +196,19 @@ impl FaultInjector {
             }
             match self.plan.take_due_fault() {
                 None => return Poll::Ready(FaultInjectorAction::Proceed),
-                Some(FaultAction::Malformed) => {
+                Some(StreamFaultAction::Malformed) => {
                     self.report_fault("malformed_after");
                     return Poll::Ready(FaultInjectorAction::Garble);
                 }
-                Some(FaultAction::Stall(time)) => {
+                Some(StreamFaultAction::Stall(time)) => {
                     self.report_fault("stall");
                     self.start_wait(time, AfterWait::Proceed);
                 }
-                Some(FaultAction::Cut) => {
+                Some(StreamFaultAction::Cut) => {
                     self.report_fault("cut_after");
                     self.start_wait(CONNECTION_BREAK_FLUSH_DELAY, AfterWait::Break);
                 }
-                Some(FaultAction::Reset) => {
+                Some(StreamFaultAction::Reset) => {
                     self.report_fault("reset_after");
                     self.start_wait(CONNECTION_BREAK_FLUSH_DELAY, AfterWait::Reset);
                 }

@@ -61,7 +61,7 @@ impl InferenceService {
     ) -> Result<Reply, ServeError> {
         let sequences = count_sequences(job)?;
         let place = self.admit_sequences(sequences)?;
-        if self.control.rejects_requests() {
+        if self.control.rejects_new_requests() {
             return Err(ServeError::Paused);
         }
         let prefill = |prompt: &TokenizedPrompt| prompt.tokens.len() as u64 * u64::from(job.n);
@@ -71,7 +71,7 @@ impl InferenceService {
         let parent = Arc::new(ParentRequestCounters::new(job.n, sequences));
         self.check_block_plan_size(job)?;
         let vocabulary = || self.generator.tokenizer().vocab_size();
-        let mut size = ReplySize::of_job(job, vocabulary).ok_or_else(too_large)?;
+        let mut size = ReplySize::reply_size_of_job(job, vocabulary).ok_or_else(too_large)?;
         // Output tokens for which the block plan reserves memory in advance.
         let answer = job.max_tokens.unwrap_or(0).min(256) as usize;
         let mut scripts = Vec::with_capacity(sequences as usize);
@@ -86,7 +86,8 @@ impl InferenceService {
             let extras = hasher.map(|_| block_extra_keys(&self.models, job, prompt));
             let hasher = hasher.zip(extras.as_ref());
             let mut chain = hasher.map(|(hasher, extras)| {
-                let mut chain = hasher.begin_kv_block_plan(extras, prompt.tokens.len() + answer);
+                let mut chain =
+                    hasher.begin_planned_kv_blocks(extras, prompt.tokens.len() + answer);
                 chain.append_tokens(&prompt.tokens);
                 chain
             });
@@ -103,7 +104,7 @@ impl InferenceService {
                 };
                 let mut script = self.generate_script(job, prompt, key, form);
                 script.prompt = context;
-                size = size.add_choice(script.len()).ok_or_else(too_large)?;
+                size = size.add_choice_size(script.len()).ok_or_else(too_large)?;
                 // All choices share the blocks of the prompt.
                 let own = match choice + 1 == job.n {
                     true => chain.take(),
@@ -120,15 +121,17 @@ impl InferenceService {
                 scripts.push(script);
             }
         }
-        let memory_reservation = self.message_memory.reserve_body_bytes(size.bytes() as u64)?;
-        let handles = self.ranks[rank].submit(submissions).map_err(submit_error)?;
+        let memory_reservation =
+            self.message_memory.reserve_body_bytes(size.reply_size_bytes() as u64)?;
+        let handles = self.ranks[rank].submit_sequences(submissions).map_err(submit_error)?;
         let prompts: Vec<_> = job.prompts.iter().map(|p| p.tokens.len() as u32).collect();
         let handoff = self.add_lease(job, rank, &handles);
         if let Some(queued) = queued {
             self.add_to_backlog(job, &handles, &prompts);
             drop(queued);
         }
-        let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
+        let mut reply =
+            Reply::new(scripts, handles, prompts, job.n, size.reply_size_bytes(), place);
         reply.memory_reservation = memory_reservation;
         reply.has_end_delay = !job.tail.is_zero();
         reply.set_handoff(handoff);
@@ -160,7 +163,7 @@ impl InferenceService {
         };
         prefill_handoff.set_rank_and_progress(rank, handle.progress());
         let name = prefill_handoff.request.clone();
-        self.leases.add_lease(name, rank, handle.id(), self.now());
+        self.leases.add_kv_block_lease(name, rank, handle.id(), self.now());
         Some(Arc::clone(prefill_handoff))
     }
 
@@ -236,7 +239,7 @@ impl InferenceService {
         key: u64,
         form: ReplyContentKind,
     ) -> ReplyScript {
-        let room = self.output_room_tokens(prompt.tokens.len()).max(1);
+        let room = self.remaining_context_tokens(prompt.tokens.len()).max(1);
         let limit = match self.settings.role {
             ServingRole::Prefill => 1,
             ServingRole::Whole | ServingRole::Decode => {
@@ -292,9 +295,10 @@ impl InferenceService {
         sequence.priority = job.request.priority;
         sequence.timeline = script.times.clone();
         let ngram = self.settings.ngram.as_ref();
-        sequence.drafts = ngram.map(|ngram| ngram.draft_lengths_of_script(&prompt.tokens, script));
+        sequence.drafts =
+            ngram.map(|ngram| ngram.ngram_draft_lengths_of_script(&prompt.tokens, script));
         if script.calls.len() > 1 {
-            sequence.tokens_without_gap = script.later_tool_call_starts();
+            sequence.tokens_without_gap = script.later_tool_call_positions();
         }
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.request.hit_threshold;
@@ -326,7 +330,7 @@ impl InferenceService {
             }
             (OutputEndReason::Stop, _) => PlannedFinishReason::Stop,
         };
-        let room = self.output_room_tokens(prompt.tokens.len()).max(1);
+        let room = self.remaining_context_tokens(prompt.tokens.len()).max(1);
         let max_tokens = job.max_tokens.map_or(room, |max| max.min(room));
         let info = RequestInfo {
             id: job.request.id.clone(),
@@ -356,7 +360,7 @@ impl InferenceService {
         let faults = job.request.faults.as_ref();
         let loaded = match &job.request.transfer {
             KvTransfer::FromLostRemote => 0,
-            _ => faults?.loaded_kv_percent()?,
+            _ => faults?.loaded_kv_block_percent()?,
         };
         let policy = self.settings.load_failure_policy;
         Some(InjectedKvLoadFailure { policy, loaded: f32::from(loaded) / 100.0 })
@@ -413,7 +417,8 @@ pub(super) fn fits_planned_kv_block_limit(
     job: &ValidatedRequestFacts,
 ) -> bool {
     let prompts = job.prompts.iter();
-    let bytes = prompts.map(|prompt| hasher.estimate_block_plan_bytes(prompt.tokens.len() as u64));
+    let bytes =
+        prompts.map(|prompt| hasher.estimate_planned_blocks_bytes(prompt.tokens.len() as u64));
     bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_PLANNED_KV_BLOCK_BYTES
 }
 
@@ -426,7 +431,7 @@ pub(super) fn block_extra_keys(
     let lora = match &job.target {
         ModelTarget::Base => None,
         ModelTarget::Lora { name, id } => {
-            let adapters = models.loaded_adapters();
+            let adapters = models.loaded_lora_adapters();
             let adapter = adapters.iter().find(|adapter| adapter.id == *id);
             Some(LoraAdapter {
                 id: LoraId(*id),
@@ -458,7 +463,7 @@ pub(super) fn add_planned_output_blocks(
     job: &ValidatedRequestFacts,
 ) -> Arc<PlannedKvBlocks> {
     chain.append_tokens(&script.output_token_ids());
-    let mut plan = chain.finish_kv_block_plan();
+    let mut plan = chain.finish_planned_kv_blocks();
     plan.session = job.request.kv_labels.session_id.clone();
     let extra = job.params.extra_args.as_ref();
     let mode = extra.and_then(|extra| extra.get("kv_cache_report_mode"));

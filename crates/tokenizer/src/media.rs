@@ -116,7 +116,7 @@ impl MediaTokenRules {
     ///
     /// # Errors
     /// A message with the invalid key and its allowed values.
-    pub fn override_from_json(self, map: &Map<String, Value>) -> Result<Self, String> {
+    pub fn override_rules_from_json(self, map: &Map<String, Value>) -> Result<Self, String> {
         let mut rules = self;
         for (name, value) in map {
             let rule = match name.as_str() {
@@ -336,7 +336,7 @@ mod tests {
     const PNG: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAARgAAAA4CAIAAAAAAAAA";
 
     fn read(value: Value) -> Result<MediaTokenRules, String> {
-        MediaTokenRules::default().override_from_json(value.as_object().expect("an object"))
+        MediaTokenRules::default().override_rules_from_json(value.as_object().expect("an object"))
     }
 
     #[test]

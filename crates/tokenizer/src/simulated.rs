@@ -55,7 +55,7 @@ impl SimulatedTokenizer {
         ids
     }
 
-    pub(crate) fn token_ids_and_ends(&self, text: &str) -> (Vec<u32>, Vec<u32>) {
+    pub(crate) fn token_ids_and_end_offsets(&self, text: &str) -> (Vec<u32>, Vec<u32>) {
         split_pieces(text)
             .map(|piece| {
                 let end = u32::try_from(piece.range.end).unwrap_or(u32::MAX);
@@ -271,7 +271,7 @@ mod tests {
             let tokenizer = SimulatedTokenizer::default();
             let ids = tokenizer.encode(&text);
             prop_assert_eq!(decode(&tokenizer, &ids), text.clone());
-            let (again, ends) = tokenizer.token_ids_and_ends(&text);
+            let (again, ends) = tokenizer.token_ids_and_end_offsets(&text);
             prop_assert_eq!(&again, &ids);
             prop_assert_eq!(ends.last().copied().unwrap_or(0) as usize, text.len());
         }

@@ -205,7 +205,7 @@ impl Tokenizer {
     pub fn tokenize_with_text(&self, text: &str) -> TokenFragments {
         match self {
             Self::Simulated(simulated) => {
-                let (ids, ends) = simulated.token_ids_and_ends(text);
+                let (ids, ends) = simulated.token_ids_and_end_offsets(text);
                 TokenFragments { ids, text: text.to_owned(), ends }
             }
             Self::Hf(hf) => {

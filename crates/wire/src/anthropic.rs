@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::body;
 use super::bounds::{self, RequestBounds};
 use super::fault::Fault;
-use super::openai::shared::{CACHE_SALT_SCHEMA, ExtraArgs, MM_PAYLOAD_SCHEMA};
+use super::openai::shared::{CACHE_SALT_SCHEMA, ExtraSamplingArgs, MM_PAYLOAD_SCHEMA};
 use super::openai::validators;
 use super::schema::{
     ANY_LENGTH, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
@@ -372,7 +372,7 @@ wire_model! {
         /// Parameters for the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
         /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
-        vllm_xargs: Option<ExtraArgs> = None,
+        vllm_xargs: Option<ExtraSamplingArgs> = None,
         /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
     }
@@ -403,7 +403,7 @@ impl MessagesRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
-    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         body::read_body_within_bounds(value, bounds)
     }
 }
@@ -435,7 +435,7 @@ impl CountTokensRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         body::read_body(value)
     }
 }

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, JsonLoadsError};
 
 use super::bounds::RequestBounds;
-use super::checker::{CheckError, SchemaChecker};
+use super::checker::{SchemaCheckError, SchemaChecker};
 use super::fault::{ErrorType, Fault};
 use super::lax::PydanticError;
 use super::report::{
@@ -144,8 +144,9 @@ pub fn members_with_unpaired_surrogates(body: &[u8]) -> Vec<String> {
         return Vec::new();
     }
     // The two values differ only where a surrogate was replaced.
-    let [one, other] =
-        ['a', 'b'].map(|unpaired| python::loads_with_unpaired(body, unpaired).unwrap_or_default());
+    let [one, other] = ['a', 'b'].map(|unpaired| {
+        python::loads_replacing_unpaired_surrogates(body, unpaired).unwrap_or_default()
+    });
     let members = one.as_object().into_iter().flatten();
     let unpaired = members.filter(|(name, value)| other.get(name) != Some(value));
     unpaired.map(|(name, _)| name.clone()).collect()
@@ -376,19 +377,19 @@ pub fn read_json_value<T: RequestField>(name: &str, value: &Value) -> Result<T, 
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unreadable_value_fault)
 }
 
-fn check_error_fault(error: CheckError) -> Fault {
+fn check_error_fault(error: SchemaCheckError) -> Fault {
     match error {
-        CheckError::Schema(errors) => schema_errors_fault(&errors),
-        CheckError::Raised(fault) => fault,
+        SchemaCheckError::Schema(errors) => schema_errors_fault(&errors),
+        SchemaCheckError::Raised(fault) => fault,
     }
 }
 
 /// Returns the error response of a route whose vLLM handler does not catch pydantic's
 /// `ValidationError`.
-fn uncaught_error_fault(title: &str, error: CheckError) -> Fault {
+fn uncaught_error_fault(title: &str, error: SchemaCheckError) -> Fault {
     match error {
-        CheckError::Schema(errors) => Fault::bad_request(pydantic_error_text(title, &errors)),
-        CheckError::Raised(fault) => fault,
+        SchemaCheckError::Schema(errors) => Fault::bad_request(pydantic_error_text(title, &errors)),
+        SchemaCheckError::Raised(fault) => fault,
     }
 }
 

@@ -28,7 +28,7 @@ enum MatchExactness {
     Exact,
 }
 
-pub(super) enum CheckError {
+pub(super) enum SchemaCheckError {
     Schema(SchemaErrors),
     /// The error response of a validator function; ends the validation of the request.
     Raised(Fault),
@@ -41,7 +41,7 @@ const TYPICAL_DEPTH: usize = 8;
 pub(super) type UnionBranchMatch = (usize, Option<Value>);
 
 /// Result of validating a JSON value: the coerced value, or `None` to leave the value unchanged.
-pub(super) type CheckResult = Result<Option<Value>, CheckError>;
+pub(super) type SchemaCheckResult = Result<Option<Value>, SchemaCheckError>;
 
 /// Validator of one JSON value, with the value's path, the request limits and the match's
 /// exactness.
@@ -78,7 +78,7 @@ impl<'a> SchemaChecker<'a> {
         Self { style, ..self }
     }
 
-    pub(super) fn check_value(&mut self, schema: &Schema, value: &'a Value) -> CheckResult {
+    pub(super) fn check_value(&mut self, schema: &Schema, value: &'a Value) -> SchemaCheckResult {
         match schema {
             Schema::Any => {
                 self.lower_exactness(MatchExactness::Lax);
@@ -93,7 +93,7 @@ impl<'a> SchemaChecker<'a> {
                 if value.as_str().is_some_and(|text| choices.contains(&text)) {
                     Ok(None)
                 } else {
-                    Err(CheckError::Schema(SchemaErrors::placeholder()))
+                    Err(SchemaCheckError::Schema(SchemaErrors::placeholder_error()))
                 }
             }
             Schema::Literal(choices) => {
@@ -104,7 +104,7 @@ impl<'a> SchemaChecker<'a> {
             }
             Schema::List(item, length) => self.check_list(item, *length, value),
             Schema::Iterable(_) => self.check_scalar(lax::coerce_iterable(value), value),
-            Schema::Sequence(item) => match lax::check_sequence(value) {
+            Schema::Sequence(item) => match lax::check_python_sequence(value) {
                 Ok(()) => self.check_list(item, ANY_LENGTH, value),
                 Err(error) => self.fail_with(error, value),
             },
@@ -123,10 +123,12 @@ impl<'a> SchemaChecker<'a> {
                 self.check_at(ErrorLocationItem::Key(name), schema, value)
             }
             Schema::Model(model) => self.check_model(model, value),
-            Schema::Before(function, inner) => match function(value).map_err(CheckError::Raised)? {
-                None => self.check_value(inner, value),
-                Some(new) => Ok(Some(self.check_new_value(inner, &new)?.unwrap_or(new))),
-            },
+            Schema::Before(function, inner) => {
+                match function(value).map_err(SchemaCheckError::Raised)? {
+                    None => self.check_value(inner, value),
+                    Some(new) => Ok(Some(self.check_new_value(inner, &new)?.unwrap_or(new))),
+                }
+            }
             Schema::After(function, inner) => {
                 let changed = self.check_value(inner, value)?;
                 let checked = changed.as_ref().unwrap_or(value);
@@ -146,13 +148,13 @@ impl<'a> SchemaChecker<'a> {
         }
     }
 
-    fn fail_with(&self, error: PydanticError, value: &Value) -> CheckResult {
-        Err(CheckError::Schema(self.schema_error(error, value)))
+    fn fail_with(&self, error: PydanticError, value: &Value) -> SchemaCheckResult {
+        Err(SchemaCheckError::Schema(self.schema_error(error, value)))
     }
 
     fn schema_error(&self, error: PydanticError, value: &Value) -> SchemaErrors {
         if self.quiet {
-            return SchemaErrors::placeholder();
+            return SchemaErrors::placeholder_error();
         }
         let error = match self.style {
             SchemaErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
@@ -173,7 +175,7 @@ impl<'a> SchemaChecker<'a> {
         &mut self,
         outcome: Result<Option<Value>, PydanticError>,
         value: &Value,
-    ) -> CheckResult {
+    ) -> SchemaCheckResult {
         match outcome {
             Ok(None) => Ok(None),
             Ok(changed) => {
@@ -184,7 +186,7 @@ impl<'a> SchemaChecker<'a> {
         }
     }
 
-    fn check_int(&mut self, bounds: NumberBounds<i128>, value: &Value) -> CheckResult {
+    fn check_int(&mut self, bounds: NumberBounds<i128>, value: &Value) -> SchemaCheckResult {
         let outcome = lax::coerce_int(value).and_then(|changed| {
             lax::check_int_bounds(changed.as_ref().unwrap_or(value), bounds)?;
             Ok(changed)
@@ -192,7 +194,7 @@ impl<'a> SchemaChecker<'a> {
         self.check_scalar(outcome, value)
     }
 
-    fn check_float(&mut self, bounds: NumberBounds<f64>, value: &Value) -> CheckResult {
+    fn check_float(&mut self, bounds: NumberBounds<f64>, value: &Value) -> SchemaCheckResult {
         let number = PythonValue::from_json_value(value);
         if matches!(number, PythonValue::Int(_) | PythonValue::BigInt(_)) {
             self.lower_exactness(MatchExactness::Strict);
@@ -207,7 +209,12 @@ impl<'a> SchemaChecker<'a> {
         }
     }
 
-    fn check_list(&mut self, item: &Schema, length: LengthLimits, value: &'a Value) -> CheckResult {
+    fn check_list(
+        &mut self,
+        item: &Schema,
+        length: LengthLimits,
+        value: &'a Value,
+    ) -> SchemaCheckResult {
         let PythonValue::List(items) = PythonValue::from_json_value(value) else {
             return self
                 .fail_with(PydanticError::new("list_type", "Input should be a valid list"), value);
@@ -215,14 +222,14 @@ impl<'a> SchemaChecker<'a> {
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
         for (i, element) in items.iter().enumerate() {
-            if errors.is_full() {
+            if errors.is_error_list_full() {
                 break;
             }
             let outcome = self.check_at(ErrorLocationItem::Index(i), item, element);
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((i, new)),
-                Err(CheckError::Schema(more)) => errors.append(more),
+                Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -236,7 +243,7 @@ impl<'a> SchemaChecker<'a> {
             return self.fail_with(error, value);
         }
         if !errors.is_empty() {
-            return Err(CheckError::Schema(errors));
+            return Err(SchemaCheckError::Schema(errors));
         }
         if changes.is_empty() {
             return Ok(None);
@@ -248,7 +255,7 @@ impl<'a> SchemaChecker<'a> {
         Ok(Some(Value::Array(new)))
     }
 
-    fn check_tuple(&mut self, schemas: &[Schema], value: &'a Value) -> CheckResult {
+    fn check_tuple(&mut self, schemas: &[Schema], value: &'a Value) -> SchemaCheckResult {
         let PythonValue::List(items) = PythonValue::from_json_value(value) else {
             let error = PydanticError::new("tuple_type", "Input should be a valid tuple");
             return self.fail_with(error, value);
@@ -263,17 +270,17 @@ impl<'a> SchemaChecker<'a> {
             self.path.pop();
             match outcome {
                 Ok(_) => {}
-                Err(CheckError::Schema(more)) => errors.append(more),
+                Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
                 Err(raised) => return Err(raised),
             }
         }
         if items.len() > schemas.len() {
             return self.fail_with(lax::tuple_too_long_error(schemas.len(), items.len()), value);
         }
-        if errors.is_empty() { Ok(None) } else { Err(CheckError::Schema(errors)) }
+        if errors.is_empty() { Ok(None) } else { Err(SchemaCheckError::Schema(errors)) }
     }
 
-    fn check_dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> CheckResult {
+    fn check_dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> SchemaCheckResult {
         let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             let error = PydanticError::new("dict_type", "Input should be a valid dictionary");
             return self.fail_with(error, value);
@@ -281,7 +288,7 @@ impl<'a> SchemaChecker<'a> {
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
         for (name, element) in map {
-            if errors.is_full() {
+            if errors.is_error_list_full() {
                 break;
             }
             if !matches!(key, Schema::Str(_)) {
@@ -291,7 +298,7 @@ impl<'a> SchemaChecker<'a> {
                 self.path.truncate(self.path.len() - 2);
                 match outcome {
                     Ok(_) => {}
-                    Err(CheckError::Schema(more)) => errors.append(more),
+                    Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
                     Err(raised) => return Err(raised),
                 }
             }
@@ -299,18 +306,18 @@ impl<'a> SchemaChecker<'a> {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((name, new)),
-                Err(CheckError::Schema(more)) => errors.append(more),
+                Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
                 Err(raised) => return Err(raised),
             }
         }
         if errors.is_empty() {
             Ok(apply_changes(map, changes))
         } else {
-            Err(CheckError::Schema(errors))
+            Err(SchemaCheckError::Schema(errors))
         }
     }
 
-    fn check_union(&mut self, branches: &[Schema], value: &'a Value) -> CheckResult {
+    fn check_union(&mut self, branches: &[Schema], value: &'a Value) -> SchemaCheckResult {
         self.check_union_branch(branches, value).map(|(_, new)| new)
     }
 
@@ -319,7 +326,7 @@ impl<'a> SchemaChecker<'a> {
         &mut self,
         branches: &[Schema],
         value: &'a Value,
-    ) -> Result<UnionBranchMatch, CheckError> {
+    ) -> Result<UnionBranchMatch, SchemaCheckError> {
         if self.quiet {
             return self.best_branch(branches, value);
         }
@@ -328,7 +335,7 @@ impl<'a> SchemaChecker<'a> {
         let outcome = self.best_branch(branches, value);
         self.quiet = false;
         match outcome {
-            Err(CheckError::Schema(_)) => self.best_branch(branches, value),
+            Err(SchemaCheckError::Schema(_)) => self.best_branch(branches, value),
             outcome => outcome,
         }
     }
@@ -337,7 +344,7 @@ impl<'a> SchemaChecker<'a> {
         &mut self,
         branches: &[Schema],
         value: &'a Value,
-    ) -> Result<UnionBranchMatch, CheckError> {
+    ) -> Result<UnionBranchMatch, SchemaCheckError> {
         let (outer, outer_set) = (self.exactness, self.fields_set);
         let mut best: Option<(UnionBranchMatch, MatchExactness, Option<usize>)> = None;
         let mut errors = SchemaErrors::default();
@@ -370,13 +377,13 @@ impl<'a> SchemaChecker<'a> {
                         break;
                     }
                 }
-                Err(CheckError::Schema(more)) => errors.append(more),
+                Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
                 Err(raised) => return Err(raised),
             }
         }
         (self.exactness, self.fields_set) = (outer, outer_set);
         let Some((new, exactness, set)) = best else {
-            return Err(CheckError::Schema(errors));
+            return Err(SchemaCheckError::Schema(errors));
         };
         self.lower_exactness(exactness);
         if let Some(set) = set {
@@ -390,7 +397,7 @@ impl<'a> SchemaChecker<'a> {
         by: &'static str,
         choices: &[(&'static str, &'static Schema)],
         value: &'a Value,
-    ) -> CheckResult {
+    ) -> SchemaCheckResult {
         let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             return self.fail_with(lax::model_attributes_type_error(), value);
         };
@@ -411,19 +418,19 @@ impl<'a> SchemaChecker<'a> {
         item: ErrorLocationItem<'a>,
         schema: &Schema,
         value: &'a Value,
-    ) -> CheckResult {
+    ) -> SchemaCheckResult {
         self.path.push(item);
         let outcome = self.check_value(schema, value);
         self.path.pop();
         outcome
     }
 
-    fn check_model(&mut self, model: &Model, value: &'a Value) -> CheckResult {
+    fn check_model(&mut self, model: &Model, value: &'a Value) -> SchemaCheckResult {
         let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             return self.fail_with(lax::model_type_error(model), value);
         };
-        if self.quiet && model.is_excluded_by_literal(map) {
-            return Err(CheckError::Schema(SchemaErrors::placeholder()));
+        if self.quiet && model.is_excluded_by_literal_field(map) {
+            return Err(SchemaCheckError::Schema(SchemaErrors::placeholder_error()));
         }
         if model.before.is_empty() {
             return self.check_fields(model, map, value);
@@ -448,7 +455,7 @@ impl<'a> SchemaChecker<'a> {
     }
 
     /// Validates a JSON value that does not live as long as the request body.
-    fn check_new_value(&mut self, schema: &Schema, value: &Value) -> CheckResult {
+    fn check_new_value(&mut self, schema: &Schema, value: &Value) -> SchemaCheckResult {
         let mut inner = self.with_lifetime();
         let outcome = inner.check_value(schema, value);
         (self.exactness, self.fields_set) = (inner.exactness, inner.fields_set);
@@ -471,9 +478,9 @@ impl<'a> SchemaChecker<'a> {
         }
     }
 
-    fn validator_refusal(&self, refusal: ValidatorError, value: &Value) -> CheckResult {
+    fn validator_refusal(&self, refusal: ValidatorError, value: &Value) -> SchemaCheckResult {
         match refusal {
-            ValidatorError::Fault(fault) => Err(CheckError::Raised(fault)),
+            ValidatorError::Fault(fault) => Err(SchemaCheckError::Raised(fault)),
             ValidatorError::ValueError(text) => self.fail_with(lax::value_error(&text), value),
             ValidatorError::TooShort => self.fail_with(lax::value_too_short_error(), value),
             ValidatorError::Item { index, schema, value } => {
@@ -494,16 +501,16 @@ impl<'a> SchemaChecker<'a> {
         model: &Model,
         map: &'a Map<String, Value>,
         value: &'a Value,
-    ) -> CheckResult {
+    ) -> SchemaCheckResult {
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
         let mut set = 0;
-        let members = JsonMemberIndex::of(map);
+        let members = JsonMemberIndex::from_map(map);
         for field in model.fields {
             let Some((name, element)) = members.find_member(field.name) else {
                 if field.required {
                     self.path.push(ErrorLocationItem::Key(field.name));
-                    errors.append(
+                    errors.append_errors(
                         self.schema_error(PydanticError::new("missing", "Field required"), value),
                     );
                     self.path.pop();
@@ -516,24 +523,24 @@ impl<'a> SchemaChecker<'a> {
                     set += 1;
                     changes.extend(new.map(|new| (name, new)));
                 }
-                Err(CheckError::Schema(more)) => errors.append(more),
+                Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
                 Err(raised) => return Err(raised),
             }
         }
         if model.kind == ClassKind::Strict {
             for (name, element) in map {
-                if errors.is_full() {
+                if errors.is_error_list_full() {
                     break;
                 }
                 if !model.fields.iter().any(|field| field.name == name) {
                     self.path.push(ErrorLocationItem::Key(name));
-                    errors.append(self.schema_error(lax::extra_forbidden_error(), element));
+                    errors.append_errors(self.schema_error(lax::extra_forbidden_error(), element));
                     self.path.pop();
                 }
             }
         }
         if !errors.is_empty() {
-            return Err(CheckError::Schema(errors));
+            return Err(SchemaCheckError::Schema(errors));
         }
         *self.fields_set.get_or_insert(0) += set;
         let new = if self.orders_typed_dicts && model.kind == ClassKind::TypedDict {

@@ -10,7 +10,7 @@ use vllm_sim_python as python;
 
 use super::body::unreadable_value_fault;
 use super::bounds::RequestBounds;
-use super::checker::{CheckError, SchemaChecker};
+use super::checker::{SchemaCheckError, SchemaChecker};
 use super::fault::Fault;
 use super::lax::PydanticError;
 use super::report::{ErrorLocationItem, SchemaError, SchemaErrorStyle, SchemaErrors};
@@ -41,10 +41,10 @@ pub struct BodySchemaErrors(pub(super) SchemaErrors);
 
 impl BodySchemaErrors {
     /// Returns the single error of a request body that is not JSON.
-    pub fn of_invalid_json(message: &str, position: usize) -> Self {
+    pub fn errors_of_invalid_json(message: &str, position: usize) -> Self {
         let location = [ErrorLocationItem::Key("body"), ErrorLocationItem::Index(position)];
         let error = PydanticError::new("json_invalid", "JSON decode error")
-            .with_context(format!("'error': {}", python::python_repr_of_str(message)));
+            .with_error_context(format!("'error': {}", python::python_repr_of_str(message)));
         Self(
             SchemaError::new_fastapi_error(error, &location, &Value::Object(Default::default()))
                 .into(),
@@ -116,8 +116,8 @@ fn read_at<T: RequestField>(
         .with_bounds(*bounds)
         .with_error_style(SchemaErrorStyle::Listed);
     let changed = checker.check_value(&T::SCHEMA, value).map_err(|error| match error {
-        CheckError::Schema(errors) => BodyReadError::Errors(BodySchemaErrors(errors)),
-        CheckError::Raised(fault) => BodyReadError::Fault(fault),
+        SchemaCheckError::Schema(errors) => BodyReadError::Errors(BodySchemaErrors(errors)),
+        SchemaCheckError::Raised(fault) => BodyReadError::Fault(fault),
     })?;
     let read = T::read(changed.as_ref().unwrap_or(value));
     // A value that its own schema accepts is always read.
@@ -150,7 +150,8 @@ impl SchemaError {
             let _ = write!(text, ", 'ctx': {{{}}}", error.context);
         }
         text.push('}');
-        let loc = path.iter().map(ErrorLocationItem::text).filter(|item| item != "body");
+        let loc =
+            path.iter().map(ErrorLocationItem::location_item_text).filter(|item| item != "body");
         let loc = loc.collect::<Vec<_>>().join(".");
         Self { error, loc, input: text }
     }

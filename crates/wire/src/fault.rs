@@ -147,7 +147,7 @@ impl Fault {
 
     /// Creates a 400 `BadRequestError` with `(parameter=P, value=V)` appended to the message;
     /// `value` is Python's `repr`.
-    pub fn invalid_value(
+    pub fn invalid_value_fault(
         message: impl fmt::Display,
         param: &str,
         value: impl fmt::Display,
@@ -177,7 +177,7 @@ impl Fault {
     /// Creates the 400 for a prompt that exceeds the context length.
     pub fn context_length_exceeded(most: usize, tokens: usize) -> Self {
         let least = if tokens == most + 1 { "at least " } else { "" };
-        Self::invalid_value(
+        Self::invalid_value_fault(
             format!(
                 "This model's maximum context length is {most} tokens. However, your prompt \
                  contains {least}{tokens} input tokens, which exceeds this limit even without any \
@@ -189,12 +189,12 @@ impl Fault {
     }
 
     /// Creates the 404 of the pooling routes for a model name that is not served.
-    pub fn unknown_pooling_model(model: &str) -> Self {
+    pub fn unknown_pooling_model_fault(model: &str) -> Self {
         Self::new(404, ErrorType::NotFound, format!("The model `{model}` does not exist."))
     }
 
     /// Creates the 403 of the scale-out routes of a server without `--enable-scale-out`.
-    pub fn scale_out_disabled() -> Self {
+    pub fn scale_out_disabled_fault() -> Self {
         Self::new(
             403,
             ErrorType::PermissionDenied,
@@ -211,7 +211,7 @@ impl Fault {
 
     /// Returns the JSON body of the error with Python's default separators, as completion and
     /// generate streams send it.
-    pub fn to_spaced_json(&self) -> String {
+    pub fn to_json_with_spaces(&self) -> String {
         self.render_json(", ", ": ")
     }
 
@@ -334,13 +334,13 @@ mod tests {
 
     #[test]
     fn the_envelope_has_four_keys_in_order() {
-        let fault = Fault::invalid_value("too é", "max_tokens", -1);
+        let fault = Fault::invalid_value_fault("too é", "max_tokens", -1);
         assert_eq!(
             fault.to_json(),
             r#"{"error":{"message":"too é (parameter=max_tokens, value=-1)","type":"BadRequestError","param":"max_tokens","code":400}}"#
         );
         assert_eq!(
-            Fault::new(500, ErrorType::InternalServer, "x").to_spaced_json(),
+            Fault::new(500, ErrorType::InternalServer, "x").to_json_with_spaces(),
             r#"{"error": {"message": "x", "type": "InternalServerError", "param": null, "code": 500}}"#
         );
     }

@@ -33,7 +33,7 @@ impl PydanticError {
         Self { kind, message: message.into(), context: String::new() }
     }
 
-    pub(super) fn with_context(self, context: String) -> Self {
+    pub(super) fn with_error_context(self, context: String) -> Self {
         Self { context, ..self }
     }
 }
@@ -190,7 +190,7 @@ pub(super) fn coerce_str(value: &Value, length: LengthLimits) -> CoercionResult 
             "string_too_short",
             format!("String should have at least {n} character{}", plural(n)),
         )
-        .with_context(format!("'min_length': {n}")));
+        .with_error_context(format!("'min_length': {n}")));
     }
     if count > length.max {
         let n = length.max;
@@ -198,7 +198,7 @@ pub(super) fn coerce_str(value: &Value, length: LengthLimits) -> CoercionResult 
             "string_too_long",
             format!("String should have at most {n} character{}", plural(n)),
         )
-        .with_context(format!("'max_length': {n}")));
+        .with_error_context(format!("'max_length': {n}")));
     }
     Ok(None)
 }
@@ -236,7 +236,7 @@ fn choice_error(kind: &'static str, choices: &[&str]) -> PydanticError {
     let expected =
         join_with_or(choices.iter().map(|choice| python::python_repr_of_str(choice)), " or ");
     let context = format!("'expected': {}", python::python_repr_of_str(&expected));
-    PydanticError::new(kind, format!("Input should be {expected}")).with_context(context)
+    PydanticError::new(kind, format!("Input should be {expected}")).with_error_context(context)
 }
 
 pub(super) fn coerce_int_member(value: &Value, choices: &[i64]) -> CoercionResult {
@@ -254,12 +254,13 @@ pub(super) fn coerce_int_member(value: &Value, choices: &[i64]) -> CoercionResul
     }
     let expected = join_with_or(choices.iter().map(i64::to_string), " or ");
     let context = format!("'expected': {}", python::python_repr_of_str(&expected));
-    Err(PydanticError::new("enum", format!("Input should be {expected}")).with_context(context))
+    Err(PydanticError::new("enum", format!("Input should be {expected}"))
+        .with_error_context(context))
 }
 
 pub(super) fn not_an_instance_error(class: &str) -> PydanticError {
     PydanticError::new("is_instance_of", format!("Input should be an instance of {class}"))
-        .with_context(format!("'class': {}", python::python_repr_of_str(class)))
+        .with_error_context(format!("'class': {}", python::python_repr_of_str(class)))
 }
 
 /// Joins allowed values for an error message, as `a, b or c`.
@@ -330,7 +331,7 @@ fn float_bound_error(words: fn(&str) -> PydanticError, limit: f64) -> PydanticEr
 
 fn less_than_equal_error(limit: &str) -> PydanticError {
     PydanticError::new("less_than_equal", format!("Input should be less than or equal to {limit}"))
-        .with_context(format!("'le': {limit}"))
+        .with_error_context(format!("'le': {limit}"))
 }
 
 fn greater_than_equal_error(limit: &str) -> PydanticError {
@@ -338,12 +339,12 @@ fn greater_than_equal_error(limit: &str) -> PydanticError {
         "greater_than_equal",
         format!("Input should be greater than or equal to {limit}"),
     )
-    .with_context(format!("'ge': {limit}"))
+    .with_error_context(format!("'ge': {limit}"))
 }
 
 fn greater_than_error(limit: &str) -> PydanticError {
     PydanticError::new("greater_than", format!("Input should be greater than {limit}"))
-        .with_context(format!("'gt': {limit}"))
+        .with_error_context(format!("'gt': {limit}"))
 }
 
 /// Returns pydantic's error for a list with too many or too few items; `None` if the number is
@@ -361,7 +362,7 @@ pub(super) fn list_length_error(
         let text =
             format!("List should have at most {n} item{} after validation, not {count}", plural(n));
         let context = format!("'field_type': 'List', 'max_length': {n}, 'actual_length': {count}");
-        return Some(PydanticError::new("too_long", text).with_context(context));
+        return Some(PydanticError::new("too_long", text).with_error_context(context));
     }
     if good && count < length.min {
         let n = length.min;
@@ -370,7 +371,7 @@ pub(super) fn list_length_error(
             plural(n)
         );
         let context = format!("'field_type': 'List', 'min_length': {n}, 'actual_length': {count}");
-        return Some(PydanticError::new("too_short", text).with_context(context));
+        return Some(PydanticError::new("too_short", text).with_error_context(context));
     }
     None
 }
@@ -392,7 +393,7 @@ pub(super) fn model_type_error(model: &Model) -> PydanticError {
             "dataclass_type",
             format!("Input should be a dictionary or an instance of {}", model.name),
         )
-        .with_context(format!("'class_name': {}", python::python_repr_of_str(model.name))),
+        .with_error_context(format!("'class_name': {}", python::python_repr_of_str(model.name))),
     }
 }
 
@@ -402,7 +403,7 @@ pub(super) fn extra_forbidden_error() -> PydanticError {
 
 pub(super) fn value_error(text: &str) -> PydanticError {
     let context = format!("'error': ValueError({})", python::python_repr_of_str(text));
-    PydanticError::new("value_error", format!("Value error, {text}")).with_context(context)
+    PydanticError::new("value_error", format!("Value error, {text}")).with_error_context(context)
 }
 
 pub(super) fn tag_missing_error(by: &str) -> PydanticError {
@@ -410,7 +411,10 @@ pub(super) fn tag_missing_error(by: &str) -> PydanticError {
         "union_tag_not_found",
         format!("Unable to extract tag using discriminator '{by}'"),
     )
-    .with_context(format!("'discriminator': {}", python::python_repr_of_str(&format!("'{by}'"))))
+    .with_error_context(format!(
+        "'discriminator': {}",
+        python::python_repr_of_str(&format!("'{by}'"))
+    ))
 }
 
 pub(super) fn tag_unknown_error<'n>(
@@ -427,7 +431,7 @@ pub(super) fn tag_unknown_error<'n>(
              {expected}"
         ),
     )
-    .with_context(format!(
+    .with_error_context(format!(
         "'discriminator': {}, 'tag': {}, 'expected_tags': {}",
         python::python_repr_of_str(&format!("'{by}'")),
         python::python_repr_of_str(&tag),
@@ -441,17 +445,19 @@ pub(super) fn tuple_too_long_error(most: usize, count: usize) -> PydanticError {
         "too_long",
         format!("Tuple should have at most {most} item{s} after validation, not {count}"),
     )
-    .with_context(format!("'field_type': 'Tuple', 'max_length': {most}, 'actual_length': {count}"))
+    .with_error_context(format!(
+        "'field_type': 'Tuple', 'max_length': {most}, 'actual_length': {count}"
+    ))
 }
 
-pub(super) fn check_sequence(value: &Value) -> Result<(), PydanticError> {
+pub(super) fn check_python_sequence(value: &Value) -> Result<(), PydanticError> {
     match PythonValue::from_json_value(value) {
         PythonValue::List(_) => Ok(()),
         PythonValue::Str(_) => Err(PydanticError::new(
             "sequence_str",
             "'str' instances are not allowed as a Sequence value",
         )
-        .with_context("'type_name': 'str'".to_owned())),
+        .with_error_context("'type_name': 'str'".to_owned())),
         _ => Err(not_an_instance_error("Sequence")),
     }
 }
@@ -459,5 +465,5 @@ pub(super) fn check_sequence(value: &Value) -> Result<(), PydanticError> {
 /// Returns the error of a validator function for an empty list or dict.
 pub(super) fn value_too_short_error() -> PydanticError {
     PydanticError::new("too_short", "Value should have at least 1 item after validation, not 0")
-        .with_context("'field_type': 'Value', 'min_length': 1, 'actual_length': 0".to_owned())
+        .with_error_context("'field_type': 'Value', 'min_length': 1, 'actual_length': 0".to_owned())
 }

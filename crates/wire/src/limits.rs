@@ -72,7 +72,7 @@ impl ServerLimits {
             return Err(self.prompt_and_output_too_long(tokens, 0));
         }
         let at_least = if tokens == limit + 1 { "at least " } else { "" };
-        Err(Fault::invalid_value(
+        Err(Fault::invalid_value_fault(
             format_args!(
                 "This model's maximum context length is {limit} tokens. However, your prompt \
                  contains {at_least}{tokens} input tokens, which exceeds this limit even \
@@ -111,7 +111,7 @@ impl ServerLimits {
         let limit = self.max_model_len as usize;
         let at_least = if prompt == limit - output + 1 { "at least " } else { "" };
         let total = prompt + output;
-        Fault::invalid_value(
+        Fault::invalid_value_fault(
             format_args!(
                 "This model's maximum context length is {limit} tokens. However, you requested \
                  {output} output tokens and your prompt contains {at_least}{prompt} input tokens, \
@@ -139,7 +139,7 @@ impl ServerLimits {
         if characters <= most {
             return Ok(());
         }
-        Err(Fault::invalid_value(
+        Err(Fault::invalid_value_fault(
             format_args!(
                 "This model's maximum context length is {limit} tokens. However, your prompt \
                  contains {characters} characters (more than {most} characters, which is the \
@@ -189,7 +189,7 @@ impl ServerLimits {
     ) -> Result<(), Fault> {
         let limit = self.max_model_len;
         if let Some(asked) = max_tokens.filter(|asked| *asked > i128::from(limit)) {
-            return Err(Fault::invalid_value(
+            return Err(Fault::invalid_value_fault(
                 format_args!(
                     "{name}={asked} cannot be greater than max_model_len={limit}. Please \
                      request fewer output tokens."
@@ -199,7 +199,7 @@ impl ServerLimits {
             ));
         }
         if let Some(asked) = truncate.filter(|asked| *asked > i64::from(limit)) {
-            return Err(Fault::invalid_value(
+            return Err(Fault::invalid_value_fault(
                 format_args!(
                     "truncate_prompt_tokens={asked} cannot be greater than max_model_len = \
                      {limit}. Please request a smaller truncation size."

@@ -16,7 +16,7 @@ const MAX_DIGITS: usize = 9;
 /// Returns the request body with `[0]` in place of `member`, and the token ids of `member`.
 ///
 /// `None` if the body is short or invalid, or `member` holds something else.
-pub(crate) fn split_long_token_ids(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
+pub(crate) fn extract_long_token_ids(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
     if text.len() < MIN_LONG_BODY_BYTES {
         return None;
     }
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_long_id_list_is_parsed_separately() {
         let text = long("\"model\":\"m\",", "1, 0 ,\n999999999", ",\"n\":2");
-        let (value, ids) = split_long_token_ids(&text, "ids").unwrap();
+        let (value, ids) = extract_long_token_ids(&text, "ids").unwrap();
         assert_eq!(ids, [1, 0, 999_999_999]);
         assert_eq!(value, json!({"model": "m", "ids": [0], "n": 2}));
     }
@@ -106,7 +106,7 @@ mod tests {
         ];
         for text in refused {
             let begin = String::from_utf8_lossy(&text[..40.min(text.len())]).into_owned();
-            assert_eq!(split_long_token_ids(&text, "ids"), None, "{begin}");
+            assert_eq!(extract_long_token_ids(&text, "ids"), None, "{begin}");
         }
     }
 }

@@ -40,7 +40,7 @@ impl ConcatenatedTexts {
 /// Returns the request body with one text in place of `member`, and the texts of `member`.
 ///
 /// `None` if the body is short or not understood, or `member` holds something else.
-pub(crate) fn split_long_texts(text: &[u8], member: &str) -> Option<(Value, ConcatenatedTexts)> {
+pub(crate) fn extract_long_texts(text: &[u8], member: &str) -> Option<(Value, ConcatenatedTexts)> {
     if text.len() < MIN_LONG_BODY_BYTES || !python::parses_numbers_like_serde_json(text) {
         return None;
     }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_long_text_list_is_parsed_separately() {
         let text = long(r#"["a", "", "\u00e9\n"]"#, r#","m":"x""#);
-        let (value, texts) = split_long_texts(&text, "input").unwrap();
+        let (value, texts) = extract_long_texts(&text, "input").unwrap();
         assert_eq!(texts.iter().collect::<Vec<_>>(), ["a", "", "\u{e9}\n"]);
         assert_eq!(value, json!({"n": 1, "input": ["x"], "m": "x"}));
     }
@@ -113,7 +113,7 @@ mod tests {
         ];
         for text in refused {
             let begin = String::from_utf8_lossy(&text[..30.min(text.len())]).into_owned();
-            assert_eq!(split_long_texts(&text, "input"), None, "{begin}");
+            assert_eq!(extract_long_texts(&text, "input"), None, "{begin}");
         }
     }
 }

@@ -41,21 +41,21 @@ impl SchemaErrors {
     }
 
     /// Returns a placeholder for one schema error, used when only the number of errors matters.
-    pub(super) fn placeholder() -> Self {
+    pub(super) fn placeholder_error() -> Self {
         Self { kept: Vec::new(), count: 1 }
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(super) fn is_error_list_full(&self) -> bool {
         self.count >= MAX_COUNTED_ERRORS
     }
 
     /// Returns the number of schema errors beyond the `shown` ones, as text.
     pub(super) fn further_errors_text(&self, shown: usize) -> String {
-        let least = if self.is_full() { "at least " } else { "" };
+        let least = if self.is_error_list_full() { "at least " } else { "" };
         format!("{least}{}", self.count - shown)
     }
 
-    pub(super) fn append(&mut self, more: Self) {
+    pub(super) fn append_errors(&mut self, more: Self) {
         self.count = (self.count + more.count).min(MAX_COUNTED_ERRORS);
         let room = MAX_KEPT_ERRORS.saturating_sub(self.kept.len());
         self.kept.extend(more.kept.into_iter().take(room));
@@ -125,7 +125,7 @@ pub(super) enum ErrorLocationItem<'a> {
 }
 
 impl ErrorLocationItem<'_> {
-    pub(super) fn text(&self) -> String {
+    pub(super) fn location_item_text(&self) -> String {
         match self {
             Self::Key(key) => (*key).to_owned(),
             Self::Index(i) => i.to_string(),
@@ -155,7 +155,8 @@ impl SchemaError {
         path: &[ErrorLocationItem<'_>],
         input: &Value,
     ) -> Self {
-        let loc = path.iter().map(ErrorLocationItem::text).collect::<Vec<_>>().join(".");
+        let loc =
+            path.iter().map(ErrorLocationItem::location_item_text).collect::<Vec<_>>().join(".");
         let loc = truncate_chars(loc, MAX_ERROR_CHARS);
         let kind = PythonValue::from_json_value(input).python_type_name();
         let shown = shorten_repr(&python::python_repr(input));
@@ -217,7 +218,7 @@ fn summarize_error_input(input: &Value) -> String {
 /// Joins the location of a schema error with dots, as vLLM's `clean_loc_for_param` does. Omits
 /// elements that look like pydantic's internal names, even if the client chose them.
 fn clean_loc_for_param(path: &[ErrorLocationItem<'_>]) -> String {
-    let text = ErrorLocationItem::text;
+    let text = ErrorLocationItem::location_item_text;
     let kept: Vec<String> = path.iter().map(text).filter(|step| !is_internal_step(step)).collect();
     if kept.is_empty() {
         return path.iter().map(text).collect::<Vec<_>>().join(".");

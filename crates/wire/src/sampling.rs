@@ -201,7 +201,7 @@ pub fn output_budget_tokens(
 ///
 /// # Errors
 /// A 400 with the keys that are not integers.
-pub(crate) fn to_token_bias<'b>(
+pub(crate) fn to_token_logit_bias<'b>(
     bias: impl IntoIterator<Item = (&'b String, &'b f64)> + Clone,
 ) -> Result<TokenLogitBias, Fault> {
     let id = |text: &str| i128::read(&super::lax::parse_python_int(text)?);
@@ -213,7 +213,7 @@ pub(crate) fn to_token_bias<'b>(
         .collect();
     if !bad.is_empty() {
         let keys = python::python_repr(&Value::Array(bad));
-        return Err(Fault::invalid_value(
+        return Err(Fault::invalid_value_fault(
             format_args!(
                 "logit_bias contains key(s) that cannot be converted to integer token IDs: {keys}"
             ),

@@ -201,7 +201,7 @@ impl SamplingParams {
         if (0..=prompt_tokens as i128).contains(&start) {
             return Ok(());
         }
-        Err(Fault::invalid_value(
+        Err(Fault::invalid_value_fault(
             format_args!(
                 "routed_experts_prompt_start must be between 0 and the prompt length \
                  ({prompt_tokens}), inclusive."
@@ -217,7 +217,7 @@ impl SamplingParams {
         let most = whole(i128::from(limits.max_logprobs));
         let over = |count: Option<i128>| count.map(whole).filter(|count| *count > most);
         let too_many = |what: &str, name: &str, count: i128| {
-            Err(Fault::invalid_value(
+            Err(Fault::invalid_value_fault(
                 format_args!(
                     "Requested {what} logprobs of {count}, which is greater than max allowed: \
                      {most}"
@@ -233,7 +233,7 @@ impl SamplingParams {
             let name = "logprob_token_ids";
             let n = ids.len();
             if n > MAX_LOGPROB_TOKEN_IDS {
-                return Err(Fault::invalid_value(
+                return Err(Fault::invalid_value_fault(
                     format_args!(
                         "Requested logprob_token_ids of length {n}, which is greater than max \
                          allowed: {MAX_LOGPROB_TOKEN_IDS}"
@@ -244,7 +244,7 @@ impl SamplingParams {
             }
             check_in_vocabulary(name, ids.iter().copied(), limits)?;
             if let Some(logprobs) = self.logprobs.filter(|logprobs| *logprobs != n as i128) {
-                return Err(Fault::invalid_value(
+                return Err(Fault::invalid_value_fault(
                     format_args!(
                         "When both logprobs and logprob_token_ids are set, logprobs must equal \
                          len(logprob_token_ids). Got logprobs={logprobs}, \
@@ -267,7 +267,7 @@ impl SamplingParams {
             return Ok(());
         };
         if ids.is_empty() {
-            return Err(Fault::invalid_value(
+            return Err(Fault::invalid_value_fault(
                 "allowed_token_ids is not None and empty!",
                 name,
                 "[]",
@@ -278,7 +278,7 @@ impl SamplingParams {
             return Ok(());
         }
         let text = "allowed_token_ids contains out-of-vocab token id!";
-        Err(Fault::invalid_value(text, name, python_list_text(&unknown)))
+        Err(Fault::invalid_value_fault(text, name, python_list_text(&unknown)))
     }
 }
 
@@ -304,7 +304,7 @@ fn reject_with(message: String) -> Result<(), Fault> {
 
 /// Returns the sampling error `NAME must RULE, got VALUE.` with vLLM's details.
 fn reject_out_of_range(name: &str, rule: &str, value: &str) -> Result<(), Fault> {
-    Err(Fault::invalid_value(format_args!("{name} must {rule}, got {value}."), name, value))
+    Err(Fault::invalid_value_fault(format_args!("{name} must {rule}, got {value}."), name, value))
 }
 
 fn ids_outside_vocabulary(ids: impl Iterator<Item = i128>, limits: &ServerLimits) -> Vec<i128> {
@@ -328,7 +328,7 @@ fn check_in_vocabulary(
     }
     let ids = python_list_text(&unknown);
     let size = limits.vocab_size.unwrap_or_default();
-    Err(Fault::invalid_value(
+    Err(Fault::invalid_value_fault(
         format_args!(
             "token_id(s) {ids} in {name} contain out-of-vocab token ids. Vocabulary size: {size}"
         ),

@@ -216,7 +216,7 @@ impl Model {
     /// an object.
     ///
     /// Validation of a union then skips the other fields of the class.
-    pub(crate) fn is_excluded_by_literal(&self, map: &Map<String, Value>) -> bool {
+    pub(crate) fn is_excluded_by_literal_field(&self, map: &Map<String, Value>) -> bool {
         let mut literals = self.fields.iter().filter_map(|field| match field.schema {
             Schema::Literal(choices) if field.required => Some((field.name, choices)),
             _ => None,
@@ -388,7 +388,7 @@ pub(crate) struct JsonMemberIndex<'m> {
 }
 
 impl<'m> JsonMemberIndex<'m> {
-    pub(crate) fn of(map: &'m Map<String, Value>) -> Self {
+    pub(crate) fn from_map(map: &'m Map<String, Value>) -> Self {
         let lengths = map.keys().fold(0, |lengths, key| lengths | name_length_bit(key));
         Self { map, lengths }
     }

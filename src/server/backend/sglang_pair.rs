@@ -9,15 +9,15 @@ use crate::server::aux_server;
 use crate::server::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_http::App;
-use vllm_sim_http::sglang::disaggregation::bootstrap::BootstrapServer;
+use vllm_sim_http::sglang::disaggregation::bootstrap::SglangBootstrapServer;
 use vllm_sim_http::sglang::disaggregation::{Disaggregation, DisaggregationParts};
-use vllm_sim_observe::kv_transfer::{PeerListener, PeerSender};
+use vllm_sim_observe::kv_transfer::{ZmqMessageListener, ZmqMessageSender};
 use vllm_sim_service::{InferenceService, ServingRole};
 
 /// SGLang server of a prefill/decode pair, with the listener for messages of the other server.
 pub(super) struct SglangPairServer {
     pub(super) disaggregation: Arc<Disaggregation>,
-    listener: PeerListener,
+    listener: ZmqMessageListener,
 }
 
 impl SglangPairServer {
@@ -33,7 +33,7 @@ impl SglangPairServer {
         let Some(pair) = &config.disaggregation else {
             return Ok(None);
         };
-        let sender = PeerSender::start().map_err(StartError::Thread)?;
+        let sender = ZmqMessageSender::start_sender_thread().map_err(StartError::Thread)?;
         let receiver: Arc<OnceLock<Arc<Disaggregation>>> = Arc::default();
         let on_message = {
             let receiver = Arc::clone(&receiver);
@@ -48,8 +48,8 @@ impl SglangPairServer {
             IpAddr::V4(ip) => format!("tcp://{ip}:*"),
             IpAddr::V6(ip) => format!("tcp://[{ip}]:*"),
         };
-        let listener =
-            PeerListener::start_listening(&endpoint, on_message).map_err(StartError::Thread)?;
+        let listener = ZmqMessageListener::start_listening(&endpoint, on_message)
+            .map_err(StartError::Thread)?;
         let disaggregation = Arc::new(Disaggregation::new(DisaggregationParts {
             config: pair.clone(),
             role: config.engine.role,
@@ -82,7 +82,7 @@ impl SglangPairServer {
             address: format!("{host}:{port} (--disaggregation-bootstrap-port)"),
             why,
         })?;
-        let routes = BootstrapServer::new(app, &self.listener.endpoint).routes();
+        let routes = SglangBootstrapServer::new(app, &self.listener.endpoint).routes();
         Ok(Some(aux_server::serve_http1_routes(listener, routes)))
     }
 }

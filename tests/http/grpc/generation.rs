@@ -11,7 +11,7 @@ async fn unary_generate_returns_one_complete_message() {
     assert_eq!((whole.finish_reason.as_str(), whole.cached_tokens), ("length", 0));
     let again = complete(&mut sim.client, request(8, false)).await;
     assert_eq!(again.output_ids, whole.output_ids, "the server's seed was chosen");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn a_stream_is_a_chunk_per_token_and_ends_with_the_last_one_again() {
         })
     });
     assert_eq!(streamed, expected.collect::<Vec<_>>());
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn text_is_tokenised_and_echoed() {
     let known = [3_157_421_587, 1_477_013_615, 186_949_092, 2_949_673_445, 722_245_873];
     assert_eq!(whole.output_ids[..5], known);
     assert_eq!((whole.prompt_tokens, whole.finish_reason.as_str()), (5, "stop"));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_repeated_prompt_is_cached() {
     let second = complete(&mut sim.client, asked).await.cached_tokens;
     // llm-d's cache: the last block counts as well.
     assert_eq!((first, second), (0, 40));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn an_aborted_request_ends_with_what_it_has() {
     assert!(before.iter().all(|n| *n == 1) && before.len() < 100, "{tokens:?}");
     drop(stream);
     until_idle(&mut sim.client).await;
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn a_disconnected_client_aborts_its_request() {
     chunk(&mut stream).await;
     drop(stream);
     until_idle(&mut sim.client).await;
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn grpc_errors_have_vllm_text_and_llmd_codes() {
     assert_eq!(complete(client, cut).await.prompt_tokens, 6);
     let schema = with(|p| p.constraint = Some(Constraint::JsonSchema("{".to_owned())));
     assert_eq!(refusal(client, schema).await, invalid("Invalid JSON grammar specification."));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn full_queue_is_resource_exhausted() {
     assert_eq!(said, (Code::ResourceExhausted, text));
     drop(open);
     until_idle(&mut sim.client).await;
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn choice_constraint_returns_listed_choice() {
     });
     let whole = complete(&mut sim.client, asked).await;
     assert_eq!((whole.output_ids[0], whole.finish_reason.as_str()), (3_157_421_587, "stop"));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn embedding_is_deterministic_per_tokens() {
     );
     let status = sim.client.embed(embed("")).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 /// A whole exchange over HTTP/1 with the server of a gRPC test.
@@ -220,8 +220,8 @@ async fn scripted_replies_and_failures_work_over_grpc_and_are_recorded() {
     assert_eq!(column("path")[0], "/vllm.grpc.engine.VllmEngine/Generate");
     assert_eq!(requests[2]["attempt"], 2);
     assert_eq!(requests[1]["completion_tokens"], whole.completion_tokens);
-    echo.server.shutdown().await;
-    sim.server.shutdown().await;
+    echo.server.shut_down_server().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -234,7 +234,7 @@ async fn scripted_replies_match_metadata_as_headers() {
     let refused = sim.client.generate(call).await.unwrap_err();
     assert_eq!(refused.code(), Code::NotFound);
     complete(&mut sim.client, request(4, false)).await;
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -243,5 +243,5 @@ async fn an_injected_failure_has_a_retry_time_over_grpc() {
     let mut sim = start(&[&flags[..], &["--retry-after", "9"]].concat()).await;
     let refused = sim.client.generate(request(4, false)).await.unwrap_err();
     assert_eq!(retry_after(&refused), "9");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }

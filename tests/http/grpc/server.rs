@@ -17,7 +17,7 @@ async fn the_server_reports_its_info() {
     complete(client, request(1, false)).await;
     let after = client.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
     assert!(after.last_receive_timestamp > 1.7e9 && after.uptime_seconds > before.uptime_seconds);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn a_paused_server_reports_it() {
     assert_eq!(said, (Code::Unavailable, text));
     service.resume_generation();
     complete(&mut sim.client, request(4, false)).await;
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn grpc_health_check_follows_server_state() {
     sim.server.app_state().begin_shutdown();
     let last = watched.next().await.unwrap().unwrap().status();
     assert_eq!(last, ServingStatus::NotServing);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn reflection_lists_the_services() {
             "vllm.grpc.engine.VllmEngine"
         ]
     );
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn unknown_method_is_unimplemented() {
     let asked = tonic::Request::new(HealthCheckRequest {});
     let status = client.unary(asked, path, codec).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn http_and_grpc_share_a_server_and_pods_are_named() {
     let answer = sim.client.health_check(HealthCheckRequest {}).await.unwrap();
     let named = ["x-inference-pod", "server"].map(|name| answer.metadata().get(name));
     assert_eq!(named.map(|value| value.map(|v| v.to_str().unwrap())), [Some("pod-1"), None]);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 /// Tokens that came, and how it ended.
@@ -188,5 +188,5 @@ async fn calls_to_the_model_need_the_key_that_http_asks_for() {
     assert_eq!(generate(Some("k")).await, Ok(()));
     let probe = sim.client.health_check(HealthCheckRequest {}).await;
     assert_eq!(probe.map(|_| ()).map_err(|status| status.code()), Ok(()));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }

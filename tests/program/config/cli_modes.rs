@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use vllm_sim_config::{
-    CliMode, LatencySource, LoadBalancing, LoadedConfig, MetricsCompat, ModelTask, ParsedCommand,
-    SchedulerKind, load_config, load_with_known_flags,
+    CliMode, DataParallelLoadBalancing, LoadedConfig, MetricsCompat, ModelTask, ParsedCommand,
+    SchedulerKind, StepLatencySource, load_config, load_with_known_flags,
 };
 use vllm_sim_engine::kv::BlockHashAlgorithm;
 
@@ -35,8 +35,8 @@ fn each_mode_has_its_own_defaults() {
     assert_eq!(serve.server.timeouts.shutdown, Duration::ZERO);
     assert_eq!((sim.content.seed, serve.content.seed), (None, Some(0)));
     assert_eq!((sim.engine.memory.num_blocks, serve.engine.memory.num_blocks), (Some(1024), None));
-    assert_eq!(sim.engine.parallel.balance, LoadBalancing::PortPerRank);
-    assert_eq!(serve.engine.parallel.balance, LoadBalancing::Internal);
+    assert_eq!(sim.engine.parallel.balance, DataParallelLoadBalancing::PortPerRank);
+    assert_eq!(serve.engine.parallel.balance, DataParallelLoadBalancing::Internal);
     assert_eq!(
         (
             sim.engine.prefix_cache.enable_prefix_caching,
@@ -213,7 +213,7 @@ fn a_gpu_asks_for_a_scheduler_with_steps() {
     let path = dir.path().to_str().unwrap();
     let loaded = try_words(&["vllm-sim", "--model", path, "--gpu", "h100"], &[]).unwrap();
     assert_eq!(loaded.config.engine.scheduler, SchedulerKind::Vllm);
-    let roofline = LatencySource::Roofline { coefficients: None };
+    let roofline = StepLatencySource::Roofline { coefficients: None };
     assert_eq!(loaded.config.engine.timing.latency_source, roofline);
 }
 
@@ -249,13 +249,19 @@ fn ranks_are_where_the_flags_put_them() {
     assert_eq!(parallel(&["-dp", "4"]).local_ranks, (0, 4));
     assert_eq!(parallel(&["-dp", "4"]).api_servers, 4);
     let external = parallel(&["-dp", "4", "-dpn", "2"]);
-    assert_eq!((external.local_ranks, external.balance), ((2, 1), LoadBalancing::External));
+    assert_eq!(
+        (external.local_ranks, external.balance),
+        ((2, 1), DataParallelLoadBalancing::External)
+    );
     let hybrid = parallel(&["-dp=4", "-dph", "-dpr", "2", "-dpl", "2"]);
-    assert_eq!((hybrid.local_ranks, hybrid.balance), ((2, 2), LoadBalancing::Hybrid));
+    assert_eq!((hybrid.local_ranks, hybrid.balance), ((2, 2), DataParallelLoadBalancing::Hybrid));
     let ports = parallel(&["-dp", "2", "-dpm"]);
-    assert_eq!((ports.supervisor_port, ports.balance), (Some(9256), LoadBalancing::PortPerRank));
+    assert_eq!(
+        (ports.supervisor_port, ports.balance),
+        (Some(9256), DataParallelLoadBalancing::PortPerRank)
+    );
     let llmd = sim(&["--data-parallel-rank", "5"]).engine.parallel;
-    assert_eq!((llmd.local_ranks, llmd.balance), ((5, 1), LoadBalancing::External));
+    assert_eq!((llmd.local_ranks, llmd.balance), ((5, 1), DataParallelLoadBalancing::External));
 }
 
 #[test]

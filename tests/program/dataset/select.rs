@@ -22,7 +22,7 @@ fn replies(
     let length = match limit {
         Some(limit) if ignore_eos => RequestedReplyLength::Exactly(limit),
         Some(limit) => RequestedReplyLength::AtMost(limit),
-        None => RequestedReplyLength::ANY_LENGTH,
+        None => RequestedReplyLength::ANY_REPLY_LENGTH,
     };
     (0..50)
         .map(|request| {
@@ -130,7 +130,11 @@ fn empty_dataset_has_no_reply() {
     let dataset = tokens(&[]).open();
     let mut rng = request_rng(1, 1, RandomStreamPurpose::Content);
     assert_eq!(
-        dataset.find_reply(&[hash_prompt_tokens(&[1])], RequestedReplyLength::ANY_LENGTH, &mut rng),
+        dataset.find_reply(
+            &[hash_prompt_tokens(&[1])],
+            RequestedReplyLength::ANY_REPLY_LENGTH,
+            &mut rng
+        ),
         None
     );
 }
@@ -154,8 +158,9 @@ fn lookup_in_100_000_rows_is_under_1_ms() {
         .map(|i| {
             let hash = hash_prompt_tokens(&[i * 99]);
             let started = Instant::now();
-            let found =
-                dataset.find_reply(&[hash], RequestedReplyLength::ANY_LENGTH, &mut rng).unwrap();
+            let found = dataset
+                .find_reply(&[hash], RequestedReplyLength::ANY_REPLY_LENGTH, &mut rng)
+                .unwrap();
             let took = started.elapsed();
             assert_eq!((found.tokens[0], found.matched), (i * 99, true));
             took

@@ -98,7 +98,7 @@ async fn completions_and_chats_answer_what_was_recorded() {
         let message = json!({"model": "demo", "max_tokens": 20, "messages": user});
         let said = sim.post("/v1/messages", message).await;
         assert_eq!(said["content"][0]["text"], "A chat.", "{said}");
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     }
 }
 
@@ -116,7 +116,7 @@ async fn max_tokens_truncates_and_ignore_eos_extends() {
     assert_eq!((reason.as_str(), tokens), ("length", 9));
     let body = json!({"prompt": TEST, "max_tokens": 9, "stop": ["is"]});
     assert_eq!(sim.complete(body).await, ("So it ".into(), "stop".into(), 3));
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn unrecorded_prompt_gets_other_reply() {
     }
     let said = sim.complete(json!({"prompt": "Question", "max_tokens": 2})).await;
     assert_eq!(said.0, "Ho", "the one that fits");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn lookup_ignores_fields_that_llmd_drops() {
     let sim = Sim::on(&made, &[]).await;
     let said = sim.complete(json!({"prompt": "Café? Já"})).await;
     assert_eq!(said.0, "Oui");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn version_0_6_is_looked_up_by_text() {
     // That version's reply to the rest is built in.
     let (text, ..) = sim.complete(json!({"prompt": "Who?", "max_tokens": 5})).await;
     assert!(!text.is_empty() && !text.contains("was"), "{text}");
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -178,7 +178,7 @@ async fn recorded_reasoning_is_separate_with_a_reasoning_parser() {
         let sim = Sim::on(&made, in_memory).await;
         let said = sim.post("/v1/chat/completions", body.clone()).await;
         assert_eq!(said["choices"][0]["message"]["content"], "Hm well. It is.");
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
         let parsed = [in_memory, &["--replay-timing", "--reasoning-parser", "qwen3"]].concat();
         let sim = Sim::on(&made, &parsed).await;
         let said = sim.post("/v1/chat/completions", body.clone()).await;
@@ -186,7 +186,7 @@ async fn recorded_reasoning_is_separate_with_a_reasoning_parser() {
         assert_eq!(message["reasoning"], "Hm well. ");
         assert_eq!(message["content"], "It is.");
         assert_eq!(said["usage"]["completion_tokens"], 4);
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     }
 }
 
@@ -205,7 +205,7 @@ async fn a_stream_has_an_event_per_recorded_token() {
         .filter(|text| !text.is_empty())
         .collect();
     assert_eq!(texts, ["So it", " ", "is."]);
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -218,7 +218,7 @@ async fn unusable_dataset_stops_start_without_fallback() {
     let sim = Sim::start(&flags).await.unwrap();
     let said = sim.complete(json!({"prompt": TEST, "max_tokens": 4})).await;
     assert!(!said.0.is_empty());
-    sim.server.shutdown().await;
+    sim.server.shut_down_server().await;
 }
 
 #[tokio::test]
@@ -229,7 +229,7 @@ async fn two_servers_read_one_file() {
         assert_eq!(sim.complete(json!({"prompt": TEST})).await.0, "So it is.");
     }
     for sim in both {
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     }
 }
 
@@ -255,7 +255,7 @@ async fn lookup_in_100_000_rows_is_under_1_ms() {
         }
         took.sort();
         medians.push(took[20]);
-        sim.server.shutdown().await;
+        sim.server.shut_down_server().await;
     }
     let added = medians[0].saturating_sub(medians[1]);
     println!("median {:?} with the dataset, {:?} without", medians[0], medians[1]);

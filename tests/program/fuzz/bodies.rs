@@ -96,7 +96,7 @@ fn fuzz_python_json() {
             let written = python::json::dumps(&value);
             assert_eq!(python::loads(written.as_bytes()), Ok(value));
         }
-        Err(error) => drop(error.message_with_position(input)),
+        Err(error) => drop(error.error_message_with_position(input)),
     });
 }
 
@@ -107,7 +107,7 @@ fn a_long_completion_is_the_one_that_the_schema_makes() {
         let long = [input, &[b' '; 64 * 1024]].concat();
         if let Some((request, _)) = CompletionRequest::parse_long_prompt(&long, &bounds) {
             let value = body::read_json_body(Some("application/json"), input).unwrap();
-            assert_eq!(CompletionRequest::parse(&value, &bounds), Ok(request));
+            assert_eq!(CompletionRequest::parse_request_body(&value, &bounds), Ok(request));
         }
     });
 }
@@ -119,28 +119,28 @@ fn fuzz_request_classes() {
             return;
         };
         let bounds = RequestBounds::default();
-        if let Ok(request) = ChatRequest::parse(&value, &bounds) {
+        if let Ok(request) = ChatRequest::parse_request_body(&value, &bounds) {
             let _ = to_template_messages(&request.messages, "m");
         }
         let refusals = [
-            CompletionRequest::parse(&value, &bounds).err(),
-            ResponsesRequest::parse(&value, &bounds).err(),
-            MessagesRequest::parse(&value, &bounds).err(),
-            CountTokensRequest::parse(&value).err(),
-            BatchChatRequest::parse(&value, &bounds).err(),
-            GenerateRequest::parse(&value, &bounds).err(),
-            CohereEmbedRequest::parse(&value).err(),
+            CompletionRequest::parse_request_body(&value, &bounds).err(),
+            ResponsesRequest::parse_request_body(&value, &bounds).err(),
+            MessagesRequest::parse_request_body(&value, &bounds).err(),
+            CountTokensRequest::parse_request_body(&value).err(),
+            BatchChatRequest::parse_request_body(&value, &bounds).err(),
+            GenerateRequest::parse_request_body(&value, &bounds).err(),
+            CohereEmbedRequest::parse_request_body(&value).err(),
             PoolingRequest::parse_embedding(&value).err(),
             PoolingRequest::parse_pooling(&value).err(),
             PoolingRequest::parse_score(&value).err(),
             PoolingRequest::parse_rerank(&value).err(),
-            GenerativeScoringRequest::parse(&value).err(),
-            TokenizeRequest::parse(&value).err(),
-            DetokenizeRequest::parse(&value).err(),
-            DerenderChatRequest::parse(&value).err(),
-            DerenderCompletionRequest::parse(&value).err(),
-            DerenderStreamRequest::parse(&value).err(),
-            LoadLoraRequest::parse(&value).err(),
+            GenerativeScoringRequest::parse_request_body(&value).err(),
+            TokenizeRequest::parse_request_body(&value).err(),
+            DetokenizeRequest::parse_request_body(&value).err(),
+            DerenderChatRequest::parse_request_body(&value).err(),
+            DerenderCompletionRequest::parse_request_body(&value).err(),
+            DerenderStreamRequest::parse_request_body(&value).err(),
+            LoadLoraRequest::parse_request_body(&value).err(),
         ];
         for refusal in refusals.into_iter().flatten() {
             assert!(refusal.to_json().len() < 1 << 20, "a refusal multiplies");

@@ -236,7 +236,7 @@ fn fuzz_scripted_replies() {
         for text in ["How is the weather?", "21 degrees", "retry"] {
             let _ = replies.reserve_replies(std::iter::once(text), &request);
         }
-        let _ = replies.current_rules().map(|rules| rules.to_json().to_string());
+        let _ = replies.current_reply_rules().map(|rules| rules.to_json().to_string());
     });
 }
 

@@ -65,7 +65,7 @@ async fn dashboards_and_alerts_use_existing_metrics() {
     assert_eq!(post("/v1/chat/completions", chat).await, 503);
     let page = client.get(format!("http://{address}/metrics"));
     let exposed = exposed(&page.send().await.unwrap().text().await.unwrap());
-    server.shutdown().await;
+    server.shut_down_server().await;
 
     let mut wanted = BTreeSet::new();
     for path in files("dashboards/grafana", "json") {
@@ -145,7 +145,7 @@ async fn get(cli_mode: CliMode, flags: &[&str], path: &str) -> (u16, String, Str
     let kind = answer.headers()["content-type"].to_str().unwrap().to_owned();
     let status = answer.status().as_u16();
     let body = answer.text().await.unwrap();
-    server.shutdown().await;
+    server.shut_down_server().await;
     (status, kind, body)
 }
 

@@ -93,7 +93,7 @@ impl<'a> SimulatedBenchClient<'a> {
             if let Some(lock_step) = &mut self.lock_step
                 && wakeups.all(|due| due > now)
             {
-                lock_step.synchronize_steps(now, &mut self.engines, |engine| Some(engine));
+                lock_step.synchronize_rank_steps(now, &mut self.engines, |engine| Some(engine));
             }
         }
     }

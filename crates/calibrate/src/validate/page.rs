@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use vllm_sim_replay::html::{
     ChartLine, LineChart, SummaryTile, ValueColour, escape_html, format_short_number,
-    render_coloured_table, render_command_section, render_document, render_table, render_tiles,
+    render_coloured_table, render_command_section, render_html_document, render_summary_tiles,
+    render_table,
 };
 
 use super::report::quantile_curve;
@@ -29,7 +30,7 @@ impl ValidationReport {
         self.write_run_table(&mut body);
         self.write_run_charts(&mut body);
         body.push_str(&render_command_section(command));
-        render_document(TITLE, &body)
+        render_html_document(TITLE, &body)
     }
 
     fn summary_tiles(&self) -> String {
@@ -54,7 +55,7 @@ impl ValidationReport {
                 &format!("of {} {of}; mean {:.1} %", value.runs, value.mean),
             ));
         }
-        render_tiles(&tiles)
+        render_summary_tiles(&tiles)
     }
 
     fn write_error_charts(&self, body: &mut String) {
@@ -87,7 +88,7 @@ impl ValidationReport {
                 lines,
                 follows_y: true,
             }
-            .draw(body);
+            .draw_line_chart(body);
         }
         let _ = write!(
             body,
@@ -305,5 +306,5 @@ fn write_distribution_chart(
         ],
         follows_y: true,
     }
-    .draw(body);
+    .draw_line_chart(body);
 }

@@ -57,7 +57,7 @@ impl EngineDriver {
         self.observer = Box::new(EngineObservers(vec![first, observer]));
     }
 
-    pub(super) fn next_wakeup(&self) -> SimTime {
+    pub(super) fn next_engine_wakeup_time(&self) -> SimTime {
         match self.stopped {
             true => SimTime::MAX,
             false => self.engine.next_wakeup().unwrap_or(SimTime::MAX),
@@ -106,7 +106,7 @@ impl EngineDriver {
             self.observer.on_sequence_queued(record);
         }
         // Otherwise the caller advances the engine next, which delivers these events too.
-        if !self.outbox.is_empty() || self.next_wakeup() > now {
+        if !self.outbox.is_empty() || self.next_engine_wakeup_time() > now {
             self.deliver_events();
         }
         Ok((id, progress))
@@ -136,11 +136,13 @@ impl EngineDriver {
 
     /// Runs the engine up to and including `now` and delivers its events to the observer. Returns
     /// the number of events.
-    pub(super) fn advance(&mut self, now: SimTime) -> usize {
+    pub(super) fn run_engine_until(&mut self, now: SimTime) -> usize {
         let mut events = 0;
-        while self.next_wakeup() <= now {
+        while self.next_engine_wakeup_time() <= now {
             // Steps of zero duration follow each other: deliver their events in batches.
-            while self.outbox.len() < MAX_UNDELIVERED_EVENTS && self.next_wakeup() <= now {
+            while self.outbox.len() < MAX_UNDELIVERED_EVENTS
+                && self.next_engine_wakeup_time() <= now
+            {
                 self.engine.advance(now, &mut self.outbox);
             }
             events += self.outbox.len();
@@ -151,7 +153,7 @@ impl EngineDriver {
 
     /// Runs the work of the engine that is due at `now`, but not the further work at `now` that
     /// results from it. Returns the number of events.
-    pub(super) fn advance_once(&mut self, now: SimTime) -> usize {
+    pub(super) fn run_due_engine_work(&mut self, now: SimTime) -> usize {
         self.engine.advance(now, &mut self.outbox);
         let events = self.outbox.len();
         self.deliver_events();
@@ -181,7 +183,7 @@ impl EngineDriver {
                 }
                 SchedulerEvent::Ended { end, .. } => {
                     self.progress.record_end(at);
-                    record.progress.record_end(end);
+                    record.progress.record_sequence_end(end);
                     record.progress.wake_reply_task();
                     self.records[sequence_record_index(id)] = None;
                     self.free.push(sequence_record_index(id) as u32);
@@ -229,7 +231,7 @@ impl EngineProgress {
     }
 
     /// Returns whether the engine has unfinished sequences but no output for too long: more than
-    /// `first` since it became busy, or more than `next` since its last output.
+    /// `first_output_timeout` since it became busy, or more than `next_output_timeout` since its last output.
     pub fn is_stalled(&self, now: SimTime, first: Duration, next: Duration) -> bool {
         if self.sequences == 0 {
             return false;
@@ -273,11 +275,11 @@ impl EngineRankGroup {
         (self.closed || !self.cores.is_empty()) && self.cores.iter().all(|core| core.stopped)
     }
 
-    pub(super) fn next_wakeup(&self) -> SimTime {
+    pub(super) fn next_group_wakeup_time(&self) -> SimTime {
         match &self.cores[..] {
-            [core] => core.next_wakeup(),
+            [core] => core.next_engine_wakeup_time(),
             cores => {
-                let due = cores.iter().map(EngineDriver::next_wakeup);
+                let due = cores.iter().map(EngineDriver::next_engine_wakeup_time);
                 due.min().unwrap_or(SimTime::MAX)
             }
         }
@@ -285,20 +287,20 @@ impl EngineRankGroup {
 
     pub(super) fn advance_ranks(&mut self, now: SimTime) -> usize {
         if self.lock_step.is_none() {
-            return self.cores[0].advance(now);
+            return self.cores[0].run_engine_until(now);
         }
         let mut events = 0;
         loop {
-            let due = self.next_wakeup();
+            let due = self.next_group_wakeup_time();
             if due > now {
                 return events;
             }
             for core in &mut self.cores {
-                if core.next_wakeup() <= due {
-                    events += core.advance_once(due);
+                if core.next_engine_wakeup_time() <= due {
+                    events += core.run_due_engine_work(due);
                 }
             }
-            if self.next_wakeup() > due {
+            if self.next_group_wakeup_time() > due {
                 self.synchronize_ranks(due);
             }
         }
@@ -307,7 +309,11 @@ impl EngineRankGroup {
     /// Synchronizes the steps of all data-parallel ranks at `now`.
     pub(super) fn synchronize_ranks(&mut self, now: SimTime) {
         if let Some(lock_step) = &mut self.lock_step {
-            lock_step.synchronize_steps(now, &mut self.cores, EngineDriver::lock_step_scheduler);
+            lock_step.synchronize_rank_steps(
+                now,
+                &mut self.cores,
+                EngineDriver::lock_step_scheduler,
+            );
         }
     }
 }

@@ -60,7 +60,7 @@ pub(super) struct SharedRankGroup {
 }
 
 /// Runs an engine in real time. Clones share the engine, whose timer thread ends with
-/// [`LiveEngine::stop`].
+/// [`LiveEngine::stop_engine`].
 #[derive(Clone)]
 pub struct LiveEngine {
     pub(super) shared: Arc<SharedRankGroup>,
@@ -75,7 +75,7 @@ impl LiveEngine {
     ///
     /// # Errors
     /// Returns the error of the operating system if the thread cannot start.
-    pub fn start(
+    pub fn start_engine(
         name: &str,
         epoch: Instant,
         engine: Box<dyn Scheduler + Send>,
@@ -84,10 +84,10 @@ impl LiveEngine {
     ) -> std::io::Result<Self> {
         let ranks = EngineRankGroup::from_single_engine(EngineDriver::new(engine, observer));
         let (shared, thread) = SharedRankGroup::start_timer_thread(name, epoch, ranks, tune)?;
-        Ok(Self::for_rank(shared, thread, 0))
+        Ok(Self::new_for_rank(shared, thread, 0))
     }
 
-    pub(super) fn for_rank(
+    pub(super) fn new_for_rank(
         shared: Arc<SharedRankGroup>,
         thread: TimerThreadHandle,
         rank: usize,
@@ -104,7 +104,7 @@ impl LiveEngine {
     ///
     /// # Errors
     /// Returns the error of the first sequence that does not fit.
-    pub fn submit(
+    pub fn submit_sequences(
         &self,
         submissions: Vec<(Sequence, RequestInfo)>,
     ) -> Result<Vec<SequenceHandle>, SubmitError> {
@@ -203,7 +203,7 @@ impl LiveEngine {
     }
 
     /// Reports to the observer that the engine restarts without LoRA adapters.
-    pub fn report_cleared_loras(&self) {
+    pub fn report_loras_cleared_by_restart(&self) {
         let mut ranks = self.shared.ranks.lock();
         ranks[self.rank].observer.on_loras_cleared();
     }
@@ -237,7 +237,7 @@ impl LiveEngine {
     }
 
     /// Stops the engine. Stopping the last engine of a timer thread also ends and joins the thread.
-    pub fn stop(&self) {
+    pub fn stop_engine(&self) {
         let mut ranks = self.shared.ranks.lock();
         ranks[self.rank].stopped = true;
         if !ranks.are_all_engines_stopped() {
@@ -277,7 +277,7 @@ impl SharedRankGroup {
     /// Unlocks the engines and wakes the timer thread if an engine's next deadline is earlier than
     /// the end of its sleep.
     fn wake_timer_if_earlier(&self, ranks: MutexGuard<'_, EngineRankGroup>) {
-        let earlier = ranks.next_wakeup() < ranks.sleeps_until;
+        let earlier = ranks.next_group_wakeup_time() < ranks.sleeps_until;
         drop(ranks);
         if earlier {
             self.wake.notify_one();
@@ -290,8 +290,9 @@ impl SharedRankGroup {
         let mut ranks = self.ranks.lock();
         while !ranks.are_all_engines_stopped() {
             let now = self.now();
-            let served = if ranks.next_wakeup() <= now { ranks.advance_ranks(now) } else { 0 };
-            let mut until = ranks.next_wakeup();
+            let served =
+                if ranks.next_group_wakeup_time() <= now { ranks.advance_ranks(now) } else { 0 };
+            let mut until = ranks.next_group_wakeup_time();
             if served >= self.tune.busy && quantum > 0 {
                 let grid = quantum * if served < self.tune.crowded { 1 } else { 2 };
                 until = until.max(SimTime::from_nanos((now.as_nanos() / grid + 1) * grid));
@@ -337,7 +338,11 @@ impl LiveRankGroup {
     ///
     /// # Errors
     /// Returns the error of the operating system if the thread cannot start.
-    pub fn start(name: &str, epoch: Instant, tune: TimerThreadSettings) -> std::io::Result<Self> {
+    pub fn start_rank_group(
+        name: &str,
+        epoch: Instant,
+        tune: TimerThreadSettings,
+    ) -> std::io::Result<Self> {
         let (shared, thread) = SharedRankGroup::start_timer_thread(
             name,
             epoch,
@@ -361,7 +366,7 @@ impl LiveRankGroup {
 
     /// Adds an engine to the group as a data-parallel rank. The engine's scheduler must have
     /// [`VllmSchedulerConfig::lock_step`](crate::sched::vllm::VllmSchedulerConfig::lock_step) set.
-    pub fn join_engine(
+    pub fn add_engine_as_rank(
         &self,
         engine: Box<dyn Scheduler + Send>,
         observer: Box<dyn EngineObserver>,
@@ -370,7 +375,7 @@ impl LiveRankGroup {
         ranks.cores.push(EngineDriver::new(engine, observer));
         let rank = ranks.cores.len() - 1;
         drop(ranks);
-        LiveEngine::for_rank(self.shared.clone(), self.thread.clone(), rank)
+        LiveEngine::new_for_rank(self.shared.clone(), self.thread.clone(), rank)
     }
 }
 

@@ -266,12 +266,12 @@ impl SharedSequenceProgress {
     }
 
     /// Returns the number of the sequence's output tokens released so far.
-    pub fn released_tokens(&self) -> u32 {
+    pub fn released_output_tokens(&self) -> u32 {
         self.released.load(Ordering::Acquire)
     }
 
     /// Returns the life-cycle state of the sequence. Read the state before
-    /// [`Self::released_tokens`] to see every token of an ended sequence.
+    /// [`Self::released_output_tokens`] to see every token of an ended sequence.
     pub fn state(&self) -> SequenceState {
         match self.state.load(Ordering::Acquire) {
             STATE_WAITING => SequenceState::Waiting,
@@ -285,7 +285,7 @@ impl SharedSequenceProgress {
     }
 
     /// Returns the number of prompt tokens found in the prefix cache; valid once the sequence runs.
-    pub fn cached_tokens(&self) -> u32 {
+    pub fn cached_prompt_tokens(&self) -> u32 {
         self.cached.load(Ordering::Acquire)
     }
 
@@ -298,7 +298,7 @@ impl SharedSequenceProgress {
     /// Returns how many of the `prompt` prompt tokens the engine did not have to compute. If tokens
     /// were loaded from elsewhere, the last prompt token still counts as computed.
     pub fn reused_prompt_tokens(&self, prompt: u32) -> u32 {
-        let cached = self.cached_tokens();
+        let cached = self.cached_prompt_tokens();
         let others = prompt.saturating_sub(1).saturating_sub(cached);
         cached + self.external_computed_tokens().min(others)
     }
@@ -315,9 +315,9 @@ impl SharedSequenceProgress {
         self.leased.get().map(AsRef::as_ref)
     }
 
-    /// Returns the index after the last token of an output chunk that starts at token `from` and
-    /// has at least `least` tokens. Tokens released together stay in one chunk. The index may be
-    /// greater than [`Self::released_tokens`].
+    /// Returns the index after the last token of an output chunk that starts at token `from_token` and
+    /// has at least `min_tokens` tokens. Tokens released together stay in one chunk. The index may be
+    /// greater than [`Self::released_output_tokens`].
     pub fn output_chunk_end(&self, from: u32, least: u32) -> u32 {
         let wanted = from.saturating_add(least);
         let Some(groups) = self.groups.get() else {
@@ -333,7 +333,7 @@ impl SharedSequenceProgress {
     }
 
     /// Returns whether some output tokens were released together, by accepted draft tokens.
-    pub fn has_multi_token_releases(&self) -> bool {
+    pub fn has_tokens_released_together(&self) -> bool {
         self.groups.get().is_some()
     }
 
@@ -345,7 +345,7 @@ impl SharedSequenceProgress {
 
     /// Returns the numbers of proposed and of accepted draft tokens of the sequence, for each step
     /// that verified any.
-    pub fn verified_draft_counts(&self) -> Vec<(u8, u8)> {
+    pub fn proposed_and_accepted_draft_counts(&self) -> Vec<(u8, u8)> {
         let Some(drafts) = self.drafts.get() else {
             return Vec::new();
         };
@@ -381,7 +381,7 @@ impl SharedSequenceProgress {
         self.released.store(total, Ordering::Release);
     }
 
-    pub(super) fn record_end(&self, end: SequenceEndReason) {
+    pub(super) fn record_sequence_end(&self, end: SequenceEndReason) {
         let state = match end {
             SequenceEndReason::Finished => STATE_FINISHED,
             SequenceEndReason::Aborted => STATE_ABORTED,
@@ -437,7 +437,7 @@ pub trait EngineObserver: Send {
     /// [`LiveEngine::report_loaded_lora`](super::LiveEngine::report_loaded_lora).
     fn on_lora_loaded(&mut self, _lora: &Arc<str>) {}
     /// Handles a restart of the engine, which forgets all LoRA adapters; reported by
-    /// [`LiveEngine::report_cleared_loras`](super::LiveEngine::report_cleared_loras).
+    /// [`LiveEngine::report_loras_cleared_by_restart`](super::LiveEngine::report_cleared_loras).
     fn on_loras_cleared(&mut self) {}
     /// Returns whether the observer needs [`EngineStats::empty_token_slots`].
     fn needs_empty_token_slots(&self) -> bool {

@@ -35,7 +35,7 @@ pub enum SequencePhase {
 
 impl SequencePhase {
     /// All sequence phases, in the order of [`LiveSequencesSnapshot::phases`].
-    pub const ALL: [Self; 5] =
+    pub const ALL_PHASES: [Self; 5] =
         [Self::Waiting, Self::WaitingForRemoteKvs, Self::Prefill, Self::Decode, Self::Preempted];
 
     /// Returns the name of the sequence phase, as in vLLM's `RequestStatus` if that has the phase.
@@ -113,7 +113,7 @@ pub struct KvBlockMapSnapshot {
 }
 
 impl LiveEngine {
-    /// Returns a snapshot of the live sequences, with details of at most `most` sequences.
+    /// Returns a snapshot of the live sequences, with details of at most `max_sequences` sequences.
     /// Sequences that change during the call may be missed or counted with their previous state.
     pub fn snapshot_sequences(&self, most: usize) -> LiveSequencesSnapshot {
         let mut all = LiveSequencesSnapshot::default();
@@ -148,7 +148,7 @@ impl LiveEngine {
         all
     }
 
-    /// Returns a snapshot of the KV blocks, summed up in at most `most` cells of consecutive
+    /// Returns a snapshot of the KV blocks, summed up in at most `max_cells` cells of consecutive
     /// blocks.
     pub fn snapshot_kv_block_map(&self, most: u32) -> KvBlockMapSnapshot {
         let mut ranks = self.shared.ranks.lock();

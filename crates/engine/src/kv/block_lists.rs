@@ -40,23 +40,23 @@ impl FreeBlockQueue {
         std::iter::successors(next(LIST_HEAD_BLOCK), move |&id| next(id))
     }
 
-    pub(super) fn pop_front(&mut self) -> Option<u32> {
+    pub(super) fn pop_first_free_block(&mut self) -> Option<u32> {
         let front = self.links[LIST_HEAD_BLOCK as usize].next;
         (front != LIST_HEAD_BLOCK).then(|| {
-            self.remove(front);
+            self.remove_free_block(front);
             front
         })
     }
 
-    pub(super) fn push_front(&mut self, id: u32) {
+    pub(super) fn push_first_free_block(&mut self, id: u32) {
         self.insert_between(id, LIST_HEAD_BLOCK, self.links[LIST_HEAD_BLOCK as usize].next);
     }
 
-    pub(super) fn push_back(&mut self, id: u32) {
+    pub(super) fn push_last_free_block(&mut self, id: u32) {
         self.insert_between(id, self.links[LIST_HEAD_BLOCK as usize].prev, LIST_HEAD_BLOCK);
     }
 
-    pub(super) fn remove(&mut self, id: u32) {
+    pub(super) fn remove_free_block(&mut self, id: u32) {
         let FreeBlockLink { prev, next } = self.links[id as usize];
         self.links[prev as usize].next = next;
         self.links[next as usize].prev = prev;
@@ -134,7 +134,7 @@ impl CachedBlockMap {
         self.keys[id as usize]
     }
 
-    pub(super) fn insert(&mut self, key: BlockKey, id: u32) {
+    pub(super) fn insert_cached_block(&mut self, key: BlockKey, id: u32) {
         let hash = slot_hash(key);
         let at = self.probe_slot(key, hash);
         self.keys[id as usize] = key;
@@ -144,7 +144,7 @@ impl CachedBlockMap {
         }
     }
 
-    pub(super) fn remove(&mut self, id: u32) -> BlockKey {
+    pub(super) fn remove_cached_block(&mut self, id: u32) -> BlockKey {
         let key = self.keys[id as usize];
         let heir = match self.duplicated {
             0 => None,
@@ -170,12 +170,12 @@ impl CachedBlockMap {
     }
 
     /// Reads the hash-table slots of many keys in advance, so that the CPU's cache misses overlap.
-    pub(super) fn prefetch_slots(&self, keys: impl Iterator<Item = BlockKey>) {
+    pub(super) fn prefetch_hash_slots(&self, keys: impl Iterator<Item = BlockKey>) {
         let read = keys.map(|key| self.slots[(slot_hash(key) >> self.shift) as usize].id);
         std::hint::black_box(read.fold(0, |all, id| all ^ id));
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(super) fn clear_cached_blocks(&mut self) {
         self.slots.fill(BlockHashSlot::default());
         self.duplicates.fill(DuplicateLinks::NONE);
         self.duplicated = 0;
@@ -272,11 +272,11 @@ mod tests {
         let key = BlockKey(7);
         let mut cache = CachedBlockMap::new(5);
         for id in [2, 4, 1, 3] {
-            cache.insert(key, id);
+            cache.insert_cached_block(key, id);
         }
         let mut found = vec![cache.find_block(key)];
         for id in [4, 2, 3, 1] {
-            cache.remove(id);
+            cache.remove_cached_block(id);
             found.push(cache.find_block(key));
         }
         assert_eq!(found, [Some(2), Some(2), Some(1), Some(1), None]);
@@ -291,10 +291,10 @@ mod tests {
             let mut held: BTreeMap<u32, u64> = BTreeMap::new();
             for (id, key) in moves {
                 if let Some(key) = held.remove(&id) {
-                    prop_assert_eq!(cache.remove(id), BlockKey(key));
+                    prop_assert_eq!(cache.remove_cached_block(id), BlockKey(key));
                     model.entry(key).or_default().retain(|&other| other != id);
                 } else {
-                    cache.insert(BlockKey(key), id);
+                    cache.insert_cached_block(BlockKey(key), id);
                     held.insert(id, key);
                     model.entry(key).or_default().push_back(id);
                 }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     fn drain(mut queue: FreeBlockQueue) -> Vec<u32> {
-        std::iter::from_fn(|| queue.pop_front()).collect()
+        std::iter::from_fn(|| queue.pop_first_free_block()).collect()
     }
 
     #[test]
@@ -331,10 +331,10 @@ mod tests {
     #[test]
     fn blocks_are_removed_anywhere_and_returned_at_either_end() {
         let mut queue = FreeBlockQueue::with_all_blocks(5);
-        queue.remove(3);
-        queue.remove(1);
-        queue.push_front(3);
-        queue.push_back(1);
+        queue.remove_free_block(3);
+        queue.remove_free_block(1);
+        queue.push_first_free_block(3);
+        queue.push_last_free_block(1);
         assert_eq!(queue.len(), 5);
         assert_eq!(drain(queue), [3, 2, 4, 5, 1]);
     }

@@ -139,7 +139,7 @@ impl BlockPool {
     /// Returns the number of leading tokens of a sequence that are cached in all layer groups, and
     /// the number cached in the full-attention groups. `plan` has the keys of the sequence's KV
     /// blocks.
-    pub(crate) fn cached_prefix_in_all_groups(
+    pub(crate) fn cached_prefix_tokens_in_groups(
         &self,
         plan: &PlannedKvBlocks,
         tokens: u32,
@@ -315,7 +315,7 @@ impl BlockPool {
 
     fn clear_found_blocks(&self, table: &mut BlockTable) {
         table.blocks.clear();
-        table.groups.iter_mut().for_each(LayerGroupBlockTable::clear);
+        table.groups.iter_mut().for_each(LayerGroupBlockTable::clear_block_table);
     }
 
     fn hold_found_blocks(&mut self, table: &mut BlockTable, hits: u32) {
@@ -402,7 +402,7 @@ impl BlockPool {
         for table in tables {
             let ids: Vec<u32> = table.held_block_ids().collect();
             self.release_block_ids(&ids);
-            table.clear();
+            table.clear_block_table();
         }
     }
 
@@ -481,7 +481,7 @@ impl BlockPool {
         usize::from(owner).checked_sub(1).and_then(|at| self.groups.all.get(at))
     }
 
-    /// Returns the key of a KV block without the salt of its layer group; `name` is the salted key
+    /// Returns the key of a KV block without the salt of its layer group; `salted_key` is the salted key
     /// under which the prefix cache stores the block.
     pub(super) fn unsalted_block_key(&self, owner: u8, name: BlockKey) -> BlockKey {
         self.group_of_owner(owner).map_or(name, |group| group.salted_key(name))

@@ -164,7 +164,7 @@ impl LayerGroupBlockTable {
         there.filter(|&id| id != 0)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(super) fn clear_block_table(&mut self) {
         self.first = 0;
         self.blocks.clear();
         self.spare.clear();
@@ -291,7 +291,7 @@ impl ExtraLayerGroups {
         }
     }
 
-    /// Returns whether the prefix cache keeps block `i` of a layer group of a sequence. `ends` are
+    /// Returns whether the prefix cache keeps block `block_index` of a layer group of a sequence. `divergence_blocks` are
     /// the block indices at which later prompts may diverge from the sequence.
     pub(super) fn keeps_block_cached(&self, group: &LayerGroup, ends: &[u32], i: u32) -> bool {
         let Some(interval) = self.interval.filter(|_| !group.has_full_attention()) else {

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::cbor::CborWriter;
 use super::pickle::PickleWriter;
-use crate::{BlockKey, ExtraKey, LoraId, PlannedKvBlocks};
+use crate::{BlockHashExtraKey, BlockKey, LoraId, PlannedKvBlocks};
 
 /// Selects the hash algorithm for KV blocks.
 ///
@@ -197,7 +197,7 @@ impl BlockHasher {
                     BlockHashAlgorithm::Sha256 | BlockHashAlgorithm::Xxhash => {
                         let mut pickle = PickleWriter::new(&mut buf);
                         pickle.write_text(seed);
-                        pickle.finish();
+                        pickle.finish_pickle();
                     }
                     _ => CborWriter(&mut buf).write_text(seed),
                 }
@@ -229,7 +229,7 @@ impl BlockHasher {
     }
 
     /// Returns the approximate memory of a [`PlannedKvBlocks`] for `tokens` tokens, in bytes.
-    pub const fn estimate_block_plan_bytes(&self, tokens: u64) -> u64 {
+    pub const fn estimate_planned_blocks_bytes(&self, tokens: u64) -> u64 {
         let config = &self.config;
         let token = if config.keep_tokens { 4 } else { 0 };
         let block = if config.keep_hashes { 8 + 32 } else { 8 };
@@ -239,16 +239,16 @@ impl BlockHasher {
     /// Computes the keys and hashes of a sequence's KV blocks; `tokens` are its prompt and output
     /// tokens.
     pub fn plan_kv_blocks(&self, tokens: &[u32], extras: &BlockHashExtraKeys) -> PlannedKvBlocks {
-        let mut chain = self.begin_kv_block_plan(extras, tokens.len());
+        let mut chain = self.begin_planned_kv_blocks(extras, tokens.len());
         chain.append_tokens(tokens);
-        chain.finish_kv_block_plan()
+        chain.finish_planned_kv_blocks()
     }
 
     /// Creates a builder of a sequence's [`PlannedKvBlocks`] with room for `tokens` tokens.
     ///
     /// Sequences with the same prompt need to hash it only once: append the prompt, then clone the
     /// builder.
-    pub fn begin_kv_block_plan<'a>(
+    pub fn begin_planned_kv_blocks<'a>(
         &'a self,
         extras: &'a BlockHashExtraKeys,
         tokens: usize,
@@ -330,7 +330,7 @@ impl PlannedKvBlocksBuilder<'_> {
 
     /// Returns the planned KV blocks for all appended tokens: the hash of each full block, and the
     /// last partial block.
-    pub fn finish_kv_block_plan(mut self) -> PlannedKvBlocks {
+    pub fn finish_planned_kv_blocks(mut self) -> PlannedKvBlocks {
         if !self.hasher.config.keep_tokens {
             self.plan.tokens = Vec::new();
         }
@@ -360,13 +360,13 @@ enum ExtraKeyPart<'a> {
 }
 
 impl ExtraKeyPart<'_> {
-    fn to_event_key(self) -> ExtraKey {
+    fn to_event_key(self) -> BlockHashExtraKey {
         match self {
-            Self::Lora(lora) => ExtraKey::Text(Arc::clone(&lora.name)),
+            Self::Lora(lora) => BlockHashExtraKey::Text(Arc::clone(&lora.name)),
             Self::Media(identifier, offset) => {
-                ExtraKey::Media { identifier: Arc::clone(identifier), offset }
+                BlockHashExtraKey::Media { identifier: Arc::clone(identifier), offset }
             }
-            Self::Salt(salt) => ExtraKey::Text(Arc::clone(salt)),
+            Self::Salt(salt) => BlockHashExtraKey::Text(Arc::clone(salt)),
         }
     }
 }
@@ -449,7 +449,7 @@ impl BlockHashInput<'_> {
                 }
             });
         });
-        pickle.finish();
+        pickle.finish_pickle();
     }
 
     fn encode_cbor(&self, buf: &mut Vec<u8>) {

@@ -38,7 +38,7 @@ impl<'a> PickleWriter<'a> {
         Self { buf, frame: None, memoized: 0, singletons: Vec::new() }
     }
 
-    pub(super) fn finish(mut self) {
+    pub(super) fn finish_pickle(mut self) {
         self.append_to_frame(&[OP_STOP]);
         self.close_frame();
     }
@@ -187,7 +187,7 @@ mod tests {
         let mut buf = Vec::new();
         let mut pickle = PickleWriter::new(&mut buf);
         write(&mut pickle);
-        pickle.finish();
+        pickle.finish_pickle();
         buf.iter().map(|b| format!("{b:02x}")).collect()
     }
 

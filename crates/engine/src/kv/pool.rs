@@ -292,7 +292,7 @@ impl BlockPool {
     pub(super) fn add_block_reference(&mut self, id: u32) {
         let block = &mut self.blocks[id as usize];
         if block.refs == 0 {
-            self.free.remove(id);
+            self.free.remove_free_block(id);
             self.idle -= 1;
         }
         block.refs += 1;
@@ -315,11 +315,11 @@ impl BlockPool {
         if n > 4 {
             let ids = self.free.iter().take(n as usize);
             let cached = ids.filter(|&id| self.blocks[id as usize].cached);
-            self.cache.prefetch_slots(cached.map(|id| self.cache.block_key(id)));
+            self.cache.prefetch_hash_slots(cached.map(|id| self.cache.block_key(id)));
         }
         table.reserve(n as usize);
         for _ in 0..n {
-            let Some(id) = self.free.pop_front() else {
+            let Some(id) = self.free.pop_first_free_block() else {
                 break;
             };
             let block = &mut self.blocks[id as usize];
@@ -328,7 +328,7 @@ impl BlockPool {
             let last = self.owners.get_mut(id as usize);
             let last = last.map(|last| std::mem::replace(last, owner));
             if std::mem::take(&mut block.cached) {
-                let name = self.cache.remove(id);
+                let name = self.cache.remove_cached_block(id);
                 self.idle -= 1;
                 if self.config.events {
                     let hash = self.hashes.get_mut(id as usize).and_then(Option::take);
@@ -371,7 +371,7 @@ impl BlockPool {
         if from < full {
             if full - from > 4 {
                 let keys = &plan.keys[from as usize..full as usize];
-                self.cache.prefetch_slots(keys.iter().copied());
+                self.cache.prefetch_hash_slots(keys.iter().copied());
             }
             if !self.groups.is_first_null {
                 for i in from as usize..full as usize {
@@ -414,7 +414,7 @@ impl BlockPool {
         i: usize,
     ) {
         self.blocks[id as usize].cached = true;
-        self.cache.insert(key, id);
+        self.cache.insert_cached_block(key, id);
         if let (true, Some(&hash)) = (self.config.events, plan.hashes.get(i)) {
             if self.hashes.is_empty() {
                 self.hashes = vec![None; self.blocks.len()];
@@ -433,7 +433,7 @@ impl BlockPool {
             let block = &mut self.blocks[id as usize];
             block.refs -= 1;
             if block.refs == 0 {
-                self.free.push_front(id);
+                self.free.push_first_free_block(id);
             }
         }
         table.settled = table.settled.min(table.len() * self.config.block_size);
@@ -460,7 +460,7 @@ impl BlockPool {
             if !block.cached {
                 block.refs -= 1;
                 if block.refs == 0 {
-                    self.free.push_front(id);
+                    self.free.push_first_free_block(id);
                 }
             }
         }
@@ -469,7 +469,7 @@ impl BlockPool {
             if block.cached {
                 block.refs -= 1;
                 if block.refs == 0 {
-                    self.free.push_back(id);
+                    self.free.push_last_free_block(id);
                     self.idle += 1;
                 }
             }
@@ -489,7 +489,7 @@ impl BlockPool {
     /// Empties the prefix cache. Sequences keep their KV blocks, but later prompts find neither
     /// these blocks nor those that the sequences fill later.
     pub(crate) fn forget_prefix_cache(&mut self, out: &mut impl FnMut(SchedulerEvent)) {
-        self.cache.clear();
+        self.cache.clear_cached_blocks();
         self.hashes.clear();
         for block in &mut self.blocks {
             block.cached = false;

@@ -6,7 +6,7 @@ use super::{
     BlockHashAlgorithm, BlockHashConfig, BlockHashExtraKeys, BlockHasher, HashedMediaSpan,
     LoraAdapter,
 };
-use crate::{ExtraKey, LoraId, PlannedKvBlocks};
+use crate::{BlockHashExtraKey, LoraId, PlannedKvBlocks};
 
 fn block_hasher(algo: BlockHashAlgorithm, seed: Option<&str>, block_size: u32) -> BlockHasher {
     BlockHasher::new(BlockHashConfig {
@@ -388,12 +388,12 @@ fn kv_events_contain_untagged_extra_keys() {
         media: vec![media_span("img", 3, 4)],
         ..cache_salt("pepper")
     };
-    let text = |text: &str| ExtraKey::Text(text.into());
-    let img = |offset| ExtraKey::Media { identifier: "img".into(), offset };
+    let text = |text: &str| BlockHashExtraKey::Text(text.into());
+    let img = |offset| BlockHashExtraKey::Media { identifier: "img".into(), offset };
     let shown = block_hasher(BlockHashAlgorithm::Sha256, None, 4)
         .plan_kv_blocks(&twelve_tokens(), &extras)
         .extra_keys;
-    let expected: Vec<Option<Arc<[ExtraKey]>>> = vec![
+    let expected: Vec<Option<Arc<[BlockHashExtraKey]>>> = vec![
         Some([text("sql-lora"), img(3), text("pepper")].into()),
         Some([text("sql-lora"), img(-1)].into()),
         Some([text("sql-lora")].into()),
@@ -410,12 +410,12 @@ fn block_plan_built_incrementally_is_equal() {
     let hasher = block_hasher(BlockHashAlgorithm::Sha256Cbor, None, 4);
     let extras = cache_salt("s");
     let whole = hasher.plan_kv_blocks(&tokens_by_formula(), &extras);
-    let mut prompt = hasher.begin_kv_block_plan(&extras, 0);
+    let mut prompt = hasher.begin_planned_kv_blocks(&extras, 0);
     prompt.append_tokens(&tokens_by_formula()[..37]);
     let mut reply = prompt.clone();
     tokens_by_formula()[37..].iter().for_each(|&token| reply.append_tokens(&[token]));
-    assert_eq!(reply.finish_kv_block_plan(), whole);
-    assert_eq!(prompt.finish_kv_block_plan().keys, whole.keys[..9]);
+    assert_eq!(reply.finish_planned_kv_blocks(), whole);
+    assert_eq!(prompt.finish_planned_kv_blocks().keys, whole.keys[..9]);
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl InterconnectFabric {
 
     /// Returns the time to dispatch `tokens` of one GPU to `chosen` experts on `gpus` GPUs and to
     /// combine their results, in us.
-    pub(super) fn low_latency_exchange_us(
+    pub(super) fn low_latency_all2all_us(
         &self,
         gpus: u32,
         tokens: f64,
@@ -86,7 +86,7 @@ impl InterconnectFabric {
 
     /// Returns the time in us to dispatch `tokens` of one GPU and to combine their results with
     /// kernels for many tokens. A token is sent once to each GPU, and once to each other node.
-    pub(super) fn high_throughput_exchange_us(
+    pub(super) fn high_throughput_all2all_us(
         &self,
         gpus: u32,
         tokens: f64,
@@ -113,8 +113,8 @@ mod tests {
     /// Compares with tables of vLLM 0.24 on one H200 node and with DeepEP's own figures.
     #[test]
     fn kernel_times_are_near_those_measured() {
-        let low = |gpus, tokens| HOPPER.low_latency_exchange_us(gpus, tokens, 8.0, 7168.0);
-        let high = |tokens| HOPPER.high_throughput_exchange_us(8, tokens, 8.0, 7168.0);
+        let low = |gpus, tokens| HOPPER.low_latency_all2all_us(gpus, tokens, 8.0, 7168.0);
+        let high = |tokens| HOPPER.high_throughput_all2all_us(8, tokens, 8.0, 7168.0);
         for (predicted, measured) in [
             (low(8, 1.0), 97.9),
             (low(8, 64.0), 162.9),

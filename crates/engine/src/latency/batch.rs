@@ -74,7 +74,7 @@ impl BatchWork {
     }
 
     /// Returns one of `parts` equal parts of this batch, with all counts rounded up.
-    pub(super) fn one_of_equal_parts(&self, parts: u32) -> Self {
+    pub(super) fn work_per_equal_part(&self, parts: u32) -> Self {
         let (few, many) = (parts.max(1), u64::from(parts.max(1)));
         Self {
             decodes: self.decodes.div_ceil(few),
@@ -91,7 +91,7 @@ impl BatchWork {
 
     /// Returns the batch of each of `ranks` context-parallel ranks, which divide only the prompt
     /// tokens; counts are rounded up.
-    pub(super) fn per_context_parallel_rank(&self, ranks: u32) -> Self {
+    pub(super) fn work_per_context_parallel_rank(&self, ranks: u32) -> Self {
         let ranks = u64::from(ranks.max(1));
         Self {
             chunk_tokens: self.chunk_tokens.div_ceil(ranks),

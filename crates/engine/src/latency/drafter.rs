@@ -56,7 +56,7 @@ impl Drafter {
     /// Heads on the target's hidden states (eagle, eagle3, mtp) have one layer like the target's
     /// and a projection. Eagle and mtp share the target's embeddings and output head. A draft model
     /// has its own.
-    pub fn for_speculative_method(
+    pub fn drafter_for_speculative_method(
         method: &str,
         target_model: &ModelShape,
         draft_model: Option<&ModelShape>,
@@ -89,7 +89,7 @@ impl Drafter {
     }
 
     /// Returns the weights of the draft layers, in bytes per GPU.
-    pub fn weight_bytes(&self, ranks: impl Into<WeightShardingRanks>) -> f64 {
+    pub fn draft_weight_bytes(&self, ranks: impl Into<WeightShardingRanks>) -> f64 {
         let Self::Layers(layers) = self else {
             return 0.0;
         };
@@ -99,7 +99,7 @@ impl Drafter {
 
     /// Returns the size of a token in the draft layers' KV cache on each of `tp` GPUs, in bytes,
     /// with `width` bytes per number.
-    pub fn kv_bytes_per_token(&self, tp: u32, width: f64) -> f64 {
+    pub fn draft_kv_bytes_per_token(&self, tp: u32, width: f64) -> f64 {
         match self {
             Self::Lookup { .. } => 0.0,
             Self::Layers(layers) => layers.shape.kv_bytes_per_token(tp, 1) as f64 * width,
@@ -107,7 +107,7 @@ impl Drafter {
     }
 
     /// Returns the number of layers that compute drafts; 0 for lookups.
-    pub fn layer_count(&self) -> u32 {
+    pub fn draft_layer_count(&self) -> u32 {
         match self {
             Self::Lookup { .. } => 0,
             Self::Layers(layers) => layers.shape.layers,
@@ -257,7 +257,8 @@ mod tests {
             ..RooflineModelSetup::new(shape.clone(), find_gpu("H100").unwrap().clone())
         };
         let drafter =
-            Drafter::for_speculative_method(method, &shape, own.as_ref(), 1, false).unwrap();
+            Drafter::drafter_for_speculative_method(method, &shape, own.as_ref(), 1, false)
+                .unwrap();
         let mut batch = BatchWork::default();
         batch.add_decoding_sequence(1000, 1, None);
         let speed = SimulationSpeedFactors::default();
@@ -287,14 +288,16 @@ mod tests {
         batch.add_decoding_sequence(1000, 4, None);
         let time = |method: &str, drafts: u32| {
             let drafter =
-                Drafter::for_speculative_method(method, &shape, None, drafts, false).unwrap();
+                Drafter::drafter_for_speculative_method(method, &shape, None, drafts, false)
+                    .unwrap();
             let drafting = drafter.draft_latency_model(&setup).unwrap();
             drafting.draft_time(&batch, SimulationSpeedFactors::default()).as_secs_f64()
         };
         assert!(time("eagle3", 4) > 3.0 * time("eagle3", 1));
         assert!(time("dflash", 8) < 1.2 * time("dflash", 1));
         let fast = SimulationSpeedFactors { all: 2.0, ..SimulationSpeedFactors::default() };
-        let eagle = Drafter::for_speculative_method("eagle3", &shape, None, 4, false).unwrap();
+        let eagle =
+            Drafter::drafter_for_speculative_method("eagle3", &shape, None, 4, false).unwrap();
         let halved =
             eagle.draft_latency_model(&setup).unwrap().draft_time(&batch, fast).as_secs_f64();
         assert!((halved * 2.0 / time("eagle3", 4) - 1.0).abs() < 1e-3);
@@ -306,7 +309,8 @@ mod tests {
         let setup = RooflineModelSetup::new(shape.clone(), find_gpu("H100").unwrap().clone());
         let mut batch = BatchWork::default();
         batch.add_decoding_sequence(1000, 4, None);
-        let drafter = Drafter::for_speculative_method("eagle3", &shape, None, 4, false).unwrap();
+        let drafter =
+            Drafter::drafter_for_speculative_method("eagle3", &shape, None, 4, false).unwrap();
         let slow = SimulationSpeedFactors { all: 1e-300, ..SimulationSpeedFactors::default() };
         let time = drafter.draft_latency_model(&setup).unwrap().draft_time(&batch, slow);
         assert_eq!(time, MAX_SIMULATED_DELAY);
@@ -316,19 +320,24 @@ mod tests {
     fn draft_heads_take_one_layer_of_weights_and_kv() {
         let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
         let layer = shape.kv_bytes_per_token(1, 2) as f64 / 32.0;
-        let of =
-            |method: &str| Drafter::for_speculative_method(method, &shape, None, 3, false).unwrap();
+        let of = |method: &str| {
+            Drafter::drafter_for_speculative_method(method, &shape, None, 3, false).unwrap()
+        };
         for method in ["eagle", "eagle3", "mtp"] {
-            assert_eq!(of(method).kv_bytes_per_token(1, 2.0), layer, "{method}");
+            assert_eq!(of(method).draft_kv_bytes_per_token(1, 2.0), layer, "{method}");
         }
         // 218 million weights of a layer; a projection of 2 or 3 states; a head of 32000 rows.
-        let gb = |method: &str| of(method).weight_bytes(1) / 1e9;
+        let gb = |method: &str| of(method).draft_weight_bytes(1) / 1e9;
         assert!((gb("eagle") - 0.50).abs() < 0.02, "{}", gb("eagle"));
         assert!((gb("eagle3") - 0.80).abs() < 0.03, "{}", gb("eagle3"));
-        assert_eq!(of("ngram").weight_bytes(1), 0.0);
+        assert_eq!(of("ngram").draft_weight_bytes(1), 0.0);
         let deepseek = known_model_shape("deepseek-ai/DeepSeek-V3").unwrap();
-        let mtp = Drafter::for_speculative_method("mtp", &deepseek, None, 1, false).unwrap();
-        assert!((mtp.weight_bytes(1) / 1e9 - 11.7).abs() < 0.5);
-        assert_eq!(Drafter::for_speculative_method("draft_model", &shape, None, 3, false), None);
+        let mtp =
+            Drafter::drafter_for_speculative_method("mtp", &deepseek, None, 1, false).unwrap();
+        assert!((mtp.draft_weight_bytes(1) / 1e9 - 11.7).abs() < 0.5);
+        assert_eq!(
+            Drafter::drafter_for_speculative_method("draft_model", &shape, None, 3, false),
+            None
+        );
     }
 }

@@ -4,8 +4,8 @@ use super::all_reduce::{self, AllReduceTable};
 use super::all2all::InterconnectFabric;
 pub(super) use efficiency::KernelEfficiency;
 use efficiency::{
-    BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertEfficiency, NVLINK_ALL_REDUCE,
-    PCIE_ALL_REDUCE, kernel_efficiency, with_hopper_mxfp4_efficiency,
+    BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertKernelEfficiency,
+    NVLINK_ALL_REDUCE, PCIE_ALL_REDUCE, kernel_efficiency, with_hopper_mxfp4_efficiency,
 };
 use versions::HOPPER_BF16_FACTOR_BEFORE_V0_20;
 
@@ -79,7 +79,7 @@ pub struct Gpu {
     /// five InferenceX points of two ranks on B300.
     pub expert_wait_us: f64,
     /// Efficiency of the fused mixture-of-experts kernels.
-    pub experts: ExpertEfficiency,
+    pub experts: ExpertKernelEfficiency,
 }
 
 const FALLBACK_GPU: Gpu = Gpu {
@@ -158,7 +158,7 @@ const H200: Gpu = Gpu {
     decode_attention: (14.6, 0.882),
     prefill_attention: (22.7, 0.458),
     all_reduce: all_reduce::H200_ALL_REDUCE,
-    experts: with_hopper_mxfp4_efficiency(ExpertEfficiency {
+    experts: with_hopper_mxfp4_efficiency(ExpertKernelEfficiency {
         fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(69.0, 0.56, 0.105)],
         fp8_block: [kernel_efficiency(40.9, 0.809, 0.175), kernel_efficiency(36.5, 0.904, 0.104)],
         int4: [kernel_efficiency(35.4, 0.706, 0.236), kernel_efficiency(46.1, 0.636, 0.154)],
@@ -276,7 +276,7 @@ pub const KNOWN_GPUS: &[Gpu] = &[
         gemm_fp8: kernel_efficiency(5.9, 0.813, 0.632),
         gemm_fp4: kernel_efficiency(10.7, 0.705, 0.606),
         all_reduce: all_reduce::RTX_PRO_6000_ALL_REDUCE,
-        experts: ExpertEfficiency {
+        experts: ExpertKernelEfficiency {
             fp8: [kernel_efficiency(23.4, 0.757, 0.265), kernel_efficiency(33.0, 0.890, 0.179)],
             fp4: [kernel_efficiency(39.0, 0.767, 0.410), kernel_efficiency(61.6, 0.813, 0.212)],
             ..DEFAULT_EXPERT_EFFICIENCY
@@ -327,7 +327,7 @@ pub const KNOWN_GPUS: &[Gpu] = &[
         fp4_tflops: 14_000.0,
         gemm_fp8: kernel_efficiency(5.2, 0.728, 0.462),
         gemm_fp4: kernel_efficiency(7.6, 0.718, 0.264),
-        experts: ExpertEfficiency {
+        experts: ExpertKernelEfficiency {
             fp8_block: [
                 kernel_efficiency(48.6, 0.630, 0.189),
                 kernel_efficiency(45.3, 0.913, 0.123),
@@ -357,7 +357,7 @@ pub const KNOWN_GPUS: &[Gpu] = &[
         fp4_tflops: 15_000.0,
         gemm_fp8: kernel_efficiency(5.6, 0.742, 0.460),
         gemm_fp4: kernel_efficiency(8.6, 0.763, 0.270),
-        experts: ExpertEfficiency {
+        experts: ExpertKernelEfficiency {
             fp4: [kernel_efficiency(25.4, 0.809, 0.166), kernel_efficiency(30.3, 0.911, 0.096)],
             ..BLACKWELL_EXPERT_EFFICIENCY
         },

@@ -7,7 +7,7 @@ use super::BatchWork;
 use super::float_array::FloatArray;
 #[cfg(feature = "npz")]
 use super::npz;
-use super::polynomial::mean_prompt_tokens;
+use super::polynomial::prompt_tokens_from_rounded_means;
 
 /// Step times measured on a grid: prefill time by tokens, decode time by (tokens in the KV cache,
 /// context length). Values are interpolated, and extrapolated linearly.
@@ -105,7 +105,7 @@ impl StepTimeGrid {
 
     /// Returns the time of a batch's prefill work in ms, at least 0.
     pub fn prefill_ms(&self, batch: &BatchWork) -> f64 {
-        let tokens = mean_prompt_tokens(batch);
+        let tokens = prompt_tokens_from_rounded_means(batch);
         if tokens == 0 {
             return 0.0;
         }

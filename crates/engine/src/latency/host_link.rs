@@ -25,7 +25,7 @@ impl HostLinkBandwidth {
     const HALF_NVLINK_C2C: Self = host_link("half an NVLink-C2C", 175.0, 190.0);
 
     /// Returns the host link of a GPU, by the GPU's name.
-    pub fn for_gpu(gpu: &Gpu) -> Self {
+    pub fn host_link_of_gpu(gpu: &Gpu) -> Self {
         let starts = |names: &[&str]| names.iter().any(|name| gpu.name.starts_with(name));
         if starts(&["GB"]) {
             Self::HALF_NVLINK_C2C
@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn host_link_follows_the_gpu_generation() {
-        let rate = |name| find_gpu(name).map(|gpu| HostLinkBandwidth::for_gpu(gpu).to_device);
+        let rate =
+            |name| find_gpu(name).map(|gpu| HostLinkBandwidth::host_link_of_gpu(gpu).to_device);
         assert_eq!(
             ["H100", "A100", "L40S", "GH200", "GB200"].map(rate),
             [Some(52.0), Some(24.0), Some(24.0), Some(380.0), Some(190.0)]

@@ -118,7 +118,7 @@ impl KvCachePlan {
     }
 
     /// Returns the size of a token's keys and values in all layers that keep them, in bytes.
-    pub fn bytes_per_token(&self) -> f64 {
+    pub fn kv_bytes_per_token(&self) -> f64 {
         let sparse = match self.sparse {
             SparseLayerKind::Window(_) => self.layers.1,
             SparseLayerKind::State(_) => 0,
@@ -128,7 +128,7 @@ impl KvCachePlan {
 
     /// Returns the number of KV blocks in a full-attention group and in a sparse group, for a
     /// request of `context` tokens with up to `in_flight` tokens in flight.
-    pub fn blocks_per_group(&self, context: u32, in_flight: u32) -> (u32, u32) {
+    pub fn kv_blocks_per_group(&self, context: u32, in_flight: u32) -> (u32, u32) {
         let size = self.block_size.max(1);
         let sparse = match self.sparse {
             SparseLayerKind::Window(window) => {
@@ -142,30 +142,30 @@ impl KvCachePlan {
     }
 
     /// Returns the number of KV blocks in all groups for a request of `context` tokens.
-    pub fn blocks_per_request(&self, context: u32, in_flight: u32) -> u64 {
-        let (full, sparse) = self.blocks_per_group(context, in_flight);
+    pub fn kv_blocks_per_request(&self, context: u32, in_flight: u32) -> u64 {
+        let (full, sparse) = self.kv_blocks_per_group(context, in_flight);
         let full = u64::from(self.full_groups) * u64::from(full);
         full + u64::from(self.sparse_groups) * u64::from(sparse)
     }
 
     /// Returns the number of requests of `context` tokens that fit into `blocks` KV blocks.
     pub fn max_concurrency(&self, blocks: u32, context: u32, in_flight: u32) -> f64 {
-        let request = self.blocks_per_request(context, in_flight).max(1);
+        let request = self.kv_blocks_per_request(context, in_flight).max(1);
         f64::from(blocks) / request as f64
     }
 
     /// Returns the KV cache size of a request of `context` tokens, in bytes.
-    pub fn bytes_per_request(&self, context: u32, in_flight: u32) -> f64 {
-        let (full, sparse) = self.blocks_per_group(context, in_flight);
+    pub fn kv_bytes_per_request(&self, context: u32, in_flight: u32) -> f64 {
+        let (full, sparse) = self.kv_blocks_per_group(context, in_flight);
         let full = f64::from(self.layers.0) * f64::from(full);
         let sparse = f64::from(self.layers.1) * f64::from(sparse);
         (full + sparse) * self.page_bytes
     }
 
     /// Returns the maximum context of a request, in tokens, whose KV cache fits into `bytes`; at
-    /// most `most`, 0 if none fits.
+    /// most `token_limit`, 0 if none fits.
     pub fn max_context_tokens(&self, bytes: f64, most: u32, in_flight: u32) -> u32 {
-        let fits = |context: u32| self.bytes_per_request(context, in_flight) <= bytes;
+        let fits = |context: u32| self.kv_bytes_per_request(context, in_flight) <= bytes;
         let (mut fitting, mut beyond) = (0, most.saturating_add(1));
         while beyond - fitting > 1 {
             let middle = fitting + (beyond - fitting) / 2;
@@ -264,11 +264,11 @@ mod tests {
         }
         let shape = known_model_shape("Qwen/Qwen3-Next-80B-A3B-Instruct").unwrap();
         let plan = KvCachePlan::new(&shape, 1, 544, 2.0, true);
-        assert_eq!(plan.bytes_per_token(), 12.0 * 2048.0);
+        assert_eq!(plan.kv_bytes_per_token(), 12.0 * 2048.0);
         // 482 blocks for the tokens, two states in each of three groups; one without a prefix cache.
-        assert_eq!(plan.blocks_per_request(262_144, 8192), 482 + 3 * 2);
+        assert_eq!(plan.kv_blocks_per_request(262_144, 8192), 482 + 3 * 2);
         let plain = plan.with_recurrent_states_per_request(false, 0);
-        assert_eq!(plain.blocks_per_request(262_144, 8192), 482 + 3);
+        assert_eq!(plain.kv_blocks_per_request(262_144, 8192), 482 + 3);
         assert_eq!(
             KvCachePlan::min_block_size_for_recurrent_state(
                 &known_model_shape("gpt-oss-20b").unwrap(),
@@ -286,8 +286,8 @@ mod tests {
             let (plan, bytes) = (plan(name), 3.0 * GIB);
             let longest = plan.max_context_tokens(bytes, 131_072, 4096);
             assert!(longest > 0 && longest < 131_072, "{name}: {longest}");
-            assert!(plan.bytes_per_request(longest, 4096) <= bytes);
-            assert!(plan.bytes_per_request(longest + 1, 4096) > bytes);
+            assert!(plan.kv_bytes_per_request(longest, 4096) <= bytes);
+            assert!(plan.kv_bytes_per_request(longest + 1, 4096) > bytes);
         }
         assert_eq!(plan("openai/gpt-oss-20b").max_context_tokens(1.0, 100, 0), 0);
     }

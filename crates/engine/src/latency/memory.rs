@@ -61,7 +61,7 @@ impl KvCacheMemory {
         let weight_bytes = weight_bytes(shape, ranks);
         let token = shape.kv_bytes_per_token(ranks.tensor, kv_bytes) as f64;
         let block_bytes = f64::from(block_size) * token;
-        let overhead = profile.overhead_bytes(shape, ranks.tensor);
+        let overhead = profile.overhead_bytes_per_gpu(shape, ranks.tensor);
         let room = utilization * gpu.memory_gib * f64::from(1 << 30) - weight_bytes - overhead;
         Self {
             weight_bytes,
@@ -75,7 +75,7 @@ impl KvCacheMemory {
 
     /// Subtracts `bytes` from the memory for the KV cache of each GPU.
     #[must_use]
-    pub fn subtract_bytes_per_gpu(self, bytes: f64) -> Self {
+    pub fn subtract_kv_bytes_per_gpu(self, bytes: f64) -> Self {
         let room_bytes = self.room_bytes - bytes;
         Self { room_bytes, blocks: (room_bytes / self.block_bytes).floor() as u32, ..self }
     }
@@ -209,7 +209,7 @@ mod tests {
             &PROFILE,
         );
         assert!(memory.room_bytes > 10e9, "{memory:?}");
-        assert!(memory.subtract_bytes_per_gpu(memory.room_bytes).blocks == 0);
+        assert!(memory.subtract_kv_bytes_per_gpu(memory.room_bytes).blocks == 0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ impl PolynomialStepTime {
 
     /// Returns the time of a batch's prefill work in ms; 0 without prompt tokens.
     pub fn prefill_ms(&self, batch: &BatchWork) -> f64 {
-        let tokens = mean_prompt_tokens(batch) as f64;
+        let tokens = prompt_tokens_from_rounded_means(batch) as f64;
         if tokens == 0.0 {
             return 0.0;
         }
@@ -40,7 +40,7 @@ impl PolynomialStepTime {
 
 /// Returns the number of prompt tokens that a step computes, as Dynamo's mocker counts them: chunks
 /// x (mean length - mean prefix), both means rounded down.
-pub(super) fn mean_prompt_tokens(batch: &BatchWork) -> u64 {
+pub(super) fn prompt_tokens_from_rounded_means(batch: &BatchWork) -> u64 {
     let n = u64::from(batch.chunks);
     if n == 0 {
         return 0;

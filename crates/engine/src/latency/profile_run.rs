@@ -47,7 +47,7 @@ impl ProfileRun {
 
     /// Returns the memory on each of `tp` GPUs that holds neither weights nor the KV cache, in
     /// bytes.
-    pub(super) fn overhead_bytes(&self, shape: &ModelShape, tp: u32) -> f64 {
+    pub(super) fn overhead_bytes_per_gpu(&self, shape: &ModelShape, tp: u32) -> f64 {
         let since = |version| usize::from(self.version >= version);
         let non_torch = NON_TORCH_GIB[since(LARGE_BUFFERS_VERSION)][usize::from(tp > 1)] * GIB;
         let graphs = match self.version >= PROFILED_GRAPHS_VERSION {

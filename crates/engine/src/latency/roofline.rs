@@ -9,7 +9,7 @@ use super::cuda_graphs;
 use super::{BatchWork, CudaGraphs, QuantizationScheme};
 pub use coefficients::RooflineCoefficients;
 pub use error::RooflineError;
-use kernels::{AllReduceCost, ExchangeCost, KernelCostBuilder};
+use kernels::{All2AllCost, AllReduceCost, KernelCostBuilder};
 pub use setup::RooflineModelSetup;
 
 /// Models step times from the layer sizes of a model and the bandwidth and arithmetic peak of a
@@ -86,7 +86,7 @@ struct ExpertKernelCost {
     compute: f64,
     /// Number of tokens from all ranks at this engine's experts, per token of this engine.
     fan_in: f64,
-    exchange: ExchangeCost,
+    exchange: All2AllCost,
 }
 
 /// Number of tokens of one tile of a matrix product in fp32.
@@ -104,7 +104,7 @@ impl ExpertKernelCost {
         let product = smooth_max(memory, self.compute * tokens);
         let (tile, per_token) = self.router;
         let router = (tile * (tokens / ROUTER_TILE_TOKENS).min(1.0)).max(per_token * tokens);
-        self.times * (self.fixed + product + router) + self.exchange.exchange_time_us(tokens)
+        self.times * (self.fixed + product + router) + self.exchange.all2all_time_us(tokens)
     }
 }
 
@@ -274,11 +274,11 @@ impl RooflineModel {
         // for all stages, with only a part of the other sequences.
         let batch = &match batch.sequence_count().min(self.stages) {
             0 | 1 => *batch,
-            parts => batch.one_of_equal_parts(parts),
+            parts => batch.work_per_equal_part(parts),
         };
         let batch = &match self.pcp {
             0 | 1 => *batch,
-            ranks => batch.per_context_parallel_rank(ranks),
+            ranks => batch.work_per_context_parallel_rank(ranks),
         };
         let tokens = self.graphs.padded_tokens(batch.computed_tokens()) as f64;
         let sequences = f64::from(batch.sequence_count());
@@ -366,7 +366,7 @@ fn check_setup(setup: &RooflineModelSetup) -> Result<(), RooflineError> {
             return Err(RooflineError::Zero { what });
         }
     }
-    setup.coefficients.check_ranges()
+    setup.coefficients.check_coefficient_ranges()
 }
 
 #[cfg(test)]

@@ -150,7 +150,7 @@ impl SlotScheduler {
             let need = BlockAllocationRequest {
                 prefix: cached,
                 tokens: kept,
-                cache: load_failure::tokens_to_cache(&seq, kept, cached),
+                cache: load_failure::prompt_tokens_to_cache(&seq, kept, cached),
                 ..BlockAllocationRequest::default()
             };
             if !blocks
@@ -187,7 +187,7 @@ impl SlotScheduler {
     ) {
         let id = seq.id;
         let load_time = self.adapters.take_adapter_slot(now, seq.lora);
-        let external = load_failure::tokens_to_fetch(&mut seq, cached);
+        let external = load_failure::prompt_tokens_to_fetch(&mut seq, cached);
         out.push_back((now, SchedulerEvent::Scheduled { id, cached, external }));
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -548,7 +548,7 @@ impl Scheduler for SlotScheduler {
     }
 
     fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
-        self.run_command(now, command, out)
+        self.run_engine_command(now, command, out)
     }
 
     fn cached_blocks(&self) -> Vec<CachedBlock> {

@@ -37,7 +37,7 @@ use vllm_sim_random::std_rng::StdRng;
 
 use super::{AdmittedSequence, SchedulerConfigError};
 pub use config::{SglangConfig, SglangSchedulePolicy};
-use handoff::PrefillTransferDestinations;
+use handoff::IncomingPromptTransfers;
 use radix::RadixTree;
 use seqs::{SequenceSlab, SequenceSlot};
 
@@ -59,7 +59,7 @@ pub struct SglangScheduler {
     hashes: HashMap<BlockKey, [u8; 32]>,
     seqs: SequenceSlab,
     waiting: VecDeque<SequenceSlot>,
-    destinations: PrefillTransferDestinations,
+    destinations: IncomingPromptTransfers,
     running: Vec<SequenceSlot>,
     pass: Option<ForwardPass>,
     spare: ForwardPass,
@@ -119,7 +119,7 @@ impl SglangScheduler {
             hashes: HashMap::new(),
             seqs: SequenceSlab::default(),
             waiting: VecDeque::new(),
-            destinations: PrefillTransferDestinations::default(),
+            destinations: IncomingPromptTransfers::default(),
             running: Vec::new(),
             pass: None,
             spare: ForwardPass::default(),
@@ -346,7 +346,7 @@ impl Scheduler for SglangScheduler {
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
         self.check_submission(&seq, 0)?;
         let transfer = seq.transfer;
-        let slot = self.seqs.insert(seq, self.config.max_model_len, self.arrivals);
+        let slot = self.seqs.insert_sequence(seq, self.config.max_model_len, self.arrivals);
         self.arrivals += 1;
         if self.config.handoff && transfer == PromptKvTransfer::RemotePrefill {
             self.queue_remote_prompt(slot, now, out);

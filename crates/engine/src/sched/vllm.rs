@@ -290,7 +290,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let begun = step.begun;
             let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
             out.push_back((now, event));
-            self.record_updated_step(now, out, before);
+            self.record_processed_step(now, out, before);
         }
         step.clear();
         self.spare.push(step);

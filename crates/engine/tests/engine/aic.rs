@@ -103,7 +103,7 @@ fn deepseek_on_sglang_adds_single_kernels_of_attention() {
     near(aic.prefill_ms(1, 4, 4), prefill(4.0, 0.65536 * 0.75));
     near(aic.prefill_ms(1, 128, 0), prefill(128.0, 10.48576));
     // All tokens of a combined pass count as one prompt.
-    near(aic.combined_pass_ms((1, 3, 4), (1, 1, 900)), aic.prefill_ms(1, 4, 4));
+    near(aic.combined_forward_pass_ms((1, 3, 4), (1, 1, 900)), aic.prefill_ms(1, 4, 4));
 }
 
 #[test]

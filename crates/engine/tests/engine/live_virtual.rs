@@ -106,9 +106,14 @@ fn play_live(engine: Box<dyn Scheduler + Send>, look: impl Fn(&LiveEngine)) -> R
     let heard = Arc::<Mutex<RecordedEvents>>::default();
     let (ended, ends) = channel();
     let ear = RecordingObserver { epoch, heard: heard.clone(), ended };
-    let live =
-        LiveEngine::start("test", epoch, engine, Box::new(ear), TimerThreadSettings::default())
-            .unwrap();
+    let live = LiveEngine::start_engine(
+        "test",
+        epoch,
+        engine,
+        Box::new(ear),
+        TimerThreadSettings::default(),
+    )
+    .unwrap();
     play_waves(&[live], &ends, look);
     std::mem::take(&mut *heard.lock().unwrap())
 }
@@ -119,7 +124,7 @@ fn play_waves(ranks: &[LiveEngine], ends: &Receiver<()>, look: impl Fn(&LiveEngi
         let wave: Vec<_> = (wave * SEQUENCES_PER_WAVE..(wave + 1) * SEQUENCES_PER_WAVE)
             .flat_map(|number| {
                 let live = &ranks[number as usize % ranks.len()];
-                live.submit(vec![submission(number, live.now())]).unwrap()
+                live.submit_sequences(vec![submission(number, live.now())]).unwrap()
             })
             .collect();
         for _ in &wave {
@@ -127,7 +132,7 @@ fn play_waves(ranks: &[LiveEngine], ends: &Receiver<()>, look: impl Fn(&LiveEngi
             ends.recv_timeout(Duration::from_secs(60)).unwrap();
         }
     }
-    ranks.iter().for_each(LiveEngine::stop);
+    ranks.iter().for_each(LiveEngine::stop_engine);
 }
 
 /// Runs the same on ranks in lock step.
@@ -135,12 +140,14 @@ fn play_ranks(config: &VllmSchedulerConfig, ranks: usize) -> RecordedEvents {
     let epoch = Instant::now();
     let heard = Arc::<Mutex<RecordedEvents>>::default();
     let (ended, ends) = channel();
-    let together = LiveRankGroup::start("test", epoch, TimerThreadSettings::default()).unwrap();
+    let together =
+        LiveRankGroup::start_rank_group("test", epoch, TimerThreadSettings::default()).unwrap();
     let ranks: Vec<_> = (0..ranks)
         .map(|_| {
             let config = VllmSchedulerConfig { lock_step: true, ..config.clone() };
             let ear = RecordingObserver { epoch, heard: heard.clone(), ended: ended.clone() };
-            together.join_engine(Box::new(VllmScheduler::new(config).unwrap()), Box::new(ear))
+            together
+                .add_engine_as_rank(Box::new(VllmScheduler::new(config).unwrap()), Box::new(ear))
         })
         .collect();
     play_waves(&ranks, &ends, |_| {});
@@ -250,10 +257,11 @@ fn a_snapshot_lists_running_and_waiting_sequences() {
     let engine = Box::new(VllmScheduler::new(config).unwrap());
     let tally = TokenTally(Arc::default());
     let tune = TimerThreadSettings::default();
-    let live = LiveEngine::start("look", Instant::now(), engine, Box::new(tally), tune).unwrap();
+    let live =
+        LiveEngine::start_engine("look", Instant::now(), engine, Box::new(tally), tune).unwrap();
     let now = live.now();
     let all = (0..3).map(|number| submission(number, now)).collect();
-    let handles = live.submit(all).unwrap();
+    let handles = live.submit_sequences(all).unwrap();
     let seen = live.snapshot_sequences(2);
     assert_eq!(seen.phases, [1, 0, 2, 0, 0]);
     let rows = seen.newest.iter().map(|s| {
@@ -272,7 +280,7 @@ fn a_snapshot_lists_running_and_waiting_sequences() {
     assert_eq!((used, map.stats.used_blocks), (7 + 9, 7 + 9));
     drop(handles);
     assert_eq!(live.snapshot_sequences(2), LiveSequencesSnapshot::default());
-    live.stop();
+    live.stop_engine();
 }
 
 /// Counts the reported tokens and steps.
@@ -312,12 +320,12 @@ fn reply_without_delays_ends_at_submission() {
     let tally = Box::new(TokenTally(counts.clone()));
     let engine = Box::new(VllmScheduler::new(config).unwrap());
     let tune = TimerThreadSettings::default();
-    let live = LiveEngine::start("test", Instant::now(), engine, tally, tune).unwrap();
+    let live = LiveEngine::start_engine("test", Instant::now(), engine, tally, tune).unwrap();
     let (mut sequence, request) = submission(1, live.now());
     sequence.output = 1_000;
-    let handles = live.submit(vec![(sequence, request)]).unwrap();
-    assert_eq!(handles[0].progress().released_tokens(), 1_000);
-    live.stop();
+    let handles = live.submit_sequences(vec![(sequence, request)]).unwrap();
+    assert_eq!(handles[0].progress().released_output_tokens(), 1_000);
+    live.stop_engine();
     assert_eq!(*counts.lock().unwrap(), (1_000, 1_000));
 }
 
@@ -346,11 +354,12 @@ fn rejected_submission_leaves_no_state() {
         let (ended, _ends) = channel();
         let ear = Box::new(RecordingObserver { epoch, heard: heard.clone(), ended });
         let live =
-            LiveEngine::start("job", epoch, engine, ear, TimerThreadSettings::default()).unwrap();
+            LiveEngine::start_engine("job", epoch, engine, ear, TimerThreadSettings::default())
+                .unwrap();
         let before = live.stats();
         let job = (0..3).map(|number| submission(number, live.now())).collect();
-        assert!(matches!(live.submit(job), Err(SubmitError::QueueFull { .. })));
-        live.stop();
+        assert!(matches!(live.submit_sequences(job), Err(SubmitError::QueueFull { .. })));
+        live.stop_engine();
         let heard = heard.lock().unwrap();
         assert_eq!((heard.arrivals.len(), heard.tokens.len()), (0, 0));
         assert_eq!(live.stats(), before);
@@ -374,13 +383,13 @@ fn tokens_due_before_a_cancellation_are_emitted() {
         ..TimerThreadSettings::default()
     };
     let tally = Box::new(TokenTally(Arc::default()));
-    let live = LiveEngine::start("cancel", Instant::now(), engine, tally, tune).unwrap();
-    let handles = live.submit(vec![submission(1, live.now())]).unwrap();
+    let live = LiveEngine::start_engine("cancel", Instant::now(), engine, tally, tune).unwrap();
+    let handles = live.submit_sequences(vec![submission(1, live.now())]).unwrap();
     let due = live.now() + Duration::from_millis(1);
     while live.now() <= due {
         std::thread::yield_now();
     }
     assert_eq!(live.cancel_matching_sequences(|_| true), 1);
-    assert_eq!(handles[0].progress().released_tokens(), 1);
-    live.stop();
+    assert_eq!(handles[0].progress().released_output_tokens(), 1);
+    live.stop_engine();
 }

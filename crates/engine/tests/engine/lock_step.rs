@@ -37,7 +37,7 @@ impl LockStepGroup {
     }
 
     fn synchronize(&mut self, now: SimTime) {
-        self.lock_step.synchronize_steps(now, &mut self.ranks, |rank| Some(rank));
+        self.lock_step.synchronize_rank_steps(now, &mut self.ranks, |rank| Some(rank));
         let state = |rank: &VllmScheduler| (rank.steps_in_flight(), rank.running_step_end());
         let first = state(&self.ranks[0]);
         assert!(self.ranks.iter().map(state).all(|other| other == first));

@@ -128,7 +128,7 @@ pub(crate) fn play(work: &Value) -> Result<Vec<Value>, String> {
         if let Some(ranks) = &mut ranks
             && engine.next_wakeup().is_none_or(|next| next > now)
         {
-            ranks.synchronize_steps(now, &mut [&mut engine], |rank| Some(*rank));
+            ranks.synchronize_rank_steps(now, &mut [&mut engine], |rank| Some(*rank));
         }
         out.clear();
     }
@@ -151,7 +151,7 @@ fn add_reads(out: &Outbox, requests: &[Value], inputs: &mut VecDeque<(u64, Input
 /// Formats a step log with the names of requests and times in milliseconds.
 fn named_lines(log: &[StepLogRecord], requests: &[Value]) -> Vec<Value> {
     let lines = log.iter().map(|record| {
-        let mut line = record.to_json(|id| requests[id.0 as usize]["id"].clone());
+        let mut line = record.to_step_log_json(|id| requests[id.0 as usize]["id"].clone());
         line["t"] = json!(record.at.as_nanos() / 1_000_000);
         line
     });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::inline_system;
-use super::tools::apply_tool_changes;
+use super::tools::apply_tool_additions_and_removals;
 use crate::app::App;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_wire::anthropic::{
@@ -23,7 +23,8 @@ use vllm_sim_wire::openai::shared::ChatToolChoice;
 /// # Errors
 /// The errors of the chat route for the converted request.
 pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
-    let mut chat = ChatRequest::parse(&to_chat_body(app, request)?, &app.rules.defaults.bounds)?;
+    let mut chat =
+        ChatRequest::parse_request_body(&to_chat_body(app, request)?, &app.rules.defaults.bounds)?;
     set_choice_without_tools(
         app,
         &mut chat,
@@ -61,7 +62,7 @@ fn set_choice_without_tools(
 /// # Errors
 /// 400 if a `tool_addition` or `tool_removal` block names an unknown tool.
 pub(crate) fn to_chat_body(app: &App, request: &MessagesRequest) -> Result<Value, Fault> {
-    let offered = apply_tool_changes(request.tools.as_deref(), &request.messages)?;
+    let offered = apply_tool_additions_and_removals(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
     body.insert("model".into(), request.model.as_str().into());
     let messages = chat_messages(app, request.system.as_ref(), &request.messages);
@@ -116,11 +117,11 @@ pub(crate) fn to_chat_body(app: &App, request: &MessagesRequest) -> Result<Value
 ///
 /// # Errors
 /// Same errors as [`to_chat_request`].
-pub(crate) fn count_tokens_chat_request(
+pub(crate) fn chat_request_for_count_tokens(
     app: &Arc<App>,
     request: &CountTokensRequest,
 ) -> Result<ChatRequest, Fault> {
-    let offered = apply_tool_changes(request.tools.as_deref(), &request.messages)?;
+    let offered = apply_tool_additions_and_removals(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
     body.insert("model".into(), request.model.as_str().into());
     let messages = chat_messages(app, request.system.as_ref(), &request.messages);
@@ -129,7 +130,8 @@ pub(crate) fn count_tokens_chat_request(
         body.insert("chat_template_kwargs".into(), kwargs.clone().into());
     }
     insert_tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
-    let mut chat = ChatRequest::parse(&Value::Object(body), &app.rules.defaults.bounds)?;
+    let mut chat =
+        ChatRequest::parse_request_body(&Value::Object(body), &app.rules.defaults.bounds)?;
     set_choice_without_tools(
         app,
         &mut chat,

@@ -17,7 +17,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
 use self::message_format::AnthropicMessageFormat;
-use self::render::{AnthropicMessageStream, anthropic_message_json, error_event};
+use self::render::{AnthropicMessageStream, anthropic_error_event, anthropic_message_json};
 use super::app::App;
 use super::dialect::ApiEndpoint;
 use super::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
@@ -38,7 +38,7 @@ impl GenerationRequestBody for MessagesRequest {
     const TEXT_MEMBERS: &[&str] = &["messages", "system", "tools"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse(body, bounds)
+        Self::parse_request_body(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -61,11 +61,11 @@ pub(super) async fn count_message_tokens(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let request = CountTokensRequest::parse(&value)?;
+    let request = CountTokensRequest::parse_request_body(&value)?;
     let count = async {
         generation::resolve_model_target(&app, Some(&request.model))?;
-        head.check_encodable(MessagesRequest::TEXT_MEMBERS)?;
-        let mut request = convert::count_tokens_chat_request(&app, &request)?;
+        head.check_prompt_encodable(MessagesRequest::TEXT_MEMBERS)?;
+        let mut request = convert::chat_request_for_count_tokens(&app, &request)?;
         request.validate_without_prompt(&app.rules.limits)?;
         let conversation = vec![chat::chat_conversation(&app, &mut request)];
         let prompts = PromptSource::Conversations(conversation);
@@ -97,7 +97,7 @@ async fn answer_message(
     let requests = std::slice::from_mut(&mut request);
     let started = chat::start_chat_generation(app, head, requests, resolved, id, threshold).await;
     let (mut chat, reply) = match started
-        .map_err(|refused| refused.apply_error_reporting(dialect.late_error_reporting()))
+        .map_err(|refused| refused.with_stream_error_reporting(dialect.late_error_reporting()))
     {
         Ok(started) => started,
         Err(RejectedGeneration::Late { fault, .. }) if stream => {
@@ -123,6 +123,6 @@ async fn answer_message(
 }
 
 fn failed_message_stream(app: &App, fault: &Fault) -> Response<Body> {
-    let event = error_event(fault, app.rules.limits.version);
+    let event = anthropic_error_event(fault, app.rules.limits.version);
     stream::event_stream_response(Body::from(event))
 }

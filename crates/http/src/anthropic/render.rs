@@ -8,8 +8,8 @@ use crate::error;
 use crate::json;
 use crate::openai::chat_stream::ChatResponseSettings;
 use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{TokenCounts, end_of_choice};
-use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
+use crate::openai::response_shape::{TokenCounts, end_reason_of_choice};
+use crate::stream::{ChoiceStreamStep, StreamRenderer, for_each_output_channel_text};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -17,7 +17,7 @@ use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::Fault;
 
 /// Returns the `error` event that ends a failed stream of `/v1/messages`.
-pub(super) fn error_event(fault: &Fault, version: VllmVersion) -> String {
+pub(super) fn anthropic_error_event(fault: &Fault, version: VllmVersion) -> String {
     let json = fault.to_anthropic_json(version);
     format!("event: error\ndata: {json}\n\n")
 }
@@ -76,7 +76,11 @@ pub(super) fn anthropic_message_json(
     json::write_json_string(&mut out, &view.model);
     let before = out.len();
     out.push(',');
-    let end = AnthropicMessageEnd { choice, end: end_of_choice(choice), called: !calls.is_empty() };
+    let end = AnthropicMessageEnd {
+        choice,
+        end: end_reason_of_choice(choice),
+        called: !calls.is_empty(),
+    };
     (form.stop)(&mut out, end, NullMemberHandling::LeftOut);
     if out.len() == before + 1 {
         out.pop();
@@ -251,9 +255,9 @@ impl StreamRenderer for AnthropicMessageStream {
         "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":\n\n"
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let mut called = false;
-        for_each_channel_run(choice, step.tokens, |channel, text, choice| {
+        for_each_output_channel_text(choice, step.tokens, |channel, text, choice| {
             called |= matches!(channel, OutputChannel::Call(_));
             self.write_channel_text(out, channel, text, choice);
         });
@@ -262,7 +266,10 @@ impl StreamRenderer for AnthropicMessageStream {
 
     fn write_failure(&mut self, out: &mut String) -> bool {
         self.stop_block(out);
-        out.push_str(&error_event(&error::engine_failure_fault(), self.chat.view.version));
+        out.push_str(&anthropic_error_event(
+            &error::engine_failure_fault(),
+            self.chat.view.version,
+        ));
         true
     }
 
@@ -270,7 +277,8 @@ impl StreamRenderer for AnthropicMessageStream {
         self.stop_block(out);
         let choice = &reply.choices[0];
         out.push_str("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
-        let end = AnthropicMessageEnd { choice, end: end_of_choice(choice), called: self.called };
+        let end =
+            AnthropicMessageEnd { choice, end: end_reason_of_choice(choice), called: self.called };
         (self.form.stop)(out, end, NullMemberHandling::Shown);
         out.push_str("},\"usage\":");
         let cache = CachedTokenReporting::from_response_shape(&self.chat.view);

@@ -17,7 +17,7 @@ use vllm_sim_wire::schema::RequestField;
 ///
 /// # Errors
 /// 400 for a block that names a tool which neither `tools` nor an earlier block defines.
-pub(super) fn apply_tool_changes(
+pub(super) fn apply_tool_additions_and_removals(
     tools: Option<&[AnthropicTool]>,
     messages: &[AnthropicMessage],
 ) -> Result<Option<Vec<AnthropicTool>>, Fault> {
@@ -83,9 +83,9 @@ mod tests {
             "messages": [{"role": "user", "content": "x"}, {"role": "system", "content": changes}],
             "tools": [{"name": "f", "input_schema": {}}, {"name": "g", "input_schema": {}}],
         });
-        let request = MessagesRequest::parse(&body, &RequestBounds::default())
+        let request = MessagesRequest::parse_request_body(&body, &RequestBounds::default())
             .map_err(|fault| fault.message)?;
-        let tools = apply_tool_changes(request.tools.as_deref(), &request.messages);
+        let tools = apply_tool_additions_and_removals(request.tools.as_deref(), &request.messages);
         let tools = tools.map_err(|fault| fault.message)?.unwrap_or_default();
         Ok(tools.into_iter().map(|tool| tool.name).collect())
     }

@@ -20,7 +20,7 @@ const MAX_FIELD_BYTES: usize = 1 << 20;
 const MAX_FORM_PARTS: usize = 1000;
 
 #[derive(Debug, Default)]
-pub(super) struct UploadForm {
+pub(super) struct AudioUploadForm {
     /// Form fields in their order; a file is an [`UploadedFile`], and the last of several fields with one
     /// name wins.
     pub(super) fields: Map<String, Value>,
@@ -28,12 +28,12 @@ pub(super) struct UploadForm {
     texts: usize,
 }
 
-impl UploadForm {
+impl AudioUploadForm {
     /// Parses a form body; a body of another media type has no fields.
     ///
     /// # Errors
     /// 400 for a form that is malformed or too large.
-    pub(super) async fn read_form(received: &RawRequest) -> Result<Self, Fault> {
+    pub(super) async fn read_audio_upload_form(received: &RawRequest) -> Result<Self, Fault> {
         let kind = received.media_type().unwrap_or_default();
         let media = kind.split(';').next().unwrap_or_default().trim();
         if media.eq_ignore_ascii_case("application/x-www-form-urlencoded") {

@@ -27,7 +27,7 @@ const OTHER_TOKENIZER_LANGUAGES: [&str; 43] = [
 ///
 /// # Errors
 /// vLLM's 400 with the list of languages.
-pub(super) fn check_language(code: &str) -> Result<(), Fault> {
+pub(super) fn check_audio_language_code(code: &str) -> Result<(), Fault> {
     if SUPPORTED_LANGUAGES.contains(&code) || OTHER_TOKENIZER_LANGUAGES.contains(&code) {
         return Ok(());
     }

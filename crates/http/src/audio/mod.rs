@@ -25,7 +25,7 @@ use super::error::HandlerResult;
 use super::generation::{self, RejectedGeneration, request_error_fault};
 use super::request_head::{RequestHead, request_id};
 use crate::stream;
-use form::UploadForm;
+use form::AudioUploadForm;
 use render::{AudioClip, Transcript, TranscriptStream};
 use vllm_sim_config::SpeechModelCapabilities;
 use vllm_sim_engine::driver::unix_now_secs;
@@ -69,8 +69,8 @@ pub(crate) async fn create_translation(
 
 async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) -> HandlerResult {
     let head = &received.head;
-    let mut form = UploadForm::read_form(received).await?;
-    let mut request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
+    let mut form = AudioUploadForm::read_audio_upload_form(received).await?;
+    let mut request = SpeechRequest::parse_form_fields(task, std::mem::take(&mut form.fields))?;
     let audio = form.files.get(request.file.0).cloned().unwrap_or_default();
     check_audio_size(app, &audio)?;
     let first = check_speech_before_lookup(&request);
@@ -130,8 +130,10 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         }
         return Ok(stream::stream_reply(app, head, reply, render, 1).await);
     }
-    let body = generation::render_finished_reply(reply, move |reply| transcript.body_json(reply))
-        .await??;
+    let body = generation::render_finished_reply(reply, move |reply| {
+        transcript.transcript_body_json(reply)
+    })
+    .await??;
     Ok(speech_response(body))
 }
 
@@ -192,7 +194,7 @@ fn check_audio_size(app: &App, audio: &Bytes) -> Result<(), Fault> {
     }
     let megabytes = audio.len() as f64 / f64::from(1 << 20);
     let shown = vllm_sim_python::python_repr_of_float(megabytes);
-    Err(Fault::invalid_value("Maximum file size exceeded", "audio_filesize_mb", shown))
+    Err(Fault::invalid_value_fault("Maximum file size exceeded", "audio_filesize_mb", shown))
 }
 
 /// Checks that the model supports the options of a speech request.
@@ -225,7 +227,7 @@ fn check_speech_options(
     }
     let to = request.to_language.as_deref().filter(|to| !to.is_empty());
     for language in request.language.as_deref().into_iter().chain(to) {
-        languages::check_language(language)?;
+        languages::check_audio_language_code(language)?;
     }
     Ok(())
 }

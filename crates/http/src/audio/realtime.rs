@@ -30,7 +30,7 @@ use super::{
 use crate::app::App;
 use crate::error;
 use crate::generation;
-use crate::request_head::new_uid;
+use crate::request_head::new_random_hex_id;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_python as python;
@@ -138,7 +138,7 @@ impl RealtimeSession {
     /// Runs the `/v1/realtime` session until one side closes the WebSocket.
     async fn run_session(mut self, mut socket: WebSocket) -> CloseReason {
         let mut availability = self.app.controls.availability.subscribe();
-        let id = new_uid();
+        let id = new_random_hex_id();
         let created = json!({"type": "session.created", "id": format!("sess-{id}"), "created": unix_now_secs() as u64});
         self.out.push(created.to_string());
         let mut last_received = Instant::now();
@@ -389,7 +389,7 @@ impl RealtimeSession {
         let model = app.service.models.displayed_model_name();
         let request = GenerationRequest {
             skip_cache_read: true,
-            ..generation::generation_request_without_head(app, id)
+            ..generation::generation_request_without_headers(app, id)
         };
         let started = match app.service.resolve_model(&app.rules, Some(model)) {
             Ok(resolved) => start_audio_sequence(app, resolved, request, prompt).await,

@@ -11,7 +11,7 @@ use flate2::write::ZlibEncoder;
 use super::languages::transcript_separator;
 use crate::json;
 use crate::openai::logprobs;
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::{OutputChannel, OutputEndReason, StopReason};
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -57,7 +57,7 @@ impl Transcript {
     ///
     /// # Errors
     /// 400 for a diarized transcript without text.
-    pub(super) fn body_json(&self, reply: &Reply) -> Result<String, Fault> {
+    pub(super) fn transcript_body_json(&self, reply: &Reply) -> Result<String, Fault> {
         Ok(match self.format.as_str() {
             "verbose_json" => self.verbose_json(reply),
             "diarized_json" => self.diarized_json(reply)?,
@@ -336,7 +336,7 @@ impl TranscriptStream {
 }
 
 impl StreamRenderer for TranscriptStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let Some(pending) = self.pending.get_mut(step.index) else {
             return;
         };

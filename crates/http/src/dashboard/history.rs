@@ -41,6 +41,6 @@ pub async fn sample_metrics_periodically(app: Weak<App>) {
 /// first.
 pub(crate) async fn get_metric_history(State(app): State<Arc<App>>) -> Response<Body> {
     app.records.metrics.history_request_notifier().notify_one();
-    let samples = app.records.metrics.samples();
+    let samples = app.records.metrics.metrics_samples();
     ok_json_response(&json!({"now": unix_now_secs(), "samples": samples}))
 }

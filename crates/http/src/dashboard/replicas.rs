@@ -43,7 +43,7 @@ pub(crate) async fn list_replicas(
     let others = fleet.filter_map(Weak::upgrade);
     let others = others.filter(|other| !Arc::ptr_eq(other, &app));
     replicas.extend(others.map(|other| own(&other)));
-    replicas.extend(app.peers.dashboard_rows(|| app.service.now()).await);
+    replicas.extend(app.peers.peer_dashboard_rows(|| app.service.now()).await);
     ok_json_response(&json!({"replicas": replicas}))
 }
 

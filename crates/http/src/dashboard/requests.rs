@@ -29,13 +29,13 @@ pub(crate) async fn list_sequences(
         Ok(()) => MAX_LISTED_REQUESTS,
         Err(_) => 0,
     };
-    app.records.trace.start_or_extend_recording(app.service.rank_engines());
+    app.records.trace.start_or_extend_trace_recording(app.service.rank_engines());
     let (first, _) = app.settings.parallel.local_ranks;
     let (mut ranks, mut newest, mut total) = (Vec::new(), Vec::new(), 0);
     for (engine, rank) in app.service.rank_engines().iter().zip(first..) {
         let seen = engine.snapshot_sequences(most);
         total += seen.phases.iter().sum::<usize>();
-        let phases = SequencePhase::ALL.iter().zip(seen.phases);
+        let phases = SequencePhase::ALL_PHASES.iter().zip(seen.phases);
         let phases = phases.map(|(phase, count)| (phase.phase_name().to_owned(), count.into()));
         ranks.push(json!({"rank": rank, "phases": phases.collect::<Map<_, _>>()}));
         newest.extend(seen.newest.into_iter().map(|sequence| (rank, sequence)));

@@ -31,7 +31,7 @@ const READY_SCENARIOS: [&str; 11] = [
 ];
 
 /// Returns the ready-made fault scenarios, each with its text for `POST /admin/scenario`.
-pub(crate) async fn list_ready_scenarios() -> Response<Body> {
+pub(crate) async fn list_built_in_scenarios() -> Response<Body> {
     let scenarios = READY_SCENARIOS.iter().filter_map(|text| {
         let scenario = FaultScenario::from_yaml(text).ok()?;
         let about = text.lines().map_while(|line| line.strip_prefix("# "));

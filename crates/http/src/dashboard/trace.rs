@@ -18,7 +18,7 @@ pub(crate) async fn download_request_trace(
     headers: HeaderMap,
 ) -> HandlerResult {
     admin::check_admin_key(&app, &headers)?;
-    app.records.trace.start_or_extend_recording(app.service.rank_engines());
+    app.records.trace.start_or_extend_trace_recording(app.service.rank_engines());
     let reader = app.clone();
     let trace = run_blocking(async move { reader.records.trace.to_json() }).await;
     let mut response = match trace {

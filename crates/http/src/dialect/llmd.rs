@@ -62,7 +62,7 @@ impl ApiDialect for LlmdDialect {
                 body.to_mut()["top_logprobs"] = 1.into();
             }
             ApiEndpoint::Responses => responses::convert_responses_body(body.to_mut())?,
-            ApiEndpoint::Generate => bodies::move_root_sampling_params(body.to_mut()),
+            ApiEndpoint::Generate => bodies::nest_root_sampling_params(body.to_mut()),
             ApiEndpoint::Embeddings => bodies::check_embeddings_input(&body)?,
             ApiEndpoint::Tokenize => bodies::check_prompt_xor_messages(&body)?,
             ApiEndpoint::Chat | ApiEndpoint::Completions | ApiEndpoint::Messages => {}

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::error;
 use super::openai::responses::ids::OutputItemIds;
-use super::request_head::{ToolCallIds, new_uid, request_id};
+use super::request_head::{ToolCallIds, new_random_hex_id, request_id};
 use super::transfer::params::KvTransferParams;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::{ServerDialect, VllmDialect};
@@ -337,7 +337,7 @@ impl ResponseIdFormat {
     pub(crate) fn response_id(self, headers: &HeaderMap) -> Arc<str> {
         match self {
             Self::Numbered => request_id("resp_", headers, None),
-            Self::Hex => format!("resp_{}", new_uid()).into(),
+            Self::Hex => format!("resp_{}", new_random_hex_id()).into(),
         }
     }
 

@@ -44,7 +44,7 @@ async fn answer_batch(
     let id = request_id("chatcmpl-", &head.headers, given);
     let model = first.and_then(|request| request.model.as_deref());
     let resolved = generation::resolve_model(app, head, model, Ok(()))?;
-    head.check_encodable(ChatRequest::TEXT_MEMBERS)?;
+    head.check_prompt_encodable(ChatRequest::TEXT_MEMBERS)?;
     let started =
         chat::start_chat_generation(app, head, &mut requests, resolved, id, threshold).await;
     let (mut view, reply) = started?;
@@ -53,7 +53,10 @@ async fn answer_batch(
     let shape = &mut view.view;
     (shape.prompt_details, shape.reasoning_details, shape.metrics) = (false, false, false);
     shape.drafts = None;
-    let body = generation::render_finished_reply(reply, move |reply| view.body_json(reply)).await?;
+    let body = generation::render_finished_reply(reply, move |reply| {
+        view.chat_completion_body_json(reply)
+    })
+    .await?;
     Ok(generation::json_response_with_load_header(app, &head.headers, body))
 }
 
@@ -74,7 +77,7 @@ fn count_json_values(value: &Value) -> usize {
 
 fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
     check_batch_size(&value)?;
-    BatchChatRequest::parse(&value, bounds)?;
+    BatchChatRequest::parse_request_body(&value, bounds)?;
     let Value::Object(mut body) = value else { return Ok(Vec::new()) };
     let messages = body.shift_remove("messages");
     // vLLM takes `stream` and answers with the last token alone.
@@ -86,7 +89,7 @@ fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatR
     let parse = |messages: &Value| {
         let mut one = body.clone();
         one.insert("messages".to_owned(), messages.clone());
-        ChatRequest::parse(&Value::Object(one), bounds)
+        ChatRequest::parse_request_body(&Value::Object(one), bounds)
     };
     messages.iter().filter_map(Value::as_array).flatten().map(parse).collect()
 }

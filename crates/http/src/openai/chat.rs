@@ -18,7 +18,7 @@ use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, Rejected
 use crate::media;
 use crate::request_head::{RequestHead, request_id};
 use crate::stream;
-use crate::transfer::{self, KvTransferTerms};
+use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDefinition};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{
@@ -36,7 +36,7 @@ impl GenerationRequestBody for ChatRequest {
     const TEXT_MEMBERS: &[&str] = &["messages", "tools", "documents"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse(body, bounds)
+        Self::parse_request_body(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -64,7 +64,7 @@ pub(crate) async fn answer_chat_request(
     let (mut request, resolved) = read.into_body_and_model(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
-    let headers = head.special_headers();
+    let headers = head.uncommon_headers();
     let id = request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
@@ -80,7 +80,10 @@ pub(crate) async fn answer_chat_request(
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_token_count());
         return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = generation::render_finished_reply(reply, move |reply| view.body_json(reply)).await?;
+    let body = generation::render_finished_reply(reply, move |reply| {
+        view.chat_completion_body_json(reply)
+    })
+    .await?;
     Ok(generation::json_response_with_load_header(app, headers, body))
 }
 
@@ -95,10 +98,10 @@ pub(crate) async fn start_chat_generation(
 ) -> Result<(Box<ChatResponseSettings>, Reply), RejectedGeneration> {
     let request = &requests[0];
     let continued = continued_message(app, request);
-    let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
+    let terms = RequestKvTransfer::from_request(app, &id, request.kv_transfer_params.as_ref());
     let image = match &app.controls.image_output {
         Some(images) => {
-            images.draw_image_delay(head.special_headers(), app.service.settings().seed)
+            images.draw_image_delay(head.uncommon_headers(), app.service.settings().seed)
         }
         None => Ok(None),
     };
@@ -115,7 +118,7 @@ pub(crate) async fn start_chat_generation(
         tools: tool_request(request),
         parses_calls: recognizes_tool_calls(app, request),
         reasoning: reasoning_fraction(app, request),
-        priority: generation::request_priority(head.special_headers(), request.priority),
+        priority: generation::request_priority(head.uncommon_headers(), request.priority),
         transfer: terms.transfer.clone(),
         kv_labels: generation::kv_block_labels(
             head,
@@ -200,7 +203,7 @@ fn chat_view(
 ) -> Box<ChatResponseSettings> {
     let prompt = &facts.prompts[0];
     let mut view = ResponseShape::new(app, facts);
-    view.set_usage_reporting(request.stream_usage_options());
+    view.set_usage_reporting(request.include_usage_and_continuous_stats());
     view.return_token_ids = request.return_token_ids.unwrap_or(false);
     view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
     view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());

@@ -2,9 +2,11 @@
 //!
 //! Source: vLLM 0.33 `entrypoints/openai/chat_completion/`.
 
-use super::chat_stream::{ChatResponseSettings, write_image_part};
-use super::logprobs::{with_token_position, write_chat_logprob_entry, write_prompt_logprobs};
-use super::response_shape::{UsageMembers, end_of_choice, write_output_token_ids};
+use super::chat_stream::{ChatResponseSettings, write_image_content_part};
+use super::logprobs::{
+    call_with_reply_token_position, write_chat_logprob_entry, write_prompt_logprobs,
+};
+use super::response_shape::{UsageFields, end_reason_of_choice, write_output_token_ids};
 use crate::json;
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
@@ -12,7 +14,7 @@ use vllm_sim_service::{Reply, ReplyChoice};
 
 impl ChatResponseSettings {
     /// Returns the JSON body of a finished chat reply.
-    pub(crate) fn body_json(&self, reply: &Reply) -> String {
+    pub(crate) fn chat_completion_body_json(&self, reply: &Reply) -> String {
         let view = &self.view;
         let mut out = view.response_head_json("chat.completion");
         for (index, choice) in reply.choices.iter().enumerate() {
@@ -21,7 +23,7 @@ impl ChatResponseSettings {
             }
             self.write_choice(&mut out, index, choice);
         }
-        view.write_usage_after_choices(&mut out, reply, UsageMembers::Chat);
+        view.write_usage_after_choices(&mut out, reply, UsageFields::Chat);
         out.push_str(",\"prompt_logprobs\":");
         match (self.prompt_logprobs, &self.prompt_ids) {
             (Some(top), Some(ids)) => {
@@ -36,7 +38,7 @@ impl ChatResponseSettings {
 
     fn write_choice(&self, out: &mut String, index: usize, choice: &ReplyChoice) {
         let released = choice.released_tokens();
-        let end = end_of_choice(choice);
+        let end = end_reason_of_choice(choice);
         let content = choice.script.channel_text(OutputChannel::Content, released);
         let calls = self.tool_calls_in_released_tokens(choice, released);
         self.count_tool_parser_run(ToolParserMode::NonStreaming, !calls.is_empty());
@@ -59,7 +61,7 @@ impl ChatResponseSettings {
                 json::write_json_string(out, &content);
                 out.push_str("},");
             }
-            write_image_part(out);
+            write_image_content_part(out);
             out.push(']');
         } else {
             json::write_json_string(out, &content);
@@ -90,7 +92,7 @@ impl ChatResponseSettings {
                     if position > 0 {
                         out.push(',');
                     }
-                    with_token_position(script, position, |place| {
+                    call_with_reply_token_position(script, position, |place| {
                         write_chat_logprob_entry(out, &self.view.tokenizer, &token, place, style);
                     });
                 }
@@ -99,7 +101,7 @@ impl ChatResponseSettings {
             None => out.push_str("null"),
         }
         out.push(',');
-        let stop_word = self.finish_reason_of_stop(calls.len());
+        let stop_word = self.finish_reason_of_stopped_choice(calls.len());
         self.view.write_finish_reason(out, choice, end, stop_word);
         let shown = (self.view.return_token_ids && !hidden).then_some(released);
         write_output_token_ids(out, choice, shown);

@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{with_token_position, write_chat_logprob_entry};
-use super::response_shape::{ResponseShape, TokenCounts, UsageMembers};
+use super::logprobs::{call_with_reply_token_position, write_chat_logprob_entry};
+use super::response_shape::{ResponseShape, TokenCounts, UsageFields};
 use crate::error;
 use crate::json;
 use crate::media::GREY_PIXEL_DATA_URL;
 use crate::request_head::ToolCallIds;
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode, ToolParserOutcome};
 use vllm_sim_service::generate::{OutputChannel, OutputToken};
@@ -61,7 +61,7 @@ impl ChatResponseSettings {
 
     /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has tool
     /// calls that no named tool choice forced.
-    pub(super) fn finish_reason_of_stop(&self, calls: usize) -> &'static str {
+    pub(super) fn finish_reason_of_stopped_choice(&self, calls: usize) -> &'static str {
         if calls > 0 && !self.named { "tool_calls" } else { "stop" }
     }
 
@@ -135,7 +135,7 @@ impl ChatStream {
     /// chunk has it.
     fn end_empty_delta(&self, out: &mut String, index: usize) {
         out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
-        self.chat.view.write_chunk_usage(out, self.token_counts(index), UsageMembers::Chat);
+        self.chat.view.write_chunk_usage(out, self.token_counts(index), UsageFields::Chat);
     }
 
     fn begin_chunk(&self, out: &mut String, index: usize) {
@@ -155,7 +155,7 @@ impl ChatStream {
         &self,
         out: &mut String,
         choice: &ReplyChoice,
-        step: &ChoiceStep,
+        step: &ChoiceStreamStep,
         logprobs: &str,
         ids: Option<&[u32]>,
         end: Option<SequenceEndReason>,
@@ -167,7 +167,8 @@ impl ChatStream {
             None => out.push_str(",\"finish_reason\":null"),
             Some(end) => {
                 out.push(',');
-                let stop_word = self.chat.finish_reason_of_stop(self.so_far[step.index].calls);
+                let stop_word =
+                    self.chat.finish_reason_of_stopped_choice(self.so_far[step.index].calls);
                 view.write_finish_reason(out, choice, end, stop_word);
             }
         }
@@ -181,9 +182,9 @@ impl ChatStream {
             view.write_weight_versions(out, Some(choice.sent));
         }
         out.push_str("}]");
-        view.write_chunk_usage(out, self.token_counts(step.index), UsageMembers::Chat);
+        view.write_chunk_usage(out, self.token_counts(step.index), UsageFields::Chat);
         if end.is_some() && !view.include_usage {
-            view.write_fingerprint(out);
+            view.write_system_fingerprint(out);
         }
         if new || (end.is_some() && view.kv_transfer_params.is_some()) {
             out.push_str(",\"kv_transfer_params\":");
@@ -197,7 +198,7 @@ impl ChatStream {
         &mut self,
         out: &mut String,
         choice: &ReplyChoice,
-        step: &ChoiceStep,
+        step: &ChoiceStreamStep,
         call: usize,
     ) -> bool {
         if self.so_far[step.index].calls > call {
@@ -227,7 +228,7 @@ struct ChunkDelta {
 }
 
 impl ChatStream {
-    fn collect_delta(&mut self, choice: &mut ReplyChoice, step: &ChoiceStep) -> ChunkDelta {
+    fn collect_delta(&mut self, choice: &mut ReplyChoice, step: &ChoiceStreamStep) -> ChunkDelta {
         let mut delta = ChunkDelta::default();
         let style = self.chat.view.logprob_style();
         let from = choice.sent - step.tokens;
@@ -252,7 +253,7 @@ impl ChatStream {
                 let separator = if delta.logprobs.is_empty() { "{\"content\":[" } else { "," };
                 delta.logprobs.push_str(separator);
                 let tokenizer = &self.chat.view.tokenizer;
-                with_token_position(&choice.script, (from + index) as usize, |place| {
+                call_with_reply_token_position(&choice.script, (from + index) as usize, |place| {
                     write_chat_logprob_entry(&mut delta.logprobs, tokenizer, &token, place, style);
                 });
             }
@@ -269,7 +270,7 @@ impl ChatStream {
     fn write_image_chunk(&self, out: &mut String, index: usize) {
         self.begin_chunk(out, index);
         out.push_str("\"content\":[");
-        write_image_part(out);
+        write_image_content_part(out);
         out.push_str("]},\"logprobs\":null,\"finish_reason\":null}],\"modality\":\"image\"}\n\n");
     }
 }
@@ -303,12 +304,12 @@ impl StreamRenderer for ChatStream {
         }
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         if !self.chat.image || step.end.is_none() {
             return self.write_choice_step(out, choice, step);
         }
         // The image follows the last text and precedes the finish reason.
-        let (said, over) = step.split_tokens_and_end();
+        let (said, over) = step.split_choice_tokens_and_end();
         if said.tokens > 0 {
             self.write_choice_step(out, choice, &said);
         }
@@ -330,7 +331,7 @@ impl StreamRenderer for ChatStream {
         if self.chat.view.include_usage {
             out.push_str(&self.head[..self.choices_at]);
             out.push_str("],");
-            self.chat.view.write_final_usage(out, reply, UsageMembers::Chat);
+            self.chat.view.write_final_usage(out, reply, UsageFields::Chat);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");
@@ -339,7 +340,12 @@ impl StreamRenderer for ChatStream {
 
 impl ChatStream {
     /// Appends the chat chunks for one step of a choice.
-    fn write_choice_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_choice_step(
+        &mut self,
+        out: &mut String,
+        choice: &mut ReplyChoice,
+        step: &ChoiceStreamStep,
+    ) {
         if self.has_text_only_chunks() && step.tokens == 1 && step.end.is_none() {
             if let Some(token) = choice.script.next_token(&mut choice.cursor) {
                 self.write_text_chunk(out, &token, step.index);
@@ -424,7 +430,7 @@ impl ChatStream {
     /// Appends the JSON of a text-only chat chunk after its text.
     fn end_text_chunk(&self, out: &mut String, index: usize) {
         out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
-        self.chat.view.write_chunk_usage(out, self.token_counts(index), UsageMembers::Chat);
+        self.chat.view.write_chunk_usage(out, self.token_counts(index), UsageFields::Chat);
         if self.chat.view.version >= VllmVersion::V033 {
             out.push_str(",\"kv_transfer_params\":null");
         }
@@ -468,7 +474,7 @@ impl ChatStream {
                     break;
                 }
             }
-            choice.cursor.advance(written - before);
+            choice.cursor.advance_script_cursor(written - before);
         }
         out.truncate(out.len() - begin);
         self.so_far[0].tokens += written;
@@ -476,7 +482,7 @@ impl ChatStream {
     }
 }
 
-pub(super) fn write_image_part(out: &mut String) {
+pub(super) fn write_image_content_part(out: &mut String) {
     out.push_str("{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
     out.push_str(GREY_PIXEL_DATA_URL);
     out.push_str("\"}}");

@@ -15,7 +15,7 @@ use crate::error::HandlerResult;
 use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
 use crate::request_head::{RequestHead, request_id};
 use crate::stream;
-use crate::transfer::{self, KvTransferTerms};
+use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation, TruncationSide,
@@ -33,7 +33,7 @@ impl GenerationRequestBody for CompletionRequest {
     const TEXT_MEMBERS: &[&str] = &["prompt"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse(body, bounds)
+        Self::parse_request_body(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -87,9 +87,9 @@ async fn respond_completion(
     }
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
-    let headers = head.special_headers();
+    let headers = head.uncommon_headers();
     let id = request_id("cmpl-", headers, request.request_id.as_deref());
-    let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
+    let terms = RequestKvTransfer::from_request(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
         n: request.n,
         max_tokens: request.max_tokens,
@@ -130,7 +130,9 @@ async fn respond_completion(
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
         return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = generation::render_finished_reply(reply, move |reply| view.body_json(reply)).await?;
+    let body =
+        generation::render_finished_reply(reply, move |reply| view.completion_body_json(reply))
+            .await?;
     Ok(generation::json_response_with_load_header(app, headers, body))
 }
 
@@ -161,7 +163,7 @@ fn completion_view(
     facts: &ValidatedRequestFacts,
 ) -> CompletionResponseSettings {
     let mut view = ResponseShape::new(app, facts);
-    view.set_usage_reporting(request.stream_usage_options());
+    view.set_usage_reporting(request.include_usage_and_continuous_stats());
     view.return_token_ids = request.return_token_ids.unwrap_or(false);
     view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
     view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());

@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use super::logprobs::{
-    CompletionLogprobs, LogprobStyle, for_each_prompt_token, with_token_position,
+    CompletionLogprobs, LogprobFormat, call_with_reply_token_position, for_each_prompt_token,
     write_prompt_logprobs,
 };
 use super::response_shape::{
-    ResponseShape, TokenCounts, UsageMembers, end_of_choice, write_output_token_ids,
+    ResponseShape, TokenCounts, UsageFields, end_reason_of_choice, write_output_token_ids,
 };
 use crate::json;
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
@@ -59,7 +59,7 @@ impl CompletionResponseSettings {
         self.echoed_prompt(choice).filter(|_| shown).map_or("", |p| &p.text)
     }
 
-    pub(crate) fn body_json(&self, reply: &Reply) -> String {
+    pub(crate) fn completion_body_json(&self, reply: &Reply) -> String {
         let view = &self.view;
         let mut out = self.shape_for_prompt(0).response_head_json("text_completion");
         for (index, choice) in reply.choices.iter().enumerate() {
@@ -68,7 +68,7 @@ impl CompletionResponseSettings {
             }
             self.write_choice(&mut out, index, choice);
         }
-        view.write_usage_after_choices(&mut out, reply, UsageMembers::Completion);
+        view.write_usage_after_choices(&mut out, reply, UsageFields::Completion);
         view.write_response_end(&mut out, reply, self.ec_transfer_params.as_deref());
         out
     }
@@ -92,16 +92,16 @@ impl CompletionResponseSettings {
                 let script = &choice.script;
                 for (position, token) in script.output_tokens().take(released as usize).enumerate()
                 {
-                    with_token_position(script, position, |place| {
-                        lists.push_token(&self.view.tokenizer, token.id, place, style);
+                    call_with_reply_token_position(script, position, |place| {
+                        lists.push_token_logprob(&self.view.tokenizer, token.id, place, style);
                     });
                 }
-                lists.write_json(out);
+                lists.write_completion_logprobs(out);
             }
             None => out.push_str("null"),
         }
         out.push(',');
-        self.view.write_finish_reason(out, choice, end_of_choice(choice), "stop");
+        self.view.write_finish_reason(out, choice, end_reason_of_choice(choice), "stop");
         write_output_token_ids(out, choice, self.view.return_token_ids.then_some(released));
         out.push_str(",\"prompt_logprobs\":");
         let echo_top = self.view.logprobs.filter(|_| self.echo);
@@ -126,15 +126,18 @@ impl CompletionResponseSettings {
         &self,
         lists: &mut CompletionLogprobs,
         choice: &ReplyChoice,
-        style: LogprobStyle,
+        style: LogprobFormat,
     ) {
         let Some(shown) = self.echoed_prompt(choice).filter(|_| self.echo) else {
             return;
         };
-        let style = LogprobStyle { distribution: style.distribution.for_prompt_tokens(), ..style };
+        let style = LogprobFormat {
+            distribution: style.distribution.logprob_source_for_prompt_tokens(),
+            ..style
+        };
         for_each_prompt_token(&shown.ids, |id, place| match place.position {
-            0 => lists.push_first_prompt_token(&self.view.tokenizer, id, place, style),
-            _ => lists.push_token(&self.view.tokenizer, id, place, style),
+            0 => lists.push_first_prompt_token_logprob(&self.view.tokenizer, id, place, style),
+            _ => lists.push_token_logprob(&self.view.tokenizer, id, place, style),
         });
     }
 }
@@ -167,7 +170,7 @@ impl CompletionStream {
         &mut self,
         out: &mut String,
         choice: &ReplyChoice,
-        step: &ChoiceStep,
+        step: &ChoiceStreamStep,
         text: &str,
         logprobs: Option<&CompletionLogprobs>,
         ids: &[u32],
@@ -184,7 +187,7 @@ impl CompletionStream {
         json::push_json_escaped_unicode(out, text);
         out.push_str("\",\"logprobs\":");
         match logprobs {
-            Some(lists) => lists.write_json(out),
+            Some(lists) => lists.write_completion_logprobs(out),
             None => out.push_str("null"),
         }
         match step.end {
@@ -214,9 +217,9 @@ impl CompletionStream {
             completion: self.so_far[step.index].0,
             ..TokenCounts::default()
         };
-        view.write_chunk_usage(out, counts, UsageMembers::Completion);
+        view.write_chunk_usage(out, counts, UsageFields::Completion);
         if step.end.is_some() && !view.include_usage {
-            view.write_fingerprint(out);
+            view.write_system_fingerprint(out);
         }
         if new || (step.end.is_some() && view.kv_transfer_params.is_some()) {
             out.push_str(",\"kv_transfer_params\":");
@@ -231,7 +234,7 @@ impl CompletionStream {
 }
 
 impl StreamRenderer for CompletionStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let style = self.completion.view.logprob_style();
         let mut lists =
             style.map(|_| CompletionLogprobs::with_text_offset(self.so_far[step.index].1));
@@ -257,8 +260,8 @@ impl StreamRenderer for CompletionStream {
             }
             if let (Some(lists), Some(style)) = (&mut lists, style) {
                 let tokenizer = &self.completion.view.tokenizer;
-                with_token_position(&choice.script, position, |place| {
-                    lists.push_token(tokenizer, token.id, place, style);
+                call_with_reply_token_position(&choice.script, position, |place| {
+                    lists.push_token_logprob(tokenizer, token.id, place, style);
                 });
             }
         }
@@ -272,7 +275,7 @@ impl StreamRenderer for CompletionStream {
         if self.completion.view.include_usage {
             out.push_str(&self.heads[0]);
             out.push_str("],");
-            self.completion.view.write_final_usage(out, reply, UsageMembers::Completion);
+            self.completion.view.write_final_usage(out, reply, UsageFields::Completion);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");

@@ -11,7 +11,7 @@ use vllm_sim_tokenizer::{SpecialTokenHandling, Tokenizer};
 
 /// Format and source of the log probabilities in a response.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LogprobStyle {
+pub(crate) struct LogprobFormat {
     /// Number of alternative tokens per position, in addition to the sampled token.
     pub(crate) top: u32,
     /// Whether tokens are shown as `token_id:N` instead of their text.
@@ -36,7 +36,7 @@ pub(crate) enum LogprobSource {
 
 impl LogprobSource {
     /// Returns the log probability distribution for prompt tokens, which were not sampled.
-    pub(crate) fn for_prompt_tokens(self) -> Self {
+    pub(crate) fn logprob_source_for_prompt_tokens(self) -> Self {
         match self {
             Self::ByPosition => self,
             Self::ByRank { seed, .. } => Self::ByRank { seed, temperature: 1.0 },
@@ -69,7 +69,7 @@ pub(crate) struct TokenPosition<'a> {
 pub(crate) const MAX_PRECEDING_TOKENS: usize = 4;
 
 /// Calls `then` with the position of a reply token and its preceding tokens.
-pub(crate) fn with_token_position<R>(
+pub(crate) fn call_with_reply_token_position<R>(
     script: &ReplyScript,
     position: usize,
     then: impl FnOnce(TokenPosition<'_>) -> R,
@@ -77,7 +77,7 @@ pub(crate) fn with_token_position<R>(
     then(TokenPosition {
         position,
         context: script.context_hash(position),
-        before: &|| script.token_ids_before(position),
+        before: &|| script.preceding_token_ids(position),
     })
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn token_logprobs(
     tokenizer: &Tokenizer,
     id: u32,
     place: TokenPosition<'_>,
-    style: LogprobStyle,
+    style: LogprobFormat,
 ) -> Vec<TokenLogprob> {
     let top = style.top.min(tokenizer.vocab_size().max(2)) as usize;
     let values = match style.distribution {
@@ -135,7 +135,7 @@ fn llmd_token_logprobs(
     id: u32,
     place: TokenPosition<'_>,
     top: usize,
-    style: LogprobStyle,
+    style: LogprobFormat,
 ) -> Vec<TokenLogprob> {
     let own = match style.as_ids {
         true => format!("token_id:{id}"),
@@ -198,7 +198,7 @@ pub(super) fn write_chat_logprob_entry(
     tokenizer: &Tokenizer,
     token: &OutputToken<'_>,
     place: TokenPosition<'_>,
-    style: LogprobStyle,
+    style: LogprobFormat,
 ) {
     let entries = token_logprobs(tokenizer, token.id, place, style);
     let real = logprob_token_text(tokenizer, token.id, place.before);
@@ -244,12 +244,12 @@ impl CompletionLogprobs {
     }
 
     /// Adds the first token of an echoed prompt to the lists of log probabilities; it has none.
-    pub(super) fn push_first_prompt_token(
+    pub(super) fn push_first_prompt_token_logprob(
         &mut self,
         tokenizer: &Tokenizer,
         id: u32,
         place: TokenPosition<'_>,
-        style: LogprobStyle,
+        style: LogprobFormat,
     ) {
         self.push_text(&token_logprobs(tokenizer, id, place, style)[0].text);
         self.values.push_str("null");
@@ -268,12 +268,12 @@ impl CompletionLogprobs {
         self.offset += text.chars().count();
     }
 
-    pub(super) fn push_token(
+    pub(super) fn push_token_logprob(
         &mut self,
         tokenizer: &Tokenizer,
         id: u32,
         place: TokenPosition<'_>,
-        style: LogprobStyle,
+        style: LogprobFormat,
     ) {
         let entries = token_logprobs(tokenizer, id, place, style);
         self.push_text(&entries[0].text);
@@ -295,7 +295,7 @@ impl CompletionLogprobs {
         self.tops.push('}');
     }
 
-    pub(super) fn write_json(&self, out: &mut String) {
+    pub(super) fn write_completion_logprobs(&self, out: &mut String) {
         let Self { offsets, values, tokens, tops, .. } = self;
         out.push_str("{\"text_offset\":[");
         out.push_str(offsets);
@@ -318,13 +318,13 @@ pub(crate) fn write_prompt_logprobs(
     top: u32,
     distribution: LogprobSource,
 ) {
-    let style = LogprobStyle {
+    let style = LogprobFormat {
         top: match distribution {
             LogprobSource::ByPosition => top.saturating_add(1),
             LogprobSource::ByRank { .. } => top,
         },
         as_ids: false,
-        distribution: distribution.for_prompt_tokens(),
+        distribution: distribution.logprob_source_for_prompt_tokens(),
     };
     out.push('[');
     for_each_prompt_token(tokens, |id, place| {

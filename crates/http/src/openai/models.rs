@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 
 use crate::app::App;
-use crate::request_head::new_uid;
+use crate::request_head::new_random_hex_id;
 use crate::{error, json};
 use vllm_sim_engine::driver::unix_now_secs;
 
@@ -27,7 +27,7 @@ pub(crate) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
     }
     let adapter_context =
         app.dialect.lists_adapter_context().then_some(app.settings.model.max_model_len);
-    for adapter in models.loaded_adapters().iter() {
+    for adapter in models.loaded_lora_adapters().iter() {
         out.push(',');
         let parent = adapter.base.as_deref().unwrap_or(models.displayed_model_name());
         let root = if adapter.path.is_empty() { &adapter.name } else { adapter.path.as_str() };
@@ -69,7 +69,7 @@ fn write_model_card(out: &mut String, card: &ModelCard<'_>) {
         None => out.push_str("null"),
     }
     out.push_str(",\"permission\":[{\"id\":\"modelperm-");
-    out.push_str(&new_uid());
+    out.push_str(&new_random_hex_id());
     out.push_str("\",\"object\":\"model_permission\",\"created\":");
     json::write_json_int(out, card.created);
     out.push_str(",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{self, LogprobSource, LogprobStyle, TokenLogprob};
+use super::logprobs::{self, LogprobFormat, LogprobSource, TokenLogprob};
 use crate::app::App;
 use crate::json;
 use crate::transfer::params::KvTransferParams;
@@ -90,12 +90,12 @@ impl ResponseShape {
     }
 
     /// Returns the form of the log probabilities that the request asks for; `None` for none.
-    pub(crate) fn logprob_style(&self) -> Option<LogprobStyle> {
+    pub(crate) fn logprob_style(&self) -> Option<LogprobFormat> {
         self.logprobs.map(|top| self.logprob_style_of(top))
     }
 
-    fn logprob_style_of(&self, top: u32) -> LogprobStyle {
-        LogprobStyle { top, as_ids: self.tokens_as_ids, distribution: self.distribution }
+    fn logprob_style_of(&self, top: u32) -> LogprobFormat {
+        LogprobFormat { top, as_ids: self.tokens_as_ids, distribution: self.distribution }
     }
 
     /// Returns the log probabilities for one token position of a choice.
@@ -107,7 +107,7 @@ impl ResponseShape {
         top: u32,
     ) -> Vec<TokenLogprob> {
         let style = self.logprob_style_of(top);
-        logprobs::with_token_position(&choice.script, position, |place| {
+        logprobs::call_with_reply_token_position(&choice.script, position, |place| {
             logprobs::token_logprobs(&self.tokenizer, id, place, style)
         })
     }
@@ -132,7 +132,7 @@ pub(crate) enum NullMemberHandling {
 
 /// Selects the members of `usage`; chat responses have some that completion responses lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum UsageMembers {
+pub(crate) enum UsageFields {
     Chat,
     Completion,
 }
@@ -262,7 +262,7 @@ impl ResponseShape {
         &self,
         out: &mut String,
         reply: &Reply,
-        members: UsageMembers,
+        members: UsageFields,
     ) {
         out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
         json::write_optional_json_string(out, self.fingerprint.as_deref());
@@ -287,8 +287,8 @@ impl ResponseShape {
     }
 
     /// Appends the `usage` object of a response that is no stream.
-    pub(crate) fn write_usage(&self, out: &mut String, counts: TokenCounts, members: UsageMembers) {
-        let chat = members == UsageMembers::Chat;
+    pub(crate) fn write_usage(&self, out: &mut String, counts: TokenCounts, members: UsageFields) {
+        let chat = members == UsageFields::Chat;
         write_token_counts(out, counts);
         out.push_str(",\"prompt_tokens_details\":");
         if self.prompt_details {
@@ -330,14 +330,14 @@ impl ResponseShape {
         &self,
         out: &mut String,
         counts: TokenCounts,
-        members: UsageMembers,
+        members: UsageFields,
     ) {
         if !self.continuous_usage {
             return;
         }
         out.push_str(",\"usage\":");
         write_token_counts(out, counts);
-        if members == UsageMembers::Chat {
+        if members == UsageFields::Chat {
             out.push_str(",\"completion_tokens_details\":");
             self.write_completion_details(out, counts);
         }
@@ -346,8 +346,8 @@ impl ResponseShape {
 
     /// Appends usage, fingerprint and timings to the last chunk of a stream; null members are
     /// omitted.
-    pub(crate) fn write_final_usage(&self, out: &mut String, reply: &Reply, members: UsageMembers) {
-        let (counts, chat) = (TokenCounts::from_reply(reply), members == UsageMembers::Chat);
+    pub(crate) fn write_final_usage(&self, out: &mut String, reply: &Reply, members: UsageFields) {
+        let (counts, chat) = (TokenCounts::from_reply(reply), members == UsageFields::Chat);
         out.push_str("\"usage\":");
         write_token_counts(out, counts);
         if self.prompt_details {
@@ -368,7 +368,7 @@ impl ResponseShape {
             self.write_completion_details(out, counts);
         }
         out.push('}');
-        self.write_fingerprint(out);
+        self.write_system_fingerprint(out);
         let told = self.metrics || self.drafts.is_some();
         if told && reply.choices.len() == 1 {
             out.push_str(",\"metrics\":");
@@ -377,7 +377,7 @@ impl ResponseShape {
     }
 
     /// Appends `,"system_fingerprint":"…"` if the server has a fingerprint.
-    pub(crate) fn write_fingerprint(&self, out: &mut String) {
+    pub(crate) fn write_system_fingerprint(&self, out: &mut String) {
         if let Some(fingerprint) = &self.fingerprint {
             out.push_str(",\"system_fingerprint\":");
             json::write_json_string(out, fingerprint);
@@ -427,7 +427,7 @@ impl ResponseShape {
             Some(report) => {
                 out.push(separator);
                 out.push_str("\"speculative_decoding\":");
-                report.write_json(out, &progress.verified_draft_counts(), nulls);
+                report.write_json(out, &progress.proposed_and_accepted_draft_counts(), nulls);
             }
         }
         out.push('}');
@@ -480,7 +480,7 @@ impl ResponseShape {
 
     /// Appends the member `,"weight_versions":…`, which vLLM 0.32 does not have.
     ///
-    /// `ended` is the number of tokens of an ended choice; they form one span.
+    /// `ended_choice_tokens` is the number of tokens of an ended choice; they form one span.
     pub(crate) fn write_weight_versions(&self, out: &mut String, ended: Option<u32>) {
         if self.version < VllmVersion::V033 {
             return;
@@ -501,7 +501,7 @@ impl ResponseShape {
 
     pub(crate) fn write_kv_transfer_params(&self, out: &mut String) {
         match &self.kv_transfer_params {
-            Some(params) => params.write_json(out),
+            Some(params) => params.write_kv_transfer_params_json(out),
             None => out.push_str("null"),
         }
     }
@@ -532,7 +532,7 @@ pub(crate) fn write_output_token_ids(
     }
 }
 
-pub(crate) fn end_of_choice(choice: &ReplyChoice) -> SequenceEndReason {
+pub(crate) fn end_reason_of_choice(choice: &ReplyChoice) -> SequenceEndReason {
     match choice.sequence_state() {
         SequenceState::Ended(end) => end,
         _ => SequenceEndReason::Finished,

@@ -2,7 +2,7 @@
 
 /// Number format and byte order in which embedding vectors are sent as base64 or binary data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BinaryFormat {
+pub(crate) struct EmbeddingBinaryFormat {
     number: NumberFormat,
     big_endian: bool,
 }
@@ -17,7 +17,7 @@ enum NumberFormat {
     },
 }
 
-impl BinaryFormat {
+impl EmbeddingBinaryFormat {
     /// Default binary format of embedding vectors: 32-bit floats, little-endian.
     pub(crate) const FLOAT32: Self = Self { number: NumberFormat::Float32, big_endian: false };
 
@@ -37,7 +37,7 @@ impl BinaryFormat {
     }
 
     /// Returns an embedding vector as bytes in this number format and byte order.
-    pub(crate) fn encode(self, vector: &[f32]) -> Vec<u8> {
+    pub(crate) fn encode_vector(self, vector: &[f32]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(4 * vector.len());
         for value in vector {
             match self.number {
@@ -108,7 +108,9 @@ mod tests {
             (500.0, 0x5fd0, 0x43fa, 0x7e, 0x60),
             (1e6, 0x7c00, 0x4974, 0x7e, 0x7c),
         ] {
-            let bits = |dtype| match BinaryFormat::new(dtype, "big").encode(&[value])[..] {
+            let bits = |dtype| match EmbeddingBinaryFormat::new(dtype, "big")
+                .encode_vector(&[value])[..]
+            {
                 [high, low] => u16::from_be_bytes([high, low]),
                 [byte] => byte.into(),
                 _ => panic!("one or two bytes"),
@@ -120,7 +122,7 @@ mod tests {
 
     #[test]
     fn bytes_are_in_the_order_that_is_asked_for() {
-        let bytes = |dtype, order| BinaryFormat::new(dtype, order).encode(&[1.0]);
+        let bytes = |dtype, order| EmbeddingBinaryFormat::new(dtype, order).encode_vector(&[1.0]);
         assert_eq!(bytes("float16", "native"), [0x00, 0x3c]);
         assert_eq!(bytes("float16", "big"), [0x3c, 0x00]);
         assert_eq!(bytes("float32", "little"), [0, 0, 0x80, 0x3f]);

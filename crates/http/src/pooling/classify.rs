@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 
-use super::tokenize::{INPUT_MEMBERS, check_request};
+use super::tokenize::{POOLING_INPUT_FIELDS, check_pooling_request};
 use super::{
     count_in_flight, count_inputs, list_head_json, list_tail_json, pooling_request_id, rows,
     tokenize_inputs, vector,
@@ -23,7 +23,7 @@ pub(crate) async fn create_classification(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = PoolingRequest::parse_classify(&value)?;
-    let model = check_request(&app, &head, &request, INPUT_MEMBERS)?;
+    let model = check_pooling_request(&app, &head, &request, POOLING_INPUT_FIELDS)?;
     let _guard = count_in_flight(&app, count_inputs(&request))?;
     let inputs = tokenize_inputs(&app, &request, &value).await?;
     let classes = app.settings.pooling.num_labels.max(1);

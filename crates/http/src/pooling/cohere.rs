@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::binary::BinaryFormat;
+use super::binary::EmbeddingBinaryFormat;
 use super::{
     TokenizedInputs, count_in_flight, count_inputs, pooling_model_name, pooling_request_id, rows,
     tokenize_inputs, vector,
@@ -28,11 +28,11 @@ pub(crate) async fn create_cohere_embeddings(
     State(app): State<Arc<App>>,
     JsonRequest { head: received, value }: JsonRequest,
 ) -> HandlerResult {
-    let request = CohereEmbedRequest::parse(&value)?;
+    let request = CohereEmbedRequest::parse_request_body(&value)?;
     pooling_model_name(&app, request.model.as_deref())?;
-    received.check_encodable(&["texts", "inputs"])?;
+    received.check_prompt_encodable(&["texts", "inputs"])?;
     let converted = pooling_body(&app, &request)?;
-    let pooling = PoolingRequest::parse_converted_embedding(&converted)?;
+    let pooling = PoolingRequest::parse_converted_cohere_request(&converted)?;
     let _guard = count_in_flight(&app, count_inputs(&pooling))?;
     let inputs = tokenize_inputs(&app, &pooling, &converted).await?;
     let length = vector::vector_dimensions(&app, request.output_dimension)?;
@@ -219,9 +219,10 @@ fn write_encoded_vector(out: &mut String, kind: &str, vector: &[f32]) {
             .collect::<Value>()
     };
     match kind {
-        "base64" => {
-            json::write_json_string(out, &STANDARD.encode(BinaryFormat::FLOAT32.encode(vector)))
-        }
+        "base64" => json::write_json_string(
+            out,
+            &STANDARD.encode(EmbeddingBinaryFormat::FLOAT32.encode_vector(vector)),
+        ),
         "binary" => json::write_json_value(out, &bits(128)),
         "ubinary" => json::write_json_value(out, &bits(0)),
         _ => vector::write_json_f64(out, vector),

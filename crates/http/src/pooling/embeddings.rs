@@ -11,8 +11,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::binary::BinaryFormat;
-use super::tokenize::{INPUT_MEMBERS, check_request};
+use super::binary::EmbeddingBinaryFormat;
+use super::tokenize::{POOLING_INPUT_FIELDS, check_pooling_request};
 use super::{
     NO_IO_PLUGIN_MESSAGE, count_in_flight, count_inputs, list_head_json, list_tail_json,
     pooling_request_id, rows, tokenize_inputs, usage_json, vector,
@@ -96,7 +96,7 @@ async fn answer_pooling(
 ) -> Result<Response<Body>, Fault> {
     let guard = app.count_request_in_load();
     let classes = wants_class_scores(app, &request)?;
-    let model = check_request(app, head, &request, INPUT_MEMBERS)?;
+    let model = check_pooling_request(app, head, &request, POOLING_INPUT_FIELDS)?;
     let _guard = count_in_flight(app, count_inputs(&request))?;
     let inputs = tokenize_inputs(app, &request, value).await?;
     let length = if classes {
@@ -115,7 +115,7 @@ async fn answer_pooling(
     };
     let read = inputs.tokens.len();
     let id = pooling_request_id(route.prefix, &head.headers, request.request_id.as_deref());
-    let format = BinaryFormat::new(&request.embed_dtype, &request.endianness);
+    let format = EmbeddingBinaryFormat::new(&request.embed_dtype, &request.endianness);
     drop(guard);
     if request.encoding_format.starts_with("bytes") {
         let meta = json!({"id": id, "created": unix_now_secs() as u64, "model": &*model});
@@ -130,7 +130,7 @@ async fn answer_pooling(
         let (object, key) = (route.object, route.key);
         let _ = write!(out, "{comma}{{\"index\":{index},\"object\":\"{object}\",\"{key}\":");
         if base64 {
-            json::write_json_string(out, &STANDARD.encode(format.encode(&vector)));
+            json::write_json_string(out, &STANDARD.encode(format.encode_vector(&vector)));
         } else {
             (route.write)(out, &vector);
         }
@@ -173,7 +173,7 @@ fn wants_class_scores(app: &App, request: &PoolingRequest) -> Result<bool, Fault
 fn raw_bytes_response(
     request: &PoolingRequest,
     vectors: impl Iterator<Item = Vec<f32>>,
-    format: BinaryFormat,
+    format: EmbeddingBinaryFormat,
     mut meta: Value,
     usage: Value,
 ) -> Response<Body> {
@@ -181,7 +181,7 @@ fn raw_bytes_response(
     let mut data = Vec::new();
     for (index, vector) in vectors.enumerate() {
         let start = out.len();
-        out.extend(format.encode(&vector));
+        out.extend(format.encode_vector(&vector));
         data.push(json!({
             "index": index,
             "embed_dtype": request.embed_dtype,

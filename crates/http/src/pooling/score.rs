@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::tokenize::{TokenizeParams, check_request, encode_text};
+use super::tokenize::{TokenizeParams, check_pooling_request, encode_text};
 use super::{count_in_flight, pooling_request_id, usage_json, vector};
 use crate::app::App;
 use crate::body::JsonRequest;
@@ -30,7 +30,7 @@ pub(crate) async fn create_score(
     const TEXT_MEMBERS: &[&str] =
         &["text_1", "text_2", "data_1", "data_2", "queries", "documents", "items"];
     let request = PoolingRequest::parse_score(&value)?;
-    let model = check_request(&app, &head, &request, TEXT_MEMBERS)?;
+    let model = check_pooling_request(&app, &head, &request, TEXT_MEMBERS)?;
     let [ones, twos] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, twos.len())?;
     let mut scorer = TextPairScorer::new(&app, &request, ones.len() + twos.len())?;
@@ -59,7 +59,7 @@ pub(crate) async fn create_rerank(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = PoolingRequest::parse_rerank(&value)?;
-    let model = check_request(&app, &head, &request, &["query", "documents"])?;
+    let model = check_pooling_request(&app, &head, &request, &["query", "documents"])?;
     let [queries, documents] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, documents.len())?;
     let mut scorer = TextPairScorer::new(&app, &request, 1 + documents.len())?;
@@ -212,7 +212,8 @@ impl<'a> TextPairScorer<'a> {
                 };
                 let [one, two] = self.truncate_pair([query.tokens.clone(), tokens]);
                 let both = [&one[..], &two].concat();
-                self.tokens += self.params.fit_text_tokens(self.app, both, WITH_SPECIAL)?.len();
+                self.tokens +=
+                    self.params.truncate_and_pad_tokens(self.app, both, WITH_SPECIAL)?.len();
                 Ok(vector::relevance_score(&one, &two))
             }
         }

@@ -25,7 +25,7 @@ use vllm_sim_wire::vllm::pooling::PoolingRequest;
 const MAX_PADDED_TOKENS: usize = 16 << 20;
 
 /// Members of a pooling request whose texts the tokenizer reads, unless it has pairs of texts.
-pub(super) const INPUT_MEMBERS: &[&str] = &["input", "messages"];
+pub(super) const POOLING_INPUT_FIELDS: &[&str] = &["input", "messages"];
 
 /// Truncation and padding of the inputs of a pooling request.
 #[derive(Clone, Copy)]
@@ -84,14 +84,14 @@ impl TokenizeParams {
             app.rules.dialect.check_text_length(&app.rules.limits, text, longest)?;
         }
         let ids = encode_text(app, text, special).await;
-        self.fit_text_tokens(app, ids, special)
+        self.truncate_and_pad_tokens(app, ids, special)
     }
 
     /// Truncates and pads the tokens of a text, and checks that they fit the context length.
     ///
     /// # Errors
     /// vLLM's 400 for a text that is empty or too long.
-    pub(crate) fn fit_text_tokens(
+    pub(crate) fn truncate_and_pad_tokens(
         &self,
         app: &App,
         ids: Vec<u32>,
@@ -206,7 +206,7 @@ fn require_tokens(ids: Vec<u32>) -> Result<Vec<u32>, Fault> {
 ///
 /// # Errors
 /// The first 400 or 404 in vLLM's order.
-pub(super) fn check_request(
+pub(super) fn check_pooling_request(
     app: &App,
     head: &RequestHead,
     request: &PoolingRequest,
@@ -222,6 +222,6 @@ pub(super) fn check_request(
              truncation size.",
         ));
     }
-    head.check_encodable(members)?;
+    head.check_prompt_encodable(members)?;
     Ok(model)
 }

@@ -8,9 +8,9 @@ use super::{
 };
 
 impl RequestHistory {
-    /// Returns the tokens of the newest `most` requests that match `filter`, oldest first, and
+    /// Returns the tokens of the newest `max_requests` requests that match `filter`, oldest first, and
     /// their sums.
-    pub(crate) fn usage_json(&self, filter: &RecordedRequestFilter, most: usize) -> Value {
+    pub(crate) fn request_usage_json(&self, filter: &RecordedRequestFilter, most: usize) -> Value {
         let state = self.state.lock();
         let (count, newest) = state.matching_records(filter, most);
         let mut total = [0_u64; 4];
@@ -28,7 +28,7 @@ impl RequestHistory {
 }
 
 impl RecordedRequests {
-    /// Returns the number of requests that match `filter`, and the newest `most` of them.
+    /// Returns the number of requests that match `filter`, and the newest `max_requests` of them.
     pub(super) fn matching_records(
         &self,
         filter: &RecordedRequestFilter,
@@ -42,7 +42,7 @@ impl RecordedRequests {
 
 impl RequestOutcome {
     /// Returns the outcome of a recorded request as one word, for lists of requests.
-    pub(super) const fn as_outcome_word(self) -> &'static str {
+    pub(super) const fn request_outcome_name(self) -> &'static str {
         match self {
             Self::Running => "running",
             Self::Finished => "finished",
@@ -70,7 +70,7 @@ impl RequestRecord {
             "model": self.model,
             "key": self.key,
             "status": self.status,
-            "outcome": self.outcome.as_outcome_word(),
+            "outcome": self.outcome.request_outcome_name(),
         });
         for (name, tokens) in self.counted_tokens() {
             shown[name] = tokens.into();

@@ -7,11 +7,11 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::Value;
 
-use super::chat_render::{ChatFormat, ChatStream};
+use super::chat_render::{ChatStream, SglangChatFormat};
 use super::disaggregation::PrefillBootstrapTarget;
 use super::meta::MetaInfoSettings;
 use super::request::{
-    self, LogprobOptions, SglangGeneration, first_element_or_self, given_or_new_request_id,
+    self, LogprobOptions, SglangGenerationRequest, first_element_or_self, given_or_new_request_id,
 };
 use super::usage::{EndedRequestCounter, UsageSettings};
 use super::{endpoint, errors};
@@ -26,7 +26,7 @@ use vllm_sim_service::Reply;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
-use vllm_sim_wire::sglang::sampling::SglangSampling;
+use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
 pub(super) async fn create_chat(
     State(app): State<Arc<App>>,
@@ -44,12 +44,12 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     }
     let request: SglangChatRequest =
         endpoint::read_parsed_body(app, body.as_ref(), &endpoint::CHAT_COMPLETIONS)?;
-    request.validate(&app.rules.limits, request::given_context_length(app))?;
-    let calls = reply_tool_call_form(app);
+    request.validate_request(&app.rules.limits, request::explicit_context_length(app))?;
+    let calls = reply_tool_call_rendering(app);
     let started = match start_chat(app, head, &request, calls).await {
         Ok(started) => started,
         Err(refused) if request.stream => {
-            let fault = request::failed_negotiation_fault(refused)?;
+            let fault = request::kv_transfer_negotiation_fault(refused)?;
             return Ok(errors::failed_openai_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
@@ -62,13 +62,13 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         counter.count_ended_reply(reply);
-        format.body_json(reply)
+        format.chat_completion_body_json(reply)
     });
     Ok(generation::json_response_with_load_header(app, &head.headers, body.await?.to_string()))
 }
 
 /// Returns how a reply renders tool calls: as text if the server has no tool parser, else parsed.
-pub(super) fn reply_tool_call_form(app: &App) -> ToolCallRendering {
+pub(super) fn reply_tool_call_rendering(app: &App) -> ToolCallRendering {
     match app.settings.parsers.tools {
         Some(_) => ToolCallRendering::Parsed,
         None => ToolCallRendering::Text,
@@ -78,7 +78,7 @@ pub(super) fn reply_tool_call_form(app: &App) -> ToolCallRendering {
 /// A started generation of a conversation, with the format of its response.
 pub(super) struct StartedChat {
     pub(super) reply: Reply,
-    pub(super) format: ChatFormat,
+    pub(super) format: SglangChatFormat,
     pub(super) counter: EndedRequestCounter,
 }
 
@@ -99,7 +99,8 @@ pub(super) async fn start_chat(
     }
     let mut chat = request.read_conversation(calls, &app.rules.defaults.bounds)?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
-    let sampling = SglangSampling::parse(&request.sampling_params(calls)?, vocabulary)?;
+    let sampling =
+        SglangSamplingParams::parse_sampling_params(&request.sampling_params(calls)?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
     let top = request.top_logprobs.unwrap_or(0).max(0);
@@ -112,7 +113,7 @@ pub(super) async fn start_chat(
     let structured = sampling.is_structured_output();
     let id = given_or_new_request_id(request.single_request_id()?);
     let hides_output = sampling.max_new_tokens() == Some(0);
-    let generation = SglangGeneration {
+    let generation = SglangGenerationRequest {
         id: id.clone(),
         tools: chat::tool_request(&chat),
         parses_calls: chat::recognizes_tool_calls(app, &chat),
@@ -136,10 +137,10 @@ pub(super) async fn start_chat(
     let shape = ResponseShape::new(app, &facts);
     let mut meta = MetaInfoSettings::new(app, &facts, shape, logprobs, rank);
     if shows_prompt {
-        meta.keep_prompts(&facts);
+        meta.store_prompt_token_ids(&facts);
     }
     meta.texts = true;
-    let mut format = ChatFormat::new(
+    let mut format = SglangChatFormat::new(
         request,
         id,
         meta,

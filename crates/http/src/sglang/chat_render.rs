@@ -8,19 +8,19 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::errors;
-use super::meta::{MetaInfoSettings, finish_reason, finish_type_and_match};
+use super::meta::{MetaInfoSettings, finish_type_and_matched_stop, sglang_finish_reason_json};
 use super::usage::{EndedRequestCounter, UsageSettings, prompt_usage};
 use crate::error;
 use crate::openai::logprobs::TokenLogprob;
-use crate::openai::response_shape::end_of_choice;
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::openai::response_shape::end_reason_of_choice;
+use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::sglang::chat::SglangChatRequest;
 
 /// Ids and options for the JSON of an SGLang chat response.
-pub(super) struct ChatFormat {
+pub(super) struct SglangChatFormat {
     id: Arc<str>,
     model: String,
     meta: MetaInfoSettings,
@@ -37,7 +37,7 @@ pub(super) struct ChatFormat {
     call_base: u64,
 }
 
-impl ChatFormat {
+impl SglangChatFormat {
     pub(super) fn new(
         request: &SglangChatRequest,
         id: Arc<str>,
@@ -76,7 +76,7 @@ impl ChatFormat {
     }
 
     /// Returns the JSON of the chat response for an ended reply.
-    pub(super) fn body_json(&self, reply: &Reply) -> Value {
+    pub(super) fn chat_completion_body_json(&self, reply: &Reply) -> Value {
         let choices = reply.choices.iter().enumerate();
         let choices: Vec<Value> =
             choices.map(|(index, choice)| self.choice(reply, index, choice)).collect();
@@ -116,8 +116,8 @@ impl ChatFormat {
         }
         let reasoning = (!reasoning.is_empty()).then_some(reasoning);
         let calls = self.tool_calls(index, choice);
-        let end = end_of_choice(choice);
-        let (reason, matched) = self.finish_reason_and_match(choice, end, calls.len());
+        let end = end_reason_of_choice(choice);
+        let (reason, matched) = self.finish_reason_and_matched_stop(choice, end, calls.len());
         let mut message =
             json!({"role": "assistant", "content": content, "reasoning_content": reasoning});
         if !calls.is_empty() {
@@ -126,7 +126,7 @@ impl ChatFormat {
         let mut json = json!({
             "index": index,
             "message": message,
-            "logprobs": self.logprobs(choice, 0, released),
+            "logprobs": self.choice_logprobs_json(choice, 0, released),
             "finish_reason": reason,
             "matched_stop": matched,
         });
@@ -139,26 +139,26 @@ impl ChatFormat {
         }
         if self.shows_meta {
             let counts = (reply.prompt_token_count(), released);
-            json["meta_info"] = self.meta.meta_info(&self.id, counts, choice, Some(end));
+            json["meta_info"] = self.meta.choice_meta_info(&self.id, counts, choice, Some(end));
         }
         json
     }
 
     /// Returns the finish reason and the matched stop condition of an ended choice.
-    pub(super) fn finish_reason_and_match(
+    pub(super) fn finish_reason_and_matched_stop(
         &self,
         choice: &ReplyChoice,
         end: SequenceEndReason,
         calls: usize,
     ) -> (Value, Value) {
-        let reason = finish_reason(choice, end, &self.meta.shape.tokenizer);
-        match finish_type_and_match(&reason) {
+        let reason = sglang_finish_reason_json(choice, end, &self.meta.shape.tokenizer);
+        match finish_type_and_matched_stop(&reason) {
             (kind, _) if kind == "stop" && calls > 0 => ("tool_calls".into(), Value::Null),
             shown => shown,
         }
     }
 
-    pub(super) fn call_id(&self, choice: usize, call: usize) -> String {
+    pub(super) fn tool_call_id(&self, choice: usize, call: usize) -> String {
         let number = |part: u64| {
             let place = ((choice as u64) << 32 | call as u64) << 1 | part;
             vllm_sim_random::mix_u64_pair(self.call_base, place)
@@ -177,7 +177,7 @@ impl ChatFormat {
             .filter(|(.., arguments)| !arguments.is_empty())
             .map(|(at, name, arguments)| {
                 json!({
-                    "id": self.call_id(index, at),
+                    "id": self.tool_call_id(index, at),
                     "index": at,
                     "type": "function",
                     "function": {"name": name, "arguments": arguments},
@@ -187,7 +187,7 @@ impl ChatFormat {
     }
 
     /// Returns the log probabilities of a choice's output tokens at the positions `from..to`.
-    pub(super) fn logprobs(&self, choice: &ReplyChoice, from: u32, to: u32) -> Value {
+    pub(super) fn choice_logprobs_json(&self, choice: &ReplyChoice, from: u32, to: u32) -> Value {
         let Some(top) = self.meta.logprobs.top else {
             return Value::Null;
         };
@@ -208,7 +208,7 @@ impl ChatFormat {
 
 /// Renders a streamed chat reply as SGLang's chunks.
 pub(super) struct ChatStream {
-    format: ChatFormat,
+    format: SglangChatFormat,
     counter: EndedRequestCounter,
     prompt: u32,
     choices: Vec<ChoiceProgress>,
@@ -236,7 +236,11 @@ struct StepDelta {
 }
 
 impl ChatStream {
-    pub(super) fn new(format: ChatFormat, counter: EndedRequestCounter, reply: &Reply) -> Self {
+    pub(super) fn new(
+        format: SglangChatFormat,
+        counter: EndedRequestCounter,
+        reply: &Reply,
+    ) -> Self {
         let choices = reply.choices.iter().map(|_| ChoiceProgress::default());
         Self { format, counter, prompt: reply.prompt_token_count(), choices: choices.collect() }
     }
@@ -325,7 +329,7 @@ impl ChatStream {
         if self.choices[index].calls <= at {
             self.choices[index].calls = at + 1;
             let name = choice.script.calls.get(at).map_or("", String::as_str);
-            let id = self.format.call_id(index, at);
+            let id = self.format.tool_call_id(index, at);
             self.write_chunk(out, chunk(id.into(), name.into(), ""), usage.clone());
         }
         if !arguments.is_empty() {
@@ -333,7 +337,7 @@ impl ChatStream {
         }
     }
 
-    fn collect_delta(&mut self, choice: &mut ReplyChoice, step: &ChoiceStep) -> StepDelta {
+    fn collect_delta(&mut self, choice: &mut ReplyChoice, step: &ChoiceStreamStep) -> StepDelta {
         let mut delta = StepDelta::default();
         let separate = self.format.separate_reasoning;
         if self.format.hides_output {
@@ -370,7 +374,7 @@ impl ChatStream {
 }
 
 impl StreamRenderer for ChatStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let index = step.index;
         let before = self.choices[index].tokens;
         if step.first || before == 0 && step.end.is_some() {
@@ -388,7 +392,7 @@ impl StreamRenderer for ChatStream {
         let now = self.choices[index].tokens;
         let mut logprobs = match now - before {
             0 => Value::Null,
-            _ => self.format.logprobs(choice, before, now),
+            _ => self.format.choice_logprobs_json(choice, before, now),
         };
         if !delta.reasoning.is_empty() {
             let shown = json!({"reasoning_content": delta.reasoning});
@@ -401,7 +405,7 @@ impl StreamRenderer for ChatStream {
             self.write_call(out, index, choice, (*at, arguments));
         }
         if let Some(end) = step.end {
-            let (kind, matched) = finish_type_and_match(&finish_reason(
+            let (kind, matched) = finish_type_and_matched_stop(&sglang_finish_reason_json(
                 choice,
                 end,
                 &self.format.meta.shape.tokenizer,

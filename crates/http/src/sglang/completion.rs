@@ -10,7 +10,7 @@ use super::completion_render::{CompletionFormat, CompletionStream};
 use super::disaggregation::PrefillBootstrapTarget;
 use super::meta::MetaInfoSettings;
 use super::request::{
-    self, LogprobOptions, SglangGeneration, first_element_or_self, given_or_new_request_id,
+    self, LogprobOptions, SglangGenerationRequest, first_element_or_self, given_or_new_request_id,
 };
 use super::usage::{EndedRequestCounter, UsageSettings};
 use super::{endpoint, errors};
@@ -27,7 +27,7 @@ use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::completion::CompletionPrompt;
 use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
-use vllm_sim_wire::sglang::sampling::SglangSampling;
+use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
 pub(super) async fn create_completion(
     State(app): State<Arc<App>>,
@@ -40,10 +40,11 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let head = &received.head;
     let request: SglangCompletionRequest =
         endpoint::read_request(app, received, &endpoint::COMPLETIONS)?;
-    request.validate()?;
+    request.validate_request()?;
     request.check_request_ids()?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
-    let sampling = SglangSampling::parse(&request.sampling_params()?, vocabulary)?;
+    let sampling =
+        SglangSamplingParams::parse_sampling_params(&request.sampling_params()?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
     // A request with `echo` and log probabilities also gets those of the prompt.
@@ -54,7 +55,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured_output();
     let id = given_or_new_request_id(request.rid.as_ref());
-    let generation = SglangGeneration {
+    let generation = SglangGenerationRequest {
         id: id.clone(),
         prompts: PromptSource::Inputs(prompt_inputs(&request)),
         sampling,
@@ -76,7 +77,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let (reply, facts) = match started {
         Ok(started) => started,
         Err(refused) if request.stream => {
-            let fault = request::failed_negotiation_fault(refused)?;
+            let fault = request::kv_transfer_negotiation_fault(refused)?;
             return Ok(errors::failed_openai_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
@@ -84,7 +85,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let shape = ResponseShape::new(app, &facts);
     let mut meta = MetaInfoSettings::new(app, &facts, shape, logprobs, rank);
     if request.return_token_ids {
-        meta.keep_prompts(&facts);
+        meta.store_prompt_token_ids(&facts);
     }
     meta.texts = true;
     let usage = UsageSettings::new(app, request.stream_options.as_ref());
@@ -103,7 +104,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         counter.count_ended_reply(reply);
-        format.body_json(reply)
+        format.completion_body_json(reply)
     });
     Ok(generation::json_response_with_load_header(app, &head.headers, body.await?.to_string()))
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::errors;
-use super::meta::{MetaInfoSettings, finish_reason, finish_type_and_match};
+use super::meta::{MetaInfoSettings, finish_type_and_matched_stop, sglang_finish_reason_json};
 use super::usage::{EndedRequestCounter, UsageSettings, without_nulls};
 use crate::error;
-use crate::openai::logprobs::{LogprobStyle, TokenLogprob, for_each_prompt_token, token_logprobs};
-use crate::openai::response_shape::end_of_choice;
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::openai::logprobs::{LogprobFormat, TokenLogprob, for_each_prompt_token, token_logprobs};
+use crate::openai::response_shape::end_reason_of_choice;
+use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -63,14 +63,14 @@ impl CompletionFormat {
     }
 
     /// Returns the JSON of the completion response for an ended reply.
-    pub(super) fn body_json(&self, reply: &Reply) -> Value {
+    pub(super) fn completion_body_json(&self, reply: &Reply) -> Value {
         let choices = reply.choices.iter().enumerate().map(|(index, choice)| {
             let mut piece = Piece { is_first: true, ..Piece::default() };
             let released = choice.released_tokens() as usize;
             for token in choice.script.output_tokens().take(released) {
                 piece.push(token.id, token.text, token.channel);
             }
-            self.choice(index, choice, &piece, Some(end_of_choice(choice)))
+            self.choice(index, choice, &piece, Some(end_reason_of_choice(choice)))
         });
         json!({
             "id": *self.id,
@@ -92,8 +92,9 @@ impl CompletionFormat {
     ) -> Value {
         let echo = self.echo.get(choice.prompt).filter(|_| piece.is_first);
         let text = format!("{}{}", echo.map_or("", String::as_str), piece.text);
-        let reason = end.map(|end| finish_reason(choice, end, &self.meta.shape.tokenizer));
-        let (kind, matched) = reason.as_ref().map(finish_type_and_match).unwrap_or_default();
+        let reason =
+            end.map(|end| sglang_finish_reason_json(choice, end, &self.meta.shape.tokenizer));
+        let (kind, matched) = reason.as_ref().map(finish_type_and_matched_stop).unwrap_or_default();
         let mut json = json!({
             "index": index,
             "text": text,
@@ -119,10 +120,10 @@ impl CompletionFormat {
         let mut lists = Lists { top, ..Lists::default() };
         if let Some(start) = self.meta.logprobs.start.filter(|_| piece.is_first) {
             let shape = &self.meta.shape;
-            let style = LogprobStyle {
+            let style = LogprobFormat {
                 top,
                 as_ids: false,
-                distribution: shape.distribution.for_prompt_tokens(),
+                distribution: shape.distribution.logprob_source_for_prompt_tokens(),
             };
             for_each_prompt_token(self.meta.prompt_token_ids(choice.prompt), |id, place| {
                 if place.position >= start {
@@ -217,7 +218,7 @@ impl CompletionStream {
 }
 
 impl StreamRenderer for CompletionStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let from = self.sent[step.index] as usize;
         let mut piece = Piece { from, is_first: from == 0, ..Piece::default() };
         for _ in 0..step.tokens {

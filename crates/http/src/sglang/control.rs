@@ -12,7 +12,7 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use vllm_sim_service::{AdapterLoadMode, PauseMode, PrefixCacheResetScope};
+use vllm_sim_service::{LoraAdapterLoadMode, PauseMode, PrefixCacheResetScope};
 use vllm_sim_wire::fastapi::RouteFunction;
 use vllm_sim_wire::sglang::control::{
     AbortRequest, ContinueRequest, FlushCacheQuery, LoadAdapterRequest, PauseRequest, Struct,
@@ -110,7 +110,7 @@ pub(super) async fn continue_generation(
 }
 
 /// Handles `POST /load_lora_adapter`: loads a LoRA adapter from a folder.
-pub(super) async fn load_adapter(
+pub(super) async fn load_lora_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
@@ -124,18 +124,18 @@ pub(super) async fn load_adapter(
     if !app.settings.lora.enabled {
         return adapter_error(LORA_DISABLED.to_owned(), Value::Null);
     }
-    let loaded = models.loaded_adapters().iter().any(|adapter| *adapter.name == **name);
+    let loaded = models.loaded_lora_adapters().iter().any(|adapter| *adapter.name == **name);
     let failure = if loaded {
         Some(format!("Failed to load LoRA adapter {name} because it is already loaded"))
     } else if !Path::new(path).join("adapter_config.json").is_file() {
         Some(format!("Can't find 'adapter_config.json' at '{path}'"))
     } else {
-        app.settings.lora.rank_limit_error(path)
+        app.settings.lora.lora_rank_limit_error(path)
     };
     let result = match failure {
         Some(message) => Err(message),
         None => models
-            .load_lora_adapter(name, path, None, AdapterLoadMode::New)
+            .load_lora_adapter(name, path, None, LoraAdapterLoadMode::New)
             .map(drop)
             .map_err(|error| error.to_string()),
     };
@@ -143,7 +143,7 @@ pub(super) async fn load_adapter(
 }
 
 /// Handles `POST /unload_lora_adapter`: unloads a LoRA adapter by name.
-pub(super) async fn unload_adapter(
+pub(super) async fn unload_lora_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
@@ -159,7 +159,7 @@ pub(super) async fn unload_adapter(
     if app.service.models.unload_lora_adapter(name) {
         return adapter_result(&app, Ok(()));
     }
-    let loaded = app.service.models.loaded_adapters();
+    let loaded = app.service.models.loaded_lora_adapters();
     let names: Vec<String> = loaded.iter().map(|adapter| format!("'{}'", adapter.name)).collect();
     let names = names.join(", ");
     let message =
@@ -172,7 +172,7 @@ const LORA_DISABLED: &str = "LoRA is not enabled. Please set `--enable-lora` to 
 /// Returns the response to the loading or unloading of a LoRA adapter, with all loaded adapters and
 /// their paths.
 fn adapter_result(app: &App, result: Result<(), String>) -> Response<Body> {
-    let adapters = app.service.models.loaded_adapters();
+    let adapters = app.service.models.loaded_lora_adapters();
     let adapters =
         adapters.iter().map(|adapter| (adapter.name.to_string(), adapter.path.clone().into()));
     let loaded = Value::Object(adapters.collect::<Map<_, _>>());

@@ -129,7 +129,7 @@ pub(super) fn read_parsed_body<T: RequestField>(
     endpoint: &RouteFunction,
 ) -> Result<T, Fault> {
     let read = fastapi::read_body(body, &app.rules.defaults.bounds);
-    read.map_err(|refusal| refusal.to_fault(endpoint))
+    read.map_err(|refusal| refusal.to_sglang_fault(endpoint))
 }
 
 /// Reads the query parameters `names`; the last of several parameters with one name wins.
@@ -146,7 +146,7 @@ pub(super) fn read_query<T: RequestField>(
         Some(((*name).to_owned(), Value::from(last)))
     });
     let given = Value::Object(given.collect());
-    fastapi::read_query(&given).map_err(|refusal| refusal.to_fault(endpoint))
+    fastapi::read_query(&given).map_err(|refusal| refusal.to_sglang_fault(endpoint))
 }
 
 /// Returns a request body as JSON, `None` without a body; an unreadable body is SGLang's 400.
@@ -157,7 +157,7 @@ pub(super) fn parse_body_or_fault(
     received: &RawRequest,
     endpoint: &RouteFunction,
 ) -> Result<Option<Value>, Fault> {
-    parse_json_body(received, endpoint).map_err(|refusal| refusal.to_fault(endpoint))
+    parse_json_body(received, endpoint).map_err(|refusal| refusal.to_sglang_fault(endpoint))
 }
 
 /// Returns a request body as JSON, `None` without a body; a refused media type is an error.
@@ -186,7 +186,7 @@ pub(super) fn parse_json_body(
     body::check_json_value_count(&received.bytes).map_err(BodyReadError::Fault)?;
     let parsed = orjson_loads(&received.bytes);
     parsed.map(Some).map_err(|OrjsonLoadsError { message, position }| {
-        BodyReadError::Errors(BodySchemaErrors::of_invalid_json(message, position))
+        BodyReadError::Errors(BodySchemaErrors::errors_of_invalid_json(message, position))
     })
 }
 

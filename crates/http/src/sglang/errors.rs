@@ -55,7 +55,7 @@ pub(super) fn response_or_openai_error(answer: Result<Response<Body>, Fault>) ->
 
 /// Returns the error response of a native route; for an invalid value it contains only the error
 /// text.
-pub(super) fn native_error(fault: &Fault) -> Response<Body> {
+pub(super) fn native_route_error_response(fault: &Fault) -> Response<Body> {
     match (fault.status, fault.error_type) {
         (400, ErrorType::BadRequest | ErrorType::BadRequestName) => {
             json_error(400, &json!({"error": {"message": fault.message}}))
@@ -67,7 +67,7 @@ pub(super) fn native_error(fault: &Fault) -> Response<Body> {
 
 /// Returns the response of a native stream request with an invalid value: status 200 and an error
 /// event.
-pub(super) fn native_stream_error(fault: &Fault) -> Response<Body> {
+pub(super) fn native_route_stream_error(fault: &Fault) -> Response<Body> {
     let error = json!({"error": {
         "message": fault.message,
         "type": "invalid_request_error",

@@ -12,7 +12,7 @@ use super::disaggregation::PrefillBootstrapTarget;
 use super::generate_render::{GenerateFormat, GenerateStream};
 use super::meta::MetaInfoSettings;
 use super::request::{
-    self, LogprobOptions, SglangGeneration, first_element_or_self, new_request_id,
+    self, LogprobOptions, SglangGenerationRequest, first_element_or_self, new_request_id,
 };
 use super::session_store::{SessionParams, SessionTurn};
 use super::usage::EndedRequestCounter;
@@ -35,12 +35,12 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::contract::check_generate_body_types;
 use vllm_sim_wire::sglang::control::Struct;
 use vllm_sim_wire::sglang::generate::{GenerateRequest, VertexRequest};
-use vllm_sim_wire::sglang::sampling::SglangSampling;
+use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
 pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
     let request = match read(&app, &received) {
         Ok(request) => request,
-        Err(fault) => return errors::native_error(&fault),
+        Err(fault) => return errors::native_route_error_response(&fault),
     };
     answer_generate_request(&app, &received.head, &request).await
 }
@@ -64,9 +64,9 @@ pub(super) async fn answer_generate_request(
         Ok(Output::Json(body)) => error::json_response(StatusCode::OK, body.to_string()),
         Ok(Output::Stream(response)) => response,
         Err(fault) if request.stream && is_wrong_value(&fault) => {
-            errors::native_stream_error(&fault)
+            errors::native_route_stream_error(&fault)
         }
-        Err(fault) => errors::native_error(&fault),
+        Err(fault) => errors::native_route_error_response(&fault),
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn vertex_generate(
         endpoint::read_parsed_body::<GenerateRequest>(&app, Some(&body), &endpoint::GENERATE);
     // SGLang's constructor of the request has no schema: a wrong parameter is its bug.
     let Ok(request) = read else {
-        return errors::native_error(&errors::unhandled_exception_fault());
+        return errors::native_route_error_response(&errors::unhandled_exception_fault());
     };
     match answer(&app, &received.head, &request).await {
         Ok(Output::Json(body)) => {
@@ -96,7 +96,7 @@ pub(super) async fn vertex_generate(
             error::json_response(StatusCode::OK, body.to_string())
         }
         Ok(Output::Stream(response)) => response,
-        Err(fault) => errors::native_error(&fault),
+        Err(fault) => errors::native_route_error_response(&fault),
     }
 }
 
@@ -153,7 +153,7 @@ async fn answer(
     for Started { reply, format, counter, .. } in started {
         let body = generation::render_finished_reply(reply, move |reply| {
             counter.count_ended_reply(reply);
-            format.outputs(reply)
+            format.generation_outputs_json(reply)
         });
         outputs.extend(body.await?);
     }
@@ -171,7 +171,7 @@ fn sampling_of_prompts(
     app: &App,
     request: &GenerateRequest,
     batch: &Batch,
-) -> Result<Vec<SglangSampling>, Fault> {
+) -> Result<Vec<SglangSamplingParams>, Fault> {
     let params = request.sampling_params.as_ref();
     let number = |params: &Value| params.get("n").cloned().unwrap_or_else(|| 1.into());
     let outputs = match params {
@@ -192,7 +192,7 @@ fn sampling_of_prompts(
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let of_prompt = |index: usize| {
         let value = item(params, index).unwrap_or(&Value::Null);
-        SglangSampling::parse_with_output_count(value, vocabulary, outputs.max(1))
+        SglangSamplingParams::parse_with_output_count(value, vocabulary, outputs.max(1))
     };
     (0..batch.prompts.len()).map(of_prompt).collect()
 }
@@ -231,7 +231,7 @@ fn check_lists(request: &GenerateRequest, batch: &Batch, outputs: i64) -> Result
 
 /// Prompts of a `/generate` request that the engine runs as one generation job.
 struct Item {
-    sampling: SglangSampling,
+    sampling: SglangSamplingParams,
     rank: Option<i64>,
     prompts: Vec<PromptTextOrTokenIds>,
     /// Index of this job's first prompt in the `/generate` request.
@@ -273,7 +273,7 @@ async fn start(
     };
     let hides_output = from.sampling.max_new_tokens() == Some(0);
     let (rank, outputs) = (from.rank, from.sampling.output_count());
-    let generation = SglangGeneration {
+    let generation = SglangGenerationRequest {
         id: rid.clone(),
         prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
             inputs: from.prompts,
@@ -330,7 +330,7 @@ async fn stream(
                 RejectedGeneration::Early(_) => None,
             };
             let tokens = prompt.map_or(0, |prompt| prompt.tokens.len());
-            let fault = request::failed_negotiation_fault(refused)?;
+            let fault = request::kv_transfer_negotiation_fault(refused)?;
             return Ok(errors::failed_native_stream(&fault, &rids[0], tokens));
         }
     };
@@ -353,7 +353,7 @@ fn meta_settings(
     let shape = ResponseShape::new(app, facts);
     let mut meta = MetaInfoSettings::new(app, facts, shape, logprobs, rank);
     if request.return_prompt_token_ids {
-        meta.keep_prompts(facts);
+        meta.store_prompt_token_ids(facts);
     }
     meta.texts = request.return_text_in_logprobs;
     meta.streams = request.stream;
@@ -371,7 +371,7 @@ async fn session_turn(
     let Some(params) = request.session_params.clone() else {
         return Ok(None);
     };
-    let params = SessionParams::read(&Value::Object(params))?;
+    let params = SessionParams::read_session_params(&Value::Object(params))?;
     if params.id.is_none() {
         return Ok(None);
     }
@@ -392,7 +392,7 @@ async fn session_turn(
     let begin =
         app.service.generator.tokenizer().encode("", SpecialTokenHandling::With).first().copied();
     let place = (begin, app.service.now());
-    let turn = app.sessions.add_request(params, &rids[0], tokens, place)?;
+    let turn = app.sessions.add_request_to_session(params, &rids[0], tokens, place)?;
     *prompt = PromptTextOrTokenIds::Tokens {
         ids: turn.prompt_token_ids().collect(),
         text: None,

@@ -9,8 +9,8 @@ use super::meta::MetaInfoSettings;
 use super::request::new_request_id;
 use super::usage::EndedRequestCounter;
 use crate::error;
-use crate::openai::response_shape::end_of_choice;
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::openai::response_shape::end_reason_of_choice;
+use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
@@ -29,7 +29,7 @@ pub(super) struct GenerateFormat {
 
 impl GenerateFormat {
     /// Returns one JSON object per choice of an ended reply.
-    pub(super) fn outputs(&self, reply: &Reply) -> Vec<Value> {
+    pub(super) fn generation_outputs_json(&self, reply: &Reply) -> Vec<Value> {
         let choices = reply.choices.iter();
         choices
             .map(|choice| {
@@ -40,7 +40,7 @@ impl GenerateFormat {
                 for token in tokens {
                     output.push(token.id, token.text, token.channel);
                 }
-                self.output(&output, prompt, choice, Some(end_of_choice(choice)))
+                self.output(&output, prompt, choice, Some(end_reason_of_choice(choice)))
             })
             .collect()
     }
@@ -58,7 +58,7 @@ impl GenerateFormat {
     ) -> Value {
         let shown = if self.hides_output { &Output::default() } else { output };
         let tokens = shown.ids.len() as u32;
-        let mut meta = self.meta.meta_info(&output.rid, (prompt, tokens), choice, end);
+        let mut meta = self.meta.choice_meta_info(&output.rid, (prompt, tokens), choice, end);
         if self.hides_output
             && let Some(length) = meta.pointer_mut("/finish_reason/length")
         {
@@ -141,7 +141,7 @@ fn keep_new_part(event: &mut Value, text_sent: usize, ids_sent: usize) {
 }
 
 impl StreamRenderer for GenerateStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let output = &mut self.outputs[step.index];
         let (text_sent, ids_sent) = (output.text.len(), output.ids.len());
         let is_first = ids_sent == 0;

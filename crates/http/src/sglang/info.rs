@@ -36,7 +36,7 @@ pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
 pub(super) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
     let name = app.service.models.displayed_model_name();
     let mut cards = vec![base_card(&app)];
-    for adapter in app.service.models.loaded_adapters().iter() {
+    for adapter in app.service.models.loaded_lora_adapters().iter() {
         cards.push(json!({
             "id": *adapter.name,
             "object": "model",
@@ -106,7 +106,7 @@ pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body
 }
 
 fn disaggregation_mode(app: &App) -> &'static str {
-    app.disaggregation.as_ref().map_or("null", |pair| pair.mode_name())
+    app.disaggregation.as_ref().map_or("null", |pair| pair.disaggregation_mode_name())
 }
 
 /// Handles `GET /server_info` and `/get_server_info`: the settings that are simulated, and the

@@ -43,7 +43,7 @@ pub(super) async fn release_gpu_memory(
     let releases_cache = tags.is_empty() || tags.iter().any(|tag| tag == "kv_cache");
     let mut stats = app.service.rank_engines().iter().map(|rank| rank.stats());
     if stats.any(|stats| stats.running + stats.waiting + stats.deferred > 0) {
-        return errors::native_error(&Fault::bad_request(BUSY));
+        return errors::native_route_error_response(&Fault::bad_request(BUSY));
     }
     if releases_cache {
         app.service.reset_prefix_cache(PrefixCacheResetScope::Forget);
@@ -81,7 +81,7 @@ pub(super) async fn slow_down_steps(
     let pause = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     if !app.service.command_all_engines(&EngineCommand::StepPause(pause)) {
         let text = "slow_down is simulated only by the scheduler sglang (--scheduler)";
-        return errors::native_error(&Fault::bad_request(text));
+        return errors::native_route_error_response(&Fault::bad_request(text));
     }
     null_response()
 }

@@ -10,10 +10,10 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::chat::{StartedChat, reply_tool_call_form, start_chat};
+use super::chat::{StartedChat, reply_tool_call_rendering, start_chat};
 use super::endpoint;
 use super::messages_render::{SglangMessageStream, message_json, new_message_id};
-use super::request::given_context_length;
+use super::request::explicit_context_length;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
@@ -61,10 +61,10 @@ impl Refusal {
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Refusal> {
     let request: SglangMessagesRequest = read(app, received).map_err(Refusal::invalid)?;
     let chat = chat_request(app, &request).map_err(Refusal::invalid)?;
-    let context_length = given_context_length(app);
-    chat.validate(&app.rules.limits, context_length).map_err(Refusal::invalid)?;
+    let context_length = explicit_context_length(app);
+    chat.validate_request(&app.rules.limits, context_length).map_err(Refusal::invalid)?;
     let head = &received.head;
-    let started = match start_chat(app, head, &chat, reply_tool_call_form(app)).await {
+    let started = match start_chat(app, head, &chat, reply_tool_call_rendering(app)).await {
         Ok(started) => started,
         Err(refused) if chat.stream => return Ok(failed_stream(&refused.into(), &chat.model)),
         Err(refused) => {

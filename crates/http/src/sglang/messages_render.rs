@@ -5,10 +5,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::chat_render::ChatFormat;
+use super::chat_render::SglangChatFormat;
 use super::usage::EndedRequestCounter;
-use crate::openai::response_shape::end_of_choice;
-use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
+use crate::openai::response_shape::end_reason_of_choice;
+use crate::stream::{ChoiceStreamStep, StreamRenderer, for_each_output_channel_text};
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
@@ -18,7 +18,7 @@ pub(super) fn new_message_id() -> String {
 }
 
 /// Returns the JSON of the Anthropic message for an ended reply.
-pub(super) fn message_json(format: &ChatFormat, reply: &Reply) -> Value {
+pub(super) fn message_json(format: &SglangChatFormat, reply: &Reply) -> Value {
     let choice = &reply.choices[0];
     let (script, released) = (&choice.script, choice.released_tokens());
     let reasoning = script.channel_text(OutputChannel::Reasoning, released);
@@ -56,8 +56,9 @@ pub(super) fn message_json(format: &ChatFormat, reply: &Reply) -> Value {
     })
 }
 
-fn stop_reason(format: &ChatFormat, choice: &ReplyChoice, calls: usize) -> &'static str {
-    let (reason, _) = format.finish_reason_and_match(choice, end_of_choice(choice), calls);
+fn stop_reason(format: &SglangChatFormat, choice: &ReplyChoice, calls: usize) -> &'static str {
+    let (reason, _) =
+        format.finish_reason_and_matched_stop(choice, end_reason_of_choice(choice), calls);
     match reason.as_str() {
         Some("length") => "max_tokens",
         Some("tool_calls") => "tool_use",
@@ -67,7 +68,7 @@ fn stop_reason(format: &ChatFormat, choice: &ReplyChoice, calls: usize) -> &'sta
 
 /// Returns the usage of a reply for an Anthropic message; input tokens exclude cached tokens if
 /// usage reports them.
-fn usage(format: &ChatFormat, reply: &Reply) -> Value {
+fn usage(format: &SglangChatFormat, reply: &Reply) -> Value {
     let cached = format.cached_tokens(reply).unwrap_or(0);
     let output = reply.choices[0].released_tokens();
     let input = reply.prompt_token_count().saturating_sub(cached);
@@ -80,7 +81,7 @@ fn usage(format: &ChatFormat, reply: &Reply) -> Value {
 
 /// Renders a streamed response of `/v1/messages` as server-sent events.
 pub(super) struct SglangMessageStream {
-    format: ChatFormat,
+    format: SglangChatFormat,
     counter: EndedRequestCounter,
     prompt: u32,
     /// Index of the next content block in the Anthropic message.
@@ -90,7 +91,11 @@ pub(super) struct SglangMessageStream {
 }
 
 impl SglangMessageStream {
-    pub(super) fn new(format: ChatFormat, counter: EndedRequestCounter, reply: &Reply) -> Self {
+    pub(super) fn new(
+        format: SglangChatFormat,
+        counter: EndedRequestCounter,
+        reply: &Reply,
+    ) -> Self {
         Self { format, counter, prompt: reply.prompt_token_count(), index: 0, open: None, calls: 0 }
     }
 
@@ -106,7 +111,7 @@ impl SglangMessageStream {
                 let call = usize::from(call);
                 self.calls = self.calls.max(call + 1);
                 let name = choice.script.calls.get(call).map_or("", String::as_str);
-                let id = self.format.call_id(0, call);
+                let id = self.format.tool_call_id(0, call);
                 json!({"type": "tool_use", "id": id, "name": name, "input": {}})
             }
             _ => json!({"type": "text", "text": ""}),
@@ -163,8 +168,8 @@ impl StreamRenderer for SglangMessageStream {
         write_event(out, "message_start", &event);
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
-        for_each_channel_run(choice, step.tokens, |channel, text, choice| {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
+        for_each_output_channel_text(choice, step.tokens, |channel, text, choice| {
             self.write_text(out, channel, text, choice);
         });
     }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::request::LogprobOptions;
 use super::usage::cached_tokens;
 use crate::app::App;
-use crate::openai::logprobs::{LogprobStyle, for_each_prompt_token, token_logprobs};
+use crate::openai::logprobs::{LogprobFormat, for_each_prompt_token, token_logprobs};
 use crate::openai::response_shape::{ResponseShape, count_reasoning_tokens};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
@@ -22,7 +22,7 @@ use vllm_sim_tokenizer::Tokenizer;
 const ABORTED_IN_QUEUE: &str = "Abort in waiting queue";
 
 /// Returns the finish reason of an ended choice as SGLang's JSON object.
-pub(super) fn finish_reason(
+pub(super) fn sglang_finish_reason_json(
     choice: &ReplyChoice,
     end: SequenceEndReason,
     tokenizer: &Tokenizer,
@@ -57,7 +57,7 @@ pub(super) fn finish_reason(
 }
 
 /// Returns the type and matched stop condition of a finish reason, for responses of OpenAI routes.
-pub(super) fn finish_type_and_match(reason: &Value) -> (Value, Value) {
+pub(super) fn finish_type_and_matched_stop(reason: &Value) -> (Value, Value) {
     let member = |name: &str| reason.get(name).cloned().unwrap_or(Value::Null);
     (member("type"), member("matched"))
 }
@@ -96,13 +96,13 @@ impl MetaInfoSettings {
             prompts: Vec::new(),
         };
         if logprobs.start.is_some() {
-            settings.keep_prompts(facts);
+            settings.store_prompt_token_ids(facts);
         }
         settings
     }
 
     /// Stores the token ids of the request's prompts for its response.
-    pub(super) fn keep_prompts(&mut self, facts: &ValidatedRequestFacts) {
+    pub(super) fn store_prompt_token_ids(&mut self, facts: &ValidatedRequestFacts) {
         self.prompts = facts.prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
     }
 
@@ -127,7 +127,7 @@ impl MetaInfoSettings {
 
     /// Returns the `meta_info` of a choice with `tokens` output tokens; `end` is its end reason if
     /// the choice has ended.
-    pub(super) fn meta_info(
+    pub(super) fn choice_meta_info(
         &self,
         id: &str,
         (prompt_tokens, tokens): (u32, u32),
@@ -135,7 +135,7 @@ impl MetaInfoSettings {
         end: Option<SequenceEndReason>,
     ) -> Value {
         let progress = choice.sequence_progress();
-        let reason = end.map(|end| finish_reason(choice, end, &self.shape.tokenizer));
+        let reason = end.map(|end| sglang_finish_reason_json(choice, end, &self.shape.tokenizer));
         let mut meta = Map::new();
         let mut set = |name: &str, value: Value| {
             meta.insert(name.to_owned(), value);
@@ -186,8 +186,8 @@ impl MetaInfoSettings {
     ) -> Vec<(&'static str, Value)> {
         let (mut input, mut input_top) = (Vec::new(), Vec::new());
         if let Some(start) = self.logprobs.start {
-            let distribution = self.shape.distribution.for_prompt_tokens();
-            let style = LogprobStyle { top, as_ids: false, distribution };
+            let distribution = self.shape.distribution.logprob_source_for_prompt_tokens();
+            let style = LogprobFormat { top, as_ids: false, distribution };
             for_each_prompt_token(self.prompt_token_ids(choice.prompt), |id, place| {
                 if place.position < start {
                     return;

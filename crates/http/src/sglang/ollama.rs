@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::disaggregation::PrefillBootstrapTarget;
 use super::loads::iso_time;
-use super::request::{self, LogprobOptions, SglangGeneration, new_request_id};
+use super::request::{self, LogprobOptions, SglangGenerationRequest, new_request_id};
 use super::usage::EndedRequestCounter;
 use super::{endpoint, errors};
 use crate::app::App;
@@ -20,7 +20,7 @@ use crate::error;
 use crate::generation;
 use crate::openai::chat;
 use crate::request_head::RequestHead;
-use crate::stream::{self, ChoiceStep, StreamRenderer};
+use crate::stream::{self, ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::prompt::{
@@ -32,7 +32,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::sglang::ollama::{
     OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest, ollama_sampling_params,
 };
-use vllm_sim_wire::sglang::sampling::SglangSampling;
+use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
 /// Handles `GET /`: reports that SGLang is running.
 pub(super) async fn get_root() -> Response<Body> {
@@ -99,7 +99,7 @@ struct OllamaRequest {
     member: TextMember,
     prompts: PromptSource,
     stream: bool,
-    sampling: SglangSampling,
+    sampling: SglangSamplingParams,
 }
 
 /// Handles `POST /api/chat`: Ollama's chat route.
@@ -117,7 +117,7 @@ fn chat_request(app: &Arc<App>, received: &RawRequest) -> Result<OllamaRequest, 
     let messages: Vec<Value> =
         messages.map(|message| json!({"role": message.role, "content": message.content})).collect();
     let body = json!({"messages": messages});
-    let mut conversation = ChatRequest::parse(&body, &app.rules.defaults.bounds)?;
+    let mut conversation = ChatRequest::parse_request_body(&body, &app.rules.defaults.bounds)?;
     let conversation = vec![chat::chat_conversation(app, &mut conversation)];
     Ok(OllamaRequest {
         member: TextMember::Message,
@@ -130,9 +130,9 @@ fn chat_request(app: &Arc<App>, received: &RawRequest) -> Result<OllamaRequest, 
 fn read_options(
     app: &App,
     options: Option<&serde_json::Map<String, Value>>,
-) -> Result<SglangSampling, Fault> {
+) -> Result<SglangSamplingParams, Fault> {
     let vocabulary = app.service.generator.tokenizer().vocab_size();
-    SglangSampling::parse(&ollama_sampling_params(options), vocabulary)
+    SglangSamplingParams::parse_sampling_params(&ollama_sampling_params(options), vocabulary)
 }
 
 /// Handles `POST /api/generate`: Ollama's completion route.
@@ -180,7 +180,7 @@ async fn generate_from(
     let OllamaRequest { member, prompts, stream, sampling } = request?;
     let resolved = request::resolve_model(app, head, None, None)?;
     let structured = sampling.is_structured_output();
-    let generation = SglangGeneration {
+    let generation = SglangGenerationRequest {
         id: new_request_id(),
         prompts,
         sampling,
@@ -242,7 +242,7 @@ struct LineStream {
 }
 
 impl StreamRenderer for LineStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let mut delta = String::new();
         for _ in 0..step.tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {

@@ -13,13 +13,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::pooling_inputs::{PoolingInputs, read_inputs};
+use super::pooling_inputs::{PoolingInputs, read_pooling_inputs};
 use super::request::new_request_id;
 use super::usage::prompt_usage;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::pooling::binary::BinaryFormat;
+use crate::pooling::binary::EmbeddingBinaryFormat;
 use crate::pooling::{rows, vector};
 use crate::{error, json};
 use vllm_sim_config::ModelTask;
@@ -50,11 +50,11 @@ pub(super) async fn create_embeddings(
 async fn embeddings(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let request: SglangEmbeddingRequest =
         endpoint::read_request(app, received, &endpoint::EMBEDDINGS)?;
-    request.validate()?;
-    let inputs = read_inputs(app, &request.input).await?;
+    request.validate_request()?;
+    let inputs = read_pooling_inputs(app, &request.input).await?;
     let length = vector_length(app, request.dimensions)?;
     rows::check_response_float_count(inputs.lists.len(), length)?;
-    let tokens = inputs.token_count();
+    let tokens = inputs.input_token_count();
     let (count, is_base64) = (inputs.lists.len(), request.encoding_format == "base64");
     let computes = Vectors::new(app, length);
     let row = move |out: &mut String, index: usize| {
@@ -62,7 +62,7 @@ async fn embeddings(app: &Arc<App>, received: &RawRequest) -> Result<Response<Bo
         out.push_str(if index > 0 { ",{\"embedding\":" } else { "{\"embedding\":" });
         match is_base64 {
             true => {
-                let bytes = BinaryFormat::FLOAT32.encode(&vector);
+                let bytes = EmbeddingBinaryFormat::FLOAT32.encode_vector(&vector);
                 json::write_json_string(out, &STANDARD.encode(bytes));
             }
             false => vector::write_json_f64(out, &vector),
@@ -92,7 +92,7 @@ pub(super) async fn classify_inputs(
 }
 
 fn native(answer: Result<Response<Body>, Fault>) -> Response<Body> {
-    answer.unwrap_or_else(|fault| errors::native_error(&fault))
+    answer.unwrap_or_else(|fault| errors::native_route_error_response(&fault))
 }
 
 async fn encoded(
@@ -116,7 +116,7 @@ async fn encoded(
             "At least one of text, input_ids, image, video, or audio should be provided",
         )
     })?;
-    let inputs = read_inputs(app, input).await?;
+    let inputs = read_pooling_inputs(app, input).await?;
     let length = vector_length(app, request.dimensions)?;
     rows::check_response_float_count(inputs.lists.len(), length)?;
     let ids = request_ids(request.rid.as_ref(), &inputs);
@@ -172,8 +172,8 @@ pub(super) async fn create_classification(
 async fn classes(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let request: SglangClassifyRequest =
         endpoint::read_request(app, received, &endpoint::V1_CLASSIFY)?;
-    request.validate()?;
-    let inputs = read_inputs(app, &request.input).await?;
+    request.validate_request()?;
+    let inputs = read_pooling_inputs(app, &request.input).await?;
     check_embedding_model(app)?;
     let count = app.settings.pooling.num_labels.max(1);
     rows::check_response_float_count(inputs.lists.len(), count as usize)?;
@@ -194,7 +194,7 @@ async fn classes(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>
         "created": unix_now_secs() as u64,
         "model": **app.service.models.displayed_model_name(),
         "data": data,
-        "usage": prompt_usage(inputs.token_count()),
+        "usage": prompt_usage(inputs.input_token_count()),
     });
     Ok(error::json_response(StatusCode::OK, body.to_string()))
 }
@@ -213,11 +213,11 @@ pub(super) async fn rerank(State(app): State<Arc<App>>, received: RawRequest) ->
 
 async fn ranked(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let request: SglangRerankRequest = endpoint::read_request(app, received, &endpoint::RERANK)?;
-    request.validate()?;
+    request.validate_request()?;
     let query = content_text(&request.query);
     let texts: Vec<String> = request.documents.iter().map(content_text).collect();
-    let queries = read_inputs(app, &query.into()).await?;
-    let documents = read_inputs(app, &json!(texts)).await?;
+    let queries = read_pooling_inputs(app, &query.into()).await?;
+    let documents = read_pooling_inputs(app, &json!(texts)).await?;
     check_embedding_model(app)?;
     let version = app.weight_version.load_full();
     let query = queries.lists.first().map_or(&[][..], Vec::as_slice);

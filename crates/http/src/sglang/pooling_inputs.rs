@@ -24,7 +24,7 @@ pub(super) struct PoolingInputs {
 
 impl PoolingInputs {
     /// Returns the total number of tokens in the inputs of the pooling request.
-    pub(super) fn token_count(&self) -> usize {
+    pub(super) fn input_token_count(&self) -> usize {
         self.lists.iter().map(Vec::len).sum()
     }
 }
@@ -33,7 +33,10 @@ impl PoolingInputs {
 ///
 /// # Errors
 /// SGLang's 400 for an input that exceeds the context; ours for media and for too many inputs.
-pub(super) async fn read_inputs(app: &Arc<App>, input: &Value) -> Result<PoolingInputs, Fault> {
+pub(super) async fn read_pooling_inputs(
+    app: &Arc<App>,
+    input: &Value,
+) -> Result<PoolingInputs, Fault> {
     let items = match input {
         Value::Array(items) if !items.iter().all(Value::is_number) => items,
         single => {
@@ -87,7 +90,7 @@ async fn read_input(app: &Arc<App>, input: &Value) -> Result<Vec<u32>, Fault> {
 /// Returns the token ids of a text as the only message of a conversation.
 async fn message_ids(app: &Arc<App>, text: &str) -> Result<Vec<u32>, Fault> {
     let body = json!({"messages": [{"role": "user", "content": text}]});
-    let mut chat = ChatRequest::parse(&body, &app.rules.defaults.bounds)?;
+    let mut chat = ChatRequest::parse_request_body(&body, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
     // The rendered text is encoded once more, with the tokens that begin every text.

@@ -15,13 +15,13 @@ use vllm_sim_service::{
     RequestSubmissionChecks, RequestedTools, ResolvedModel, ValidatedRequestFacts,
 };
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sglang::sampling::SglangSampling;
+use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
 /// Fields of a generation request that SGLang's routes read from request bodies.
-pub(super) struct SglangGeneration {
+pub(super) struct SglangGenerationRequest {
     pub(super) id: Arc<str>,
     pub(super) prompts: PromptSource,
-    pub(super) sampling: SglangSampling,
+    pub(super) sampling: SglangSamplingParams,
     pub(super) logprobs: LogprobOptions,
     pub(super) rank: Option<i64>,
     pub(super) priority: Option<i64>,
@@ -93,7 +93,7 @@ pub(super) fn data_parallel_rank(
 
 /// Returns the context length from the command line, in tokens; `None` if it is that of the model's
 /// `config.json`.
-pub(super) fn given_context_length(app: &App) -> Option<u32> {
+pub(super) fn explicit_context_length(app: &App) -> Option<u32> {
     let length = app.rules.limits.max_model_len;
     let config = app.settings.model.hf_config.as_deref();
     let own = config.and_then(|config| config.get("max_position_embeddings"));
@@ -144,7 +144,7 @@ pub(super) fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
              /load_lora_adapter endpoint."
         )));
     }
-    let loaded = app.service.models.loaded_adapters();
+    let loaded = app.service.models.loaded_lora_adapters();
     if loaded.iter().any(|loaded| *loaded.name == *adapter) {
         return Ok(());
     }
@@ -165,17 +165,18 @@ pub(super) async fn start_sglang_generation(
     app: &App,
     head: &RequestHead,
     resolved: ResolvedModel,
-    from: SglangGeneration,
+    from: SglangGenerationRequest,
     target: &PrefillBootstrapTarget,
 ) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedGeneration> {
     let LogprobOptions { top, start } = from.logprobs;
-    let grammar = from.sampling.grammar_kind();
+    let grammar = from.sampling.output_grammar_kind();
     let ranks = app.rules.limits.data_parallel_ranks;
     let (transfer, room_rank) = match &app.disaggregation {
         None => (KvTransfer::Local, None),
-        Some(pair) => {
-            (pair.kv_transfer_of_request(&from.id, target)?, pair.rank_of_room(target.room, ranks))
-        }
+        Some(pair) => (
+            pair.kv_transfer_of_request(&from.id, target)?,
+            pair.rank_of_bootstrap_room(target.room, ranks),
+        ),
     };
     let request = GenerationRequest {
         n: from.sampling.output_count().into(),
@@ -229,7 +230,7 @@ fn grammar_fault(fault: Fault, kind: &str) -> Fault {
 ///
 /// # Errors
 /// Every other error.
-pub(super) fn failed_negotiation_fault(refused: RejectedGeneration) -> Result<Fault, Fault> {
+pub(super) fn kv_transfer_negotiation_fault(refused: RejectedGeneration) -> Result<Fault, Fault> {
     match refused {
         RejectedGeneration::Late { fault, .. } if fault.status == 500 => Ok(fault),
         other => Err(other.into()),

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::json;
 
-use super::chat::{StartedChat, reply_tool_call_form, start_chat};
+use super::chat::{StartedChat, reply_tool_call_rendering, start_chat};
 use super::messages::EMPTY_CONVERSATION;
 use super::responses_render::{ResponseStream, SglangResponsesFormat};
 use super::{endpoint, errors};
@@ -36,14 +36,14 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let request: SglangResponsesRequest =
         endpoint::read_request(app, received, &endpoint::RESPONSES)?;
     let head = &received.head;
-    request.validate(|model| knows_model(app, model))?;
+    request.validate_request(|model| knows_model(app, model))?;
     let body = request.to_chat_body()?;
     let bounds = &app.rules.defaults.bounds;
     let chat: SglangChatRequest = construct_python_object(&body, "ChatCompletionRequest", bounds)?;
     // Forced calls are read from the text even without a tool parser.
     let calls = match request.forces_tool_calls() {
         true => ToolCallRendering::Parsed,
-        false => reply_tool_call_form(app),
+        false => reply_tool_call_rendering(app),
     };
     if chat.messages.is_empty() {
         return Err(Fault::bad_request(format!("{EMPTY_CONVERSATION} None")));
@@ -58,7 +58,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         counter.count_ended_reply(reply);
-        format.body_json(reply)
+        format.responses_api_body_json(reply)
     });
     Ok(error::json_response(StatusCode::OK, body.await?.to_string()))
 }
@@ -68,7 +68,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
 fn knows_model(app: &App, name: &str) -> bool {
     let served = &**app.service.models.displayed_model_name();
     let base = name.strip_prefix(served).is_some_and(|rest| rest.starts_with(':'));
-    let adapters = app.service.models.loaded_adapters();
+    let adapters = app.service.models.loaded_lora_adapters();
     name == served || base || adapters.iter().any(|adapter| *adapter.name == *name)
 }
 

@@ -5,10 +5,10 @@
 
 use serde_json::{Value, json};
 
-use super::chat_render::ChatFormat;
+use super::chat_render::SglangChatFormat;
 use super::usage::EndedRequestCounter;
-use crate::openai::response_shape::{count_reasoning_tokens, end_of_choice};
-use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
+use crate::openai::response_shape::{count_reasoning_tokens, end_reason_of_choice};
+use crate::stream::{ChoiceStreamStep, StreamRenderer, for_each_output_channel_text};
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::sglang::responses::SglangResponsesRequest;
@@ -16,7 +16,7 @@ use vllm_sim_wire::sglang::responses::SglangResponsesRequest;
 /// Id, request and options for the JSON of an SGLang Responses API response.
 pub(super) struct SglangResponsesFormat {
     request: SglangResponsesRequest,
-    chat: ChatFormat,
+    chat: SglangChatFormat,
     id: String,
 }
 
@@ -33,13 +33,13 @@ fn new_call_item_id() -> String {
 }
 
 impl SglangResponsesFormat {
-    pub(super) fn new(request: SglangResponsesRequest, chat: ChatFormat) -> Self {
+    pub(super) fn new(request: SglangResponsesRequest, chat: SglangChatFormat) -> Self {
         let id = request.request_id.clone().unwrap_or_else(|| new_id("resp"));
         Self { request, chat, id }
     }
 
     /// Returns the JSON of the Responses API response for an ended reply.
-    pub(super) fn body_json(&self, reply: &Reply) -> Value {
+    pub(super) fn responses_api_body_json(&self, reply: &Reply) -> Value {
         let choice = &reply.choices[0];
         let (script, released) = (&choice.script, choice.released_tokens());
         let mut output = Vec::new();
@@ -68,12 +68,13 @@ impl SglangResponsesFormat {
         if !self.request.includes_logprobs() {
             return Value::Null;
         }
-        let entries = self.chat.logprobs(choice, 0, choice.released_tokens());
+        let entries = self.chat.choice_logprobs_json(choice, 0, choice.released_tokens());
         entries.get("content").cloned().unwrap_or(Value::Null)
     }
 
     fn status(&self, choice: &ReplyChoice) -> &'static str {
-        let (reason, _) = self.chat.finish_reason_and_match(choice, end_of_choice(choice), 0);
+        let (reason, _) =
+            self.chat.finish_reason_and_matched_stop(choice, end_reason_of_choice(choice), 0);
         match reason.as_str() {
             Some("length") => "incomplete",
             Some("abort") => "cancelled",
@@ -246,7 +247,7 @@ impl ResponseStream {
             OutputChannel::Call(call) => {
                 let id = new_call_item_id();
                 let name = choice.script.calls.get(usize::from(call)).map(String::as_str);
-                let call_id = self.format.chat.call_id(0, usize::from(call));
+                let call_id = self.format.chat.tool_call_id(0, usize::from(call));
                 (id.clone(), call_item(&id, &call_id, (name, Some(""), "in_progress")), None)
             }
             _ => {
@@ -294,7 +295,7 @@ impl ResponseStream {
                     "type": kind,
                 });
                 out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
-                let call_id = self.format.chat.call_id(0, usize::from(call));
+                let call_id = self.format.chat.tool_call_id(0, usize::from(call));
                 call_item(&id, &call_id, (name, Some(&text), "completed"))
             }
             OutputChannel::Reasoning => {
@@ -381,8 +382,8 @@ impl StreamRenderer for ResponseStream {
         self.write_response(out, "response.in_progress", &response);
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
-        for_each_channel_run(choice, step.tokens, |channel, text, choice| {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
+        for_each_output_channel_text(choice, step.tokens, |channel, text, choice| {
             self.write_text(out, channel, text, choice);
         });
     }

@@ -69,8 +69,8 @@ pub(crate) fn routes(config: &Config) -> Vec<Route> {
         ("/api/generate", "POST", post(ollama::create_ollama_generation)),
         ("/api/tags", "GET", get(ollama::list_ollama_models)),
         ("/api/show", "POST", post(ollama::show_ollama_model)),
-        ("/load_lora_adapter", "POST", post(control::load_adapter)),
-        ("/unload_lora_adapter", "POST", post(control::unload_adapter)),
+        ("/load_lora_adapter", "POST", post(control::load_lora_adapter)),
+        ("/unload_lora_adapter", "POST", post(control::unload_lora_adapter)),
     ];
     routes.extend(weight_routes());
     for path in ["/tokenize", "/v1/tokenize"] {

@@ -12,7 +12,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::pooling::has_generation_model;
-use super::pooling_inputs::{PoolingInputs, read_inputs};
+use super::pooling_inputs::{PoolingInputs, read_pooling_inputs};
 use super::usage::prompt_usage;
 use super::{endpoint, errors};
 use crate::app::App;
@@ -61,7 +61,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         "pooled_hidden_states": null,
         "token_logprobs": request.return_token_logprobs.then_some(logprobs),
         "model": request.model,
-        "usage": prompt_usage(prompts.token_count()),
+        "usage": prompt_usage(prompts.input_token_count()),
         "object": "scoring",
     });
     Ok(error::json_response(StatusCode::OK, body.to_string()))
@@ -125,7 +125,7 @@ async fn prompts(
     if prompts.is_empty() {
         return Ok(PoolingInputs { lists: Vec::new(), is_single: false });
     }
-    read_inputs(app, &prompts.into()).await
+    read_pooling_inputs(app, &prompts.into()).await
 }
 
 /// Returns the ids of the label tokens for each item of a score request.

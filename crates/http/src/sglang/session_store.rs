@@ -57,7 +57,7 @@ impl SessionParams {
     ///
     /// # Errors
     /// SGLang's 500 for a member that does not exist; a 400 for one of another type.
-    pub(crate) fn read(value: &Value) -> Result<Self, Fault> {
+    pub(crate) fn read_session_params(value: &Value) -> Result<Self, Fault> {
         const MEMBERS: [&str; 5] = ["id", "rid", "offset", "replace", "drop_previous_output"];
         let members = value.as_object().into_iter().flatten();
         if members.into_iter().any(|(name, _)| !MEMBERS.contains(&name.as_str())) {
@@ -138,7 +138,7 @@ impl SglangSessions {
     ///
     /// # Errors
     /// SGLang's 400 for a session or request that does not exist, and for an empty prompt.
-    pub(crate) fn add_request(
+    pub(crate) fn add_request_to_session(
         self: &Arc<Self>,
         params: SessionParams,
         rid: &Arc<str>,

@@ -35,12 +35,12 @@ pub(super) async fn open_session(
         Err(fault) => return errors::openai_error(&fault),
     };
     if request.streaming == Some(true) {
-        return errors::native_error(&Fault::bad_request(STREAMING_DISABLED));
+        return errors::native_route_error_response(&Fault::bad_request(STREAMING_DISABLED));
     }
     let now = app.service.now();
     match app.sessions.open_session(request.session_id, request.timeout, now) {
         Some(id) => error::json_response(StatusCode::OK, Value::from(id).to_string()),
-        None => errors::native_error(&Fault::bad_request(NOT_OPENED)),
+        None => errors::native_route_error_response(&Fault::bad_request(NOT_OPENED)),
     }
 }
 

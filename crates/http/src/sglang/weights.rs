@@ -162,7 +162,9 @@ pub(super) async fn get_weights_by_name(
         &endpoint::GET_WEIGHTS_BY_NAME,
     );
     match read {
-        Ok(_) => errors::native_error(&Fault::bad_request("Get parameter by name failed")),
+        Ok(_) => {
+            errors::native_route_error_response(&Fault::bad_request("Get parameter by name failed"))
+        }
         Err(fault) => errors::openai_error(&fault),
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::app::App;
 use super::media;
 use super::request_head::names;
-use super::request_head::new_uid;
+use super::request_head::new_random_hex_id;
 use super::vllm::ok_json_response;
 use vllm_sim_config::KvConnector;
 use vllm_sim_engine::driver::KvSourceServer;
@@ -25,21 +25,21 @@ use params::KvTransferParams;
 
 /// Rate limits of the log warnings about `kv_transfer_params` without effect.
 #[derive(Default)]
-pub(crate) struct KvTransferWarnings {
+pub(crate) struct KvTransferWarningLimits {
     no_connector: LogRateLimit,
     no_source: LogRateLimit,
 }
 
 /// Source and destination of a prompt's KV cache, as a request's `kv_transfer_params` name them.
 #[derive(Default)]
-pub(crate) struct KvTransferTerms {
+pub(crate) struct RequestKvTransfer {
     pub(crate) transfer: KvTransfer,
     /// Handoff of the prompt's KV cache to a decode server, and the requested `kv_transfer_params`;
     /// `None` without a decode server.
     offered: Option<(Arc<PrefillHandoff>, Map<String, Value>)>,
 }
 
-impl KvTransferTerms {
+impl RequestKvTransfer {
     /// Reads the `kv_transfer_params` of a request.
     ///
     /// Without a KV connector vLLM ignores the parameters; llm-d needs no connector.
@@ -75,7 +75,7 @@ impl KvTransferTerms {
         let routed = params.get("transfer_id").and_then(Value::as_str);
         let name = match (connector, routed) {
             (Some(KvConnector::MoriIo), Some(routed)) => routed.to_owned(),
-            _ => format!("{id}-{}", &new_uid()[..8]),
+            _ => format!("{id}-{}", &new_random_hex_id()[..8]),
         };
         let prefill_handoff = Arc::new(PrefillHandoff::new(name));
         Self {

@@ -80,7 +80,7 @@ impl KvTransferParams {
         Some(Self { source, prefill_handoff })
     }
 
-    pub(crate) fn write_json(&self, out: &mut String) {
+    pub(crate) fn write_kv_transfer_params_json(&self, out: &mut String) {
         let params = match &self.source {
             ParamsSource::Fixed(params) => {
                 out.push_str(params);

@@ -95,7 +95,7 @@ pub(crate) async fn pause_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
     let query: PauseQuery = query::read_query(&uri)?;
     let halt = parse_pause_mode(&query.mode);
     if query.clear_cache {
-        app.service.media_cache.clear();
+        app.service.media_cache.clear_media_cache();
     }
     run_to_completion(async move {
         match query.clear_cache {
@@ -133,7 +133,7 @@ pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) ->
 
 /// Handles `POST /reset_mm_cache`: clears the cache of processed media items.
 pub(crate) async fn reset_mm_cache(State(app): State<Arc<App>>) -> Response<Body> {
-    app.service.media_cache.clear();
+    app.service.media_cache.clear_media_cache();
     error::empty_response(StatusCode::OK)
 }
 

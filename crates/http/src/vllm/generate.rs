@@ -17,7 +17,7 @@ use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
 use crate::request_head::{RequestHead, request_id};
 use crate::stream;
-use crate::transfer::{self, KvTransferTerms};
+use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::prompt::{PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds};
 use vllm_sim_service::{GenerationRequest, ValidatedRequestFacts};
 use vllm_sim_wire::bounds::RequestBounds;
@@ -29,7 +29,7 @@ impl GenerationRequestBody for GenerateRequest {
     const TEXT_MEMBERS: &[&str] = &[];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse(body, bounds)
+        Self::parse_request_body(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -88,7 +88,7 @@ async fn answer_generate(
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
     let id = request_id(app.dialect.generate_id_prefix(), &head.headers, given);
-    let terms = KvTransferTerms::from_request(app, &id, kv_transfer_params(&request));
+    let terms = RequestKvTransfer::from_request(app, &id, kv_transfer_params(&request));
     let params = request.sampling_params.clone();
     let interval = generation::min_tokens_per_event(params.stream_interval);
     let generation = GenerationRequest {
@@ -123,7 +123,9 @@ async fn answer_generate(
         let render = GenerateStream::new(view);
         return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = generation::render_finished_reply(reply, move |reply| view.body_json(reply)).await?;
+    let body =
+        generation::render_finished_reply(reply, move |reply| view.generate_body_json(reply))
+            .await?;
     Ok(generation::json_response_with_load_header(app, &head.headers, body))
 }
 

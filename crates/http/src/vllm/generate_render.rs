@@ -8,8 +8,10 @@ use crate::dialect::ResponseDetail;
 use crate::json;
 use crate::openai::logprobs;
 use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::openai::response_shape::{
+    ResponseShape, TokenCounts, UsageFields, end_reason_of_choice,
+};
+use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -76,7 +78,7 @@ struct OutputPiece {
 
 impl GenerateResponseSettings {
     /// Returns the JSON body of a finished reply of `/inference/v1/generate`.
-    pub(super) fn body_json(&self, reply: &Reply) -> String {
+    pub(super) fn generate_body_json(&self, reply: &Reply) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"request_id\":");
         json::write_json_string(&mut out, &self.view.id);
@@ -92,7 +94,7 @@ impl GenerateResponseSettings {
         out.push_str(",\"created\":");
         json::write_json_int(out, view.created);
         out.push_str(",\"usage\":");
-        view.write_usage(out, TokenCounts::from_reply(reply), UsageMembers::Completion);
+        view.write_usage(out, TokenCounts::from_reply(reply), UsageFields::Completion);
         out.push_str(",\"prompt_logprobs\":");
         match self.prompt_logprobs {
             Some(top) => {
@@ -130,7 +132,14 @@ impl GenerateResponseSettings {
             for token in choice.script.output_tokens().take(choice.released_tokens() as usize) {
                 piece.push_token(token.id, token.text, token.channel);
             }
-            (self.form.choice)(self, out, index, choice, &piece, Some(end_of_choice(choice)));
+            (self.form.choice)(
+                self,
+                out,
+                index,
+                choice,
+                &piece,
+                Some(end_reason_of_choice(choice)),
+            );
         }
         out.push(']');
     }
@@ -211,15 +220,17 @@ impl GenerateResponseSettings {
         top: u32,
     ) {
         let style =
-            logprobs::LogprobStyle { top, as_ids: true, distribution: self.view.distribution };
+            logprobs::LogprobFormat { top, as_ids: true, distribution: self.view.distribution };
         out.push_str("{\"content\":[");
         for (at, id) in piece.ids.iter().enumerate() {
             if at > 0 {
                 out.push(',');
             }
-            let entries = logprobs::with_token_position(&choice.script, piece.from + at, |place| {
-                logprobs::token_logprobs(&self.view.tokenizer, *id, place, style)
-            });
+            let entries = logprobs::call_with_reply_token_position(
+                &choice.script,
+                piece.from + at,
+                |place| logprobs::token_logprobs(&self.view.tokenizer, *id, place, style),
+            );
             write_logprob_entry(out, &entries[0]);
             out.push_str(",\"top_logprobs\":[");
             for (index, other) in entries.iter().take(top as usize).enumerate() {
@@ -296,7 +307,7 @@ impl GenerateStream {
 }
 
 impl StreamRenderer for GenerateStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let mut piece =
             OutputPiece { from: (choice.sent - step.tokens) as usize, ..OutputPiece::default() };
         for _ in 0..step.tokens {

@@ -18,12 +18,12 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{ServerInfoQuery, WorldSizeQuery};
 
 /// Handles `GET /kv_event_sources`: lists the KV event publisher of each data-parallel rank.
-pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn list_kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
     let events = &app.settings.kv_events;
     let mut sources = Map::new();
     let (first, count) = app.settings.parallel.local_ranks;
     for rank in (first..first + count).filter(|_| events.enabled) {
-        let (endpoint, replay_endpoint) = events.endpoints_of_rank(rank);
+        let (endpoint, replay_endpoint) = events.kv_event_endpoints_of_rank(rank);
         let topic = match events.encoding.format.is_llmd_format() {
             true => expand_topic(&app, &events.topic, rank),
             false => events.topic.clone(),
@@ -151,7 +151,7 @@ pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `POST /v1/systemone` and `POST /v1/decisions`, which no simulated model supports.
-pub(crate) async fn decision_api_unsupported(_any: JsonRequest) -> Fault {
+pub(crate) async fn reject_decision_api_request(_any: JsonRequest) -> Fault {
     Fault::new(
         501,
         ErrorType::NotImplemented,

@@ -13,11 +13,11 @@ use crate::body::RawRequest;
 use crate::dialect::OperatorRouteStyle;
 use crate::error;
 use crate::error::HandlerResult;
-use vllm_sim_service::AdapterLoadMode;
+use vllm_sim_service::LoraAdapterLoadMode;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
-pub(crate) async fn load_adapter(
+pub(crate) async fn load_lora_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
@@ -28,23 +28,23 @@ pub(crate) async fn load_adapter(
         let _ = app.service.load_lora_adapter(
             text("lora_name"),
             text("lora_path"),
-            AdapterLoadMode::InPlace,
+            LoraAdapterLoadMode::InPlace,
         );
         return Ok(error::empty_response(StatusCode::OK));
     }
     let value = received.parse_fastapi_json()?;
-    let name = add_adapter(&app, &value)?;
+    let name = add_lora_adapter(&app, &value)?;
     Ok(bare_text_response(format!("Success: LoRA adapter '{name}' added successfully.")))
 }
 
 /// Loads the LoRA adapter that a request body names, and returns the adapter's name.
-pub(super) fn add_adapter(app: &App, value: &Value) -> Result<String, Fault> {
-    let request = LoadLoraRequest::parse(value)?;
+pub(super) fn add_lora_adapter(app: &App, value: &Value) -> Result<String, Fault> {
+    let request = LoadLoraRequest::parse_request_body(value)?;
     check_load(app, &request)?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let mode = match request.load_inplace {
-        true => AdapterLoadMode::InPlace,
-        false => AdapterLoadMode::New,
+        true => LoraAdapterLoadMode::InPlace,
+        false => LoraAdapterLoadMode::New,
     };
     app.service
         .load_lora_adapter(name, path, mode)
@@ -53,9 +53,9 @@ pub(super) fn add_adapter(app: &App, value: &Value) -> Result<String, Fault> {
 }
 
 /// Unloads the LoRA adapter that a request body names, and returns the adapter's name.
-pub(super) fn remove_adapter(app: &App, value: &Value) -> Result<String, Fault> {
-    let request = UnloadLoraRequest::parse(value)?;
-    request.validate()?;
+pub(super) fn remove_lora_adapter(app: &App, value: &Value) -> Result<String, Fault> {
+    let request = UnloadLoraRequest::parse_request_body(value)?;
+    request.validate_request()?;
     let name = request.lora_name;
     if !app.service.models.unload_lora_adapter(&name) {
         return Err(lora::adapter_not_loaded_fault(&name));
@@ -63,7 +63,7 @@ pub(super) fn remove_adapter(app: &App, value: &Value) -> Result<String, Fault> 
     Ok(name)
 }
 
-pub(crate) async fn unload_adapter(
+pub(crate) async fn unload_lora_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
@@ -74,19 +74,19 @@ pub(crate) async fn unload_adapter(
         return Ok(error::empty_response(StatusCode::OK));
     }
     let value = received.parse_fastapi_json()?;
-    let name = remove_adapter(&app, &value)?;
+    let name = remove_lora_adapter(&app, &value)?;
     Ok(bare_text_response(format!("Success: LoRA adapter '{name}' removed successfully.")))
 }
 
 /// Runs vLLM's checks before loading a LoRA adapter, in vLLM's order.
 fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
-    request.validate()?;
+    request.validate_request()?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
     if models.served_model_names().iter().any(|served| **served == **name) {
         return Err(lora::adapter_named_like_base_fault(name));
     }
-    if !request.load_inplace && models.loaded_adapters().iter().any(|a| *a.name == **name) {
+    if !request.load_inplace && models.loaded_lora_adapters().iter().any(|a| *a.name == **name) {
         return Err(lora::adapter_already_loaded_fault(name));
     }
     if app.settings.takes_any_adapter {
@@ -99,7 +99,7 @@ fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     if !Path::new(path).join("adapter_config.json").is_file() {
         return Err(lora::adapter_not_found_fault(name, path));
     }
-    match app.settings.lora.rank_limit_error(path) {
+    match app.settings.lora.lora_rank_limit_error(path) {
         None => Ok(()),
         Some(text) => {
             let text = format!("Call to add_lora method failed: {text}");

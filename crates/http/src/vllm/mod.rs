@@ -43,7 +43,7 @@ fn parse_raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
     vllm_sim_wire::body::check_json_value_count(bytes)?;
     python::loads(bytes).map_err(|error| {
         let python = match error {
-            JsonLoadsError::Decode { .. } => error.message_with_position(bytes),
+            JsonLoadsError::Decode { .. } => error.error_message_with_position(bytes),
             JsonLoadsError::Unreadable => "the body is not JSON".to_owned(),
         };
         http_exception(message.replace("{}", &python))
@@ -53,7 +53,7 @@ fn parse_raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
 /// Returns an error for every render, derender and generate route of a server without
 /// `--enable-scale-out`.
 pub(crate) async fn scale_out_disabled_response() -> Response<Body> {
-    error::fault_response(&Fault::scale_out_disabled())
+    error::fault_response(&Fault::scale_out_disabled_fault())
 }
 
 /// Returns the error of FastAPI's `HTTPException` with status 400.

@@ -20,7 +20,7 @@ use crate::generation::{self, GenerationRequestBody as _};
 use crate::media;
 use crate::openai::responses::convert as convert_responses;
 use crate::openai::{chat, completion};
-use crate::request_head::{RequestHead, new_uid, request_id};
+use crate::request_head::{RequestHead, new_random_hex_id, request_id};
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{Conversation, PromptSource};
 use vllm_sim_wire::VllmVersion;
@@ -47,7 +47,7 @@ pub(crate) async fn render_messages(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let request = MessagesRequest::parse(&value, &app.rules.defaults.bounds)?;
+    let request = MessagesRequest::parse_request_body(&value, &app.rules.defaults.bounds)?;
     let mut chat = convert_messages::to_chat_body(&app, &request)?;
     if let Some(members) = chat.as_object_mut() {
         // vLLM converts messages to a chat without a tool choice, not to one with `none`.
@@ -69,10 +69,10 @@ pub(crate) async fn render_completions(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let value = generation::read_render_body(&app, ApiEndpoint::Completions, value)?;
-    let mut request = CompletionRequest::parse(&value, &app.rules.defaults.bounds)
+    let mut request = CompletionRequest::parse_request_body(&value, &app.rules.defaults.bounds)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     check_renders_model(&app, request.model.as_deref())?;
-    head.check_encodable(CompletionRequest::TEXT_MEMBERS)?;
+    head.check_prompt_encodable(CompletionRequest::TEXT_MEMBERS)?;
     if request.use_beam_search {
         reject_beam_search(&app)?;
     }
@@ -106,10 +106,10 @@ async fn answer_rendered_chat(
     value: &Value,
     members: &[&str],
 ) -> Result<Response<Body>, Fault> {
-    let mut request = ChatRequest::parse(value, &app.rules.defaults.bounds)
+    let mut request = ChatRequest::parse_request_body(value, &app.rules.defaults.bounds)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     check_renders_model(app, request.model.as_deref())?;
-    head.check_encodable(members)?;
+    head.check_prompt_encodable(members)?;
     if request.use_beam_search {
         reject_beam_search(app)?;
     }
@@ -138,9 +138,9 @@ async fn answer_rendered_response(
     head: &RequestHead,
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
-    let request = ResponsesRequest::parse(value, &app.rules.defaults.bounds)?;
+    let request = ResponsesRequest::parse_request_body(value, &app.rules.defaults.bounds)?;
     check_renders_model(app, request.model.as_deref())?;
-    head.check_encodable(ResponsesRequest::TEXT_MEMBERS)?;
+    head.check_prompt_encodable(ResponsesRequest::TEXT_MEMBERS)?;
     request.validate_without_prompt(&app.rules.limits)?;
     let messages = convert_responses::responses_chat_messages(&request, None)?;
     let mut chat = convert_responses::to_chat_request(&request, &messages)?;
@@ -150,7 +150,7 @@ async fn answer_rendered_response(
         let budget = rendered_output_budget(app, request.max_output_tokens, &prompt);
         let params = sampling_params(app, request.sampling_params(&app.rules.defaults)?, budget)?;
         let given = request.request_id.clone();
-        let id = given.unwrap_or_else(|| format!("resp_{}", new_uid()));
+        let id = given.unwrap_or_else(|| format!("resp_{}", new_random_hex_id()));
         // vLLM keeps an empty `extra_args` of a Responses request.
         let extra = match params.extra_args {
             None => Some(Map::new()),
@@ -454,7 +454,7 @@ fn put_output_params(
     }
     put("skip_clone", true.into());
     if let Some(outputs) = &params.structured_outputs {
-        put("structured_outputs", outputs.constraint_members().into());
+        put("structured_outputs", outputs.structured_outputs_params_json().into());
     }
     if let Some(bias) = &params.logit_bias {
         let pairs = bias.0.iter();

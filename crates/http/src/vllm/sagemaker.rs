@@ -15,7 +15,7 @@ use crate::error::HandlerResult;
 
 /// Handles `POST /adapters`: loads a LoRA adapter from `{"name", "src"}` and the options of vLLM's
 /// route.
-pub(crate) async fn register_adapter(
+pub(crate) async fn register_lora_adapter(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
@@ -30,16 +30,16 @@ pub(crate) async fn register_adapter(
             request[field] = given.clone();
         }
     }
-    lora::add_adapter(&app, &request)?;
+    lora::add_lora_adapter(&app, &request)?;
     let name = request.get("lora_name").and_then(Value::as_str);
     let name = name.unwrap_or_default();
     Ok(bare_text_response(format!("Adapter {name} registered")))
 }
 
-pub(crate) async fn unregister_adapter(
+pub(crate) async fn unregister_lora_adapter(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
 ) -> HandlerResult {
-    lora::remove_adapter(&app, &json!({"lora_name": name}))?;
+    lora::remove_lora_adapter(&app, &json!({"lora_name": name}))?;
     Ok(bare_text_response(format!("Adapter {name} unregistered")))
 }

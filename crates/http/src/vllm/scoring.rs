@@ -29,12 +29,12 @@ pub(crate) async fn create_generative_scoring(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let request = GenerativeScoringRequest::parse(&value)?;
+    let request = GenerativeScoringRequest::parse_request_body(&value)?;
     let resolved = app.service.resolve_model(&app.rules, request.model.as_deref());
     let resolved = resolved.map_err(|refusal| generation::request_error_fault(&app, refusal))?;
     let shown = app.service.models.model_name_in_responses(resolved.model_target());
     check_scoring_request(&app, &request)?;
-    head.check_encodable(&["query", "items"])?;
+    head.check_prompt_encodable(&["query", "items"])?;
     let prompts = item_prompts(&app, &request)?;
     let data: Vec<Value> = prompts
         .iter()
@@ -61,7 +61,7 @@ pub(crate) async fn create_generative_scoring(
     if reply.has_failed_choice() {
         return Err(error::engine_failure_fault());
     }
-    reply.mark_delivered();
+    reply.mark_reply_delivered();
     Ok(ok_json_response(&json!({
         "id": &*id,
         "object": "list",

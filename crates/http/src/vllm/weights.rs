@@ -77,7 +77,7 @@ pub(crate) async fn set_weight_version(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
-    let request = WeightVersionRequest::parse(&value)?;
+    let request = WeightVersionRequest::parse_request_body(&value)?;
     if request.abort_all_requests {
         app.service.abort_requests(None);
     }

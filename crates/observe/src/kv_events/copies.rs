@@ -18,7 +18,7 @@ impl KvBlockCopyCounts {
     ///
     /// Returns the remaining copies of each GPU block whose removal is announced, in order. The
     /// parameter `main` is the index of the main layer group.
-    pub(super) fn count_and_filter_events(
+    pub(super) fn count_and_filter_kv_events(
         &mut self,
         events: &mut Vec<SchedulerEvent>,
         main: u32,
@@ -109,10 +109,10 @@ mod tests {
             ..KvEventPreviewFeatures::default()
         };
         let mut first = vec![stored(1), stored(1), stored(2), removed(&[1, 2])];
-        assert_eq!(copies.count_and_filter_events(&mut first, 0, counts), [1, 0]);
-        assert_eq!(copies.count_and_filter_events(&mut vec![removed(&[1])], 0, counts), [0]);
+        assert_eq!(copies.count_and_filter_kv_events(&mut first, 0, counts), [1, 0]);
+        assert_eq!(copies.count_and_filter_kv_events(&mut vec![removed(&[1])], 0, counts), [0]);
         let mut again = vec![stored(1), SchedulerEvent::Cleared, stored(1), removed(&[1])];
-        assert_eq!(copies.count_and_filter_events(&mut again, 0, counts), [0]);
+        assert_eq!(copies.count_and_filter_kv_events(&mut again, 0, counts), [0]);
     }
 
     #[test]
@@ -123,10 +123,10 @@ mod tests {
             ..KvEventPreviewFeatures::default()
         };
         let mut first = vec![stored(1), stored(1), stored(2), removed(&[1, 2]), removed(&[1])];
-        assert_eq!(copies.count_and_filter_events(&mut first, 0, last), [0, 0]);
+        assert_eq!(copies.count_and_filter_kv_events(&mut first, 0, last), [0, 0]);
         assert_eq!(first[3..], [removed(&[2]), removed(&[1])]);
         let mut second = vec![stored(3), stored(3), removed(&[3])];
-        copies.count_and_filter_events(&mut second, 0, last);
+        copies.count_and_filter_kv_events(&mut second, 0, last);
         assert_eq!(second.len(), 2);
     }
 }

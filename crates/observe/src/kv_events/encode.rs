@@ -7,7 +7,8 @@ use super::message::{
 };
 use crate::imitated::encode_own_kv_events;
 use vllm_sim_engine::{
-    BlockKey, ExtraKey, HostCacheEvent, LayerGroupCacheEvent, PlannedKvBlocks, SchedulerEvent,
+    BlockHashExtraKey, BlockKey, HostCacheEvent, LayerGroupCacheEvent, PlannedKvBlocks,
+    SchedulerEvent,
 };
 
 /// Encodes the payload of one KV event message; `ts` is in Unix seconds. Events that do not concern
@@ -18,12 +19,12 @@ pub fn encode_kv_event_batch(
     rank: u32,
     encoding: KvEventEncoding,
 ) -> Vec<u8> {
-    encode_with_remaining_copies(events, ts, rank, encoding, &[])
+    encode_events_with_remaining_copies(events, ts, rank, encoding, &[])
 }
 
 /// Encodes a KV event message; `remaining_copies` has the number of remaining copies for each
 /// removed GPU block, or is empty.
-pub(super) fn encode_with_remaining_copies(
+pub(super) fn encode_events_with_remaining_copies(
     events: &[SchedulerEvent],
     ts: f64,
     rank: u32,
@@ -243,8 +244,10 @@ fn block_hash<'a>(
 fn extra_keys(plan: &PlannedKvBlocks, block: usize) -> Option<Vec<message::ExtraKey<'_>>> {
     let keys = plan.extra_keys.get(block)?.as_deref()?;
     let keys = keys.iter().map(|key| match key {
-        ExtraKey::Text(text) => message::ExtraKey::Text(text),
-        ExtraKey::Media { identifier, offset } => message::ExtraKey::Media(identifier, *offset),
+        BlockHashExtraKey::Text(text) => message::ExtraKey::Text(text),
+        BlockHashExtraKey::Media { identifier, offset } => {
+            message::ExtraKey::Media(identifier, *offset)
+        }
     });
     Some(keys.collect())
 }
@@ -253,7 +256,7 @@ fn extra_keys(plan: &PlannedKvBlocks, block: usize) -> Option<Vec<message::Extra
 mod tests {
     use std::sync::Arc;
 
-    use super::super::encoding::LayerCacheGroups;
+    use super::super::encoding::KvEventLayerGroups;
     use super::*;
     use vllm_sim_engine::{LoraId, SimTime};
 
@@ -262,8 +265,8 @@ mod tests {
     }
 
     fn events() -> Vec<SchedulerEvent> {
-        let text = |text: &str| ExtraKey::Text(text.into());
-        let img = |offset| ExtraKey::Media { identifier: "img".into(), offset };
+        let text = |text: &str| BlockHashExtraKey::Text(text.into());
+        let img = |offset| BlockHashExtraKey::Media { identifier: "img".into(), offset };
         let adapted = PlannedKvBlocks {
             keys: vec![BlockKey(7), BlockKey(1 << 40)],
             tokens: vec![1, 200, 300, 70_000],
@@ -393,7 +396,7 @@ mod tests {
             session: Some("s-1".into()),
             ..PlannedKvBlocks::default()
         });
-        let groups = LayerCacheGroups {
+        let groups = KvEventLayerGroups {
             main: 1,
             main_kind: AttentionKind::Full,
             sparse_kind: AttentionKind::Window(128),
@@ -527,7 +530,7 @@ mod tests {
                 keys: vec![(BlockKey(4), None)],
             })),
         ];
-        let groups = LayerCacheGroups {
+        let groups = KvEventLayerGroups {
             main: 1,
             main_kind: AttentionKind::Full,
             sparse_kind: AttentionKind::Window(128),

@@ -13,7 +13,7 @@ pub struct KvEventEncoding {
     /// Level of detail of KV events about blocks in CPU memory.
     pub host: HostKvEventDetail,
     /// Groups of layers with a KV cache of their own.
-    pub groups: LayerCacheGroups,
+    pub groups: KvEventLayerGroups,
     /// vLLM release whose KV event fields are sent.
     pub version: VllmVersion,
     /// Enabled behaviour of open pull requests of vLLM (`--preview`).
@@ -22,7 +22,7 @@ pub struct KvEventEncoding {
 
 /// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LayerCacheGroups {
+pub struct KvEventLayerGroups {
     /// Index of the main layer group, whose KV events have no group index: the first group with
     /// full attention.
     pub main: u32,
@@ -34,7 +34,7 @@ pub struct LayerCacheGroups {
     pub sparse_kind: AttentionKind,
 }
 
-impl LayerCacheGroups {
+impl KvEventLayerGroups {
     pub(super) const fn attention_kind_of_group(&self, group: u32) -> AttentionKind {
         if group < self.main { self.sparse_kind } else { self.main_kind }
     }

@@ -33,7 +33,7 @@ pub fn is_bind_endpoint(endpoint: &str) -> bool {
 ///
 /// # Errors
 /// [`EndpointPortError`] when a TCP endpoint has no port, or the port would pass 65535.
-pub fn endpoint_of_rank(endpoint: &str, rank: u32) -> Result<String, EndpointPortError> {
+pub fn kv_event_endpoint_of_rank(endpoint: &str, rank: u32) -> Result<String, EndpointPortError> {
     if rank == 0 || endpoint.is_empty() {
         return Ok(endpoint.to_owned());
     }
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn each_rank_has_a_separate_endpoint() {
-        let moved = |endpoint, rank| endpoint_of_rank(endpoint, rank).unwrap();
+        let moved = |endpoint, rank| kv_event_endpoint_of_rank(endpoint, rank).unwrap();
         assert_eq!(moved("tcp://*:5557", 0), "tcp://*:5557");
         assert_eq!(moved("tcp://*:5557", 3), "tcp://*:5560");
         assert_eq!(moved("tcp://[::1]:5557", 1), "tcp://[::1]:5558");
@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn unshiftable_port_is_rejected() {
-        let message = |endpoint, rank| endpoint_of_rank(endpoint, rank).unwrap_err().to_string();
+        let message =
+            |endpoint, rank| kv_event_endpoint_of_rank(endpoint, rank).unwrap_err().to_string();
         assert_eq!(
             message("tcp://*:65535", 1),
             "endpoint \"tcp://*:65535\": rank 1 needs a port of its own, but that port would be \

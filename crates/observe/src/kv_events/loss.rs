@@ -35,12 +35,12 @@ pub struct KvEventLossSwitch(Arc<Mutex<KvEventLoss>>);
 
 impl KvEventLossSwitch {
     /// Replaces the injected loss of KV event messages from now on.
-    pub fn set_loss(&self, loss: KvEventLoss) {
+    pub fn set_kv_event_loss(&self, loss: KvEventLoss) {
         *self.0.lock() = loss;
     }
 
     #[cfg(feature = "zmq")]
-    pub(super) fn loses_all_events(&self) -> bool {
+    pub(super) fn drops_all_kv_events(&self) -> bool {
         *self.0.lock() == KvEventLoss::All
     }
 }
@@ -48,7 +48,7 @@ impl KvEventLossSwitch {
 /// Position of one publisher in its schedule of lost messages.
 #[cfg(feature = "zmq")]
 #[derive(Debug, Default)]
-pub(super) struct LossSchedulePosition {
+pub(super) struct KvEventLossPosition {
     gaps: Option<KvEventLossSchedule>,
     /// Start of the current interval of the loss schedule, in Unix seconds.
     start: f64,
@@ -56,9 +56,9 @@ pub(super) struct LossSchedulePosition {
 }
 
 #[cfg(feature = "zmq")]
-impl LossSchedulePosition {
+impl KvEventLossPosition {
     /// Returns whether the schedule drops the next KV event message, whose Unix time is `ts`.
-    pub(super) fn loses_message(&mut self, switch: &KvEventLossSwitch, ts: f64) -> bool {
+    pub(super) fn drops_kv_event_message(&mut self, switch: &KvEventLossSwitch, ts: f64) -> bool {
         let KvEventLoss::Gaps(gaps) = *switch.0.lock() else {
             self.gaps = None;
             return false;
@@ -83,15 +83,15 @@ mod tests {
     #[test]
     fn the_first_messages_of_each_interval_are_lost() {
         let switch = KvEventLossSwitch::default();
-        let mut schedule = LossSchedulePosition::default();
+        let mut schedule = KvEventLossPosition::default();
         let mut lost = |from: f64, to: f64| {
             let times = (0..40).map(|half| f64::from(half) / 2.0);
             let times = times.filter(|ts| (from..to).contains(ts));
-            let lost = times.filter(|ts| schedule.loses_message(&switch, *ts));
+            let lost = times.filter(|ts| schedule.drops_kv_event_message(&switch, *ts));
             lost.collect::<Vec<_>>()
         };
         assert_eq!(lost(0.0, 3.0), [0.0; 0]);
-        switch.set_loss(KvEventLoss::Gaps(KvEventLossSchedule {
+        switch.set_kv_event_loss(KvEventLoss::Gaps(KvEventLossSchedule {
             messages: 2,
             every: Duration::from_secs(4),
         }));

@@ -10,7 +10,7 @@
 use super::msgpack::MsgpackWriter;
 use super::upstream::SINCE;
 pub use crate::compat::KvEventFormat;
-use crate::release::first_release;
+use crate::release::first_vllm_release_of;
 use vllm_sim_wire::VllmVersion;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,7 +135,7 @@ pub struct KvEventPreviewFeatures {
 }
 
 /// First vLLM release whose KV events name the session of a stored block.
-const SESSION_SINCE: VllmVersion = first_release(SINCE, "BlockStored.session_id");
+const SESSION_SINCE: VllmVersion = first_vllm_release_of(SINCE, "BlockStored.session_id");
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KvEvent<'a> {

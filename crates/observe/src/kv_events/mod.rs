@@ -33,8 +33,8 @@ mod replay;
 mod tests;
 
 pub use encode::{encode_kv_event_batch, is_kv_event};
-pub use encoding::{HostKvEventDetail, KvEventEncoding, KvEventHashFormat, LayerCacheGroups};
-pub use endpoint::{EndpointPortError, endpoint_of_rank, is_bind_endpoint};
+pub use encoding::{HostKvEventDetail, KvEventEncoding, KvEventHashFormat, KvEventLayerGroups};
+pub use endpoint::{EndpointPortError, is_bind_endpoint, kv_event_endpoint_of_rank};
 pub use loss::{KvEventLoss, KvEventLossSchedule, KvEventLossSwitch};
 pub use message::{AttentionKind, KvEventFormat, KvEventPreviewFeatures};
 pub use topic::{LLMD_TOPIC_TEMPLATE, TopicTemplateError, TopicTemplateFields};

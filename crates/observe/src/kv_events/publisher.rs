@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::copies::KvBlockCopyCounts;
-use super::encode::{encode_with_remaining_copies, is_kv_event};
+use super::encode::{encode_events_with_remaining_copies, is_kv_event};
 use super::encoding::KvEventEncoding;
 use super::endpoint;
-use super::loss::{KvEventLossSwitch, LossSchedulePosition};
+use super::loss::{KvEventLossPosition, KvEventLossSwitch};
 use super::message::KvEventPreviewFeatures;
 use super::queue::{EventBatchQueue, QueuedEventBatch};
 use super::replay::{EventReplayBuffer, EventReplaySocket};
@@ -145,7 +145,7 @@ impl KvEventPublisher {
             pending: Vec::new(),
             pending_ts: 0.0,
             withheld: false,
-            gaps: LossSchedulePosition::default(),
+            gaps: KvEventLossPosition::default(),
             failed: false,
             config,
         };
@@ -178,12 +178,14 @@ impl KvEventPublisher {
         let mut remaining = Vec::new();
         if preview != KvEventPreviewFeatures::default() {
             remaining =
-                self.copies.lock().count_and_filter_events(&mut batch, groups.main, preview);
+                self.copies.lock().count_and_filter_kv_events(&mut batch, groups.main, preview);
         }
         if !preview.remaining_copy_counts {
             remaining.clear();
         }
-        if batch.is_empty() || self.queue.push(batch, remaining, ts, self.loss.loses_all_events()) {
+        if batch.is_empty()
+            || self.queue.push_event_batch(batch, remaining, ts, self.loss.drops_all_kv_events())
+        {
             return;
         }
         if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -210,7 +212,7 @@ impl KvEventPublisher {
 
 impl Drop for KvEventPublisher {
     fn drop(&mut self) {
-        self.queue.close();
+        self.queue.close_event_batch_queue();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -262,7 +264,7 @@ struct PublisherThread {
     /// Whether injected loss withholds the newest batch of KV events, and the pending events with
     /// it.
     withheld: bool,
-    gaps: LossSchedulePosition,
+    gaps: KvEventLossPosition,
     failed: bool,
 }
 
@@ -340,16 +342,17 @@ impl PublisherThread {
 
     fn send_message(&mut self, events: &[SchedulerEvent], ts: f64, remaining_copies: &[u32]) {
         let (rank, encoding) = (self.config.rank, self.config.encoding);
-        let payload = encode_with_remaining_copies(events, ts, rank, encoding, remaining_copies);
+        let payload =
+            encode_events_with_remaining_copies(events, ts, rank, encoding, remaining_copies);
         let payload: Arc<[u8]> = payload.into();
         // Stored before it is sent: a subscriber that knows a sequence number can replay it.
         if let Some(buffer) = &self.buffer {
-            buffer.push(self.sequence, payload.clone());
+            buffer.store_published_message(self.sequence, payload.clone());
         }
         let sequence = self.sequence.to_be_bytes();
         let frames = [self.config.topic.as_bytes(), &sequence, &payload];
         // A PUB socket never blocks: it drops messages per slow subscriber.
-        let is_lost = self.gaps.loses_message(&self.config.loss, ts) || self.withheld;
+        let is_lost = self.gaps.drops_kv_event_message(&self.config.loss, ts) || self.withheld;
         if !is_lost
             && let Err(error) = self.socket.send_multipart(frames, zmq::DONTWAIT)
             && !std::mem::replace(&mut self.failed, true)

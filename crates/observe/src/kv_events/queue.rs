@@ -97,7 +97,7 @@ impl EventBatchQueue {
 
     /// Adds a batch of KV events to the queue; returns false and drops the batch if the queue is
     /// full or closed.
-    pub(super) fn push(
+    pub(super) fn push_event_batch(
         &self,
         events: Vec<SchedulerEvent>,
         remaining_copies: Vec<u32>,
@@ -138,7 +138,7 @@ impl EventBatchQueue {
         DequeuedEventBatches { batches: std::mem::take(&mut state.batches), closed: state.closed }
     }
 
-    pub(super) fn close(&self) {
+    pub(super) fn close_event_batch_queue(&self) {
         self.state.lock().closed = true;
         self.filled.notify_one();
     }
@@ -153,18 +153,18 @@ mod tests {
     fn a_full_queue_drops_and_the_next_batch_counts_the_drops() {
         let queue = EventBatchQueue::new(2);
         let pushed: Vec<bool> =
-            (0..5).map(|i| queue.push(vec![], vec![], f64::from(i), false)).collect();
+            (0..5).map(|i| queue.push_event_batch(vec![], vec![], f64::from(i), false)).collect();
         assert_eq!(pushed, [true, true, false, false, false]);
         let first = queue.wait_for_batches(None);
-        queue.push(vec![], vec![], 5.0, false);
-        queue.close();
+        queue.push_event_batch(vec![], vec![], 5.0, false);
+        queue.close_event_batch_queue();
         let last = queue.wait_for_batches(None);
         let seen = |taken: &DequeuedEventBatches| -> Vec<(f64, u64)> {
             taken.batches.iter().map(|e| (e.ts, e.lost)).collect()
         };
         assert_eq!(seen(&first), [(0.0, 0), (1.0, 0)]);
         assert_eq!(seen(&last), [(5.0, 3)]);
-        assert!(last.closed && !queue.push(vec![], vec![], 6.0, false));
+        assert!(last.closed && !queue.push_event_batch(vec![], vec![], 6.0, false));
     }
 
     #[test]
@@ -174,10 +174,11 @@ mod tests {
             vec![SchedulerEvent::Removed { keys: keys.collect() }]
         };
         let queue = EventBatchQueue { max_bytes: 1 << 20, ..EventBatchQueue::new(100_000) };
-        let pushed = (0..10).filter(|_| queue.push(large(), vec![], 0.0, false)).count();
+        let pushed =
+            (0..10).filter(|_| queue.push_event_batch(large(), vec![], 0.0, false)).count();
         assert_eq!(pushed, 3);
         assert_eq!(queue.wait_for_batches(None).batches.len(), 3);
-        assert!(queue.push(large(), vec![], 0.0, false));
+        assert!(queue.push_event_batch(large(), vec![], 0.0, false));
     }
 
     #[test]
@@ -187,7 +188,8 @@ mod tests {
         let plan = std::sync::Arc::new(plan);
         let stored = || SchedulerEvent::Stored { plan: plan.clone(), from: 0, to: 1 };
         let queue = EventBatchQueue { max_bytes: 1 << 20, ..EventBatchQueue::new(100_000) };
-        let pushed = (0..10).filter(|_| queue.push(vec![stored()], vec![], 0.0, false)).count();
+        let pushed =
+            (0..10).filter(|_| queue.push_event_batch(vec![stored()], vec![], 0.0, false)).count();
         assert_eq!(pushed, 1);
     }
 }

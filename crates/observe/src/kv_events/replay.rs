@@ -47,7 +47,7 @@ impl EventReplayBuffer {
         Self { kept: Mutex::default(), capacity, max_bytes: MAX_KEPT_BYTES }
     }
 
-    pub(super) fn push(&self, sequence: u64, payload: Arc<[u8]>) {
+    pub(super) fn store_published_message(&self, sequence: u64, payload: Arc<[u8]>) {
         if self.capacity == 0 {
             return;
         }
@@ -293,7 +293,7 @@ mod tests {
     fn the_replay_buffer_keeps_the_last_batches_and_their_gaps() {
         let buffer = EventReplayBuffer::new(3);
         for sequence in [0, 1, 4, 5] {
-            buffer.push(sequence, [sequence as u8].as_slice().into());
+            buffer.store_published_message(sequence, [sequence as u8].as_slice().into());
         }
         let sequences = |from, end, n| -> Vec<u64> {
             buffer.messages_in_range(from, end, n).into_iter().map(|(s, _)| s).collect()
@@ -309,11 +309,11 @@ mod tests {
     fn large_batches_leave_the_replay_buffer_by_their_bytes() {
         let buffer = EventReplayBuffer { max_bytes: 1 << 20, ..EventReplayBuffer::new(10_000) };
         for sequence in 0..10 {
-            buffer.push(sequence, vec![0; 300_000].into());
+            buffer.store_published_message(sequence, vec![0; 300_000].into());
         }
         let kept = buffer.messages_in_range(0, 10, 99);
         assert_eq!(kept.first().map(|(first, _)| *first), Some(7));
-        buffer.push(10, vec![0; 5_000_000].into());
+        buffer.store_published_message(10, vec![0; 5_000_000].into());
         let kept = buffer.messages_in_range(0, 11, 99);
         assert_eq!(kept.len(), 1, "the newest batch is kept, however large");
     }

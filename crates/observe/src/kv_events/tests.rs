@@ -391,10 +391,10 @@ fn events_dropped_by_a_fault_leave_a_gap_and_can_be_replayed() {
     let heard = Subscriber::new();
     heard.0.connect(publisher.publish_endpoint()).unwrap();
     let lost = heard.attach(&publisher, 0);
-    loss.set_loss(KvEventLoss::All);
+    loss.set_kv_event_loss(KvEventLoss::All);
     publisher.publish(vec![stored(7)], 0.0);
     // Batches queued while messages are lost are lost, too.
-    loss.set_loss(KvEventLoss::None);
+    loss.set_kv_event_loss(KvEventLoss::None);
     publisher.publish(vec![stored(8)], 0.0);
     assert_eq!(heard.next().1, lost + 1);
     let replayed = Dealer::new(&publisher).replay(lost);

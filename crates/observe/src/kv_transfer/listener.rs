@@ -13,14 +13,14 @@ const POLL_MS: i32 = 200;
 /// Listener for ZMQ messages of other servers, on a thread of its own; dropping it stops the
 /// thread.
 #[derive(Debug)]
-pub struct PeerListener {
+pub struct ZmqMessageListener {
     /// ZMQ endpoint to which the listener is bound, with its port.
     pub endpoint: String,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl PeerListener {
+impl ZmqMessageListener {
     /// Binds a ZMQ `endpoint`, and calls `on_message` with the frames of each message after the
     /// empty one; `on_message` returns the frames of the answer.
     ///
@@ -63,7 +63,7 @@ impl PeerListener {
     }
 }
 
-impl Drop for PeerListener {
+impl Drop for ZmqMessageListener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
@@ -77,11 +77,11 @@ impl Drop for PeerListener {
 /// Listener for notifications that decode servers have read a request's KV blocks; one per
 /// data-parallel rank.
 #[derive(Debug)]
-pub struct BlockReadListener {
-    _listener: PeerListener,
+pub struct KvBlockReadListener {
+    _listener: ZmqMessageListener,
 }
 
-impl BlockReadListener {
+impl KvBlockReadListener {
     /// Listens on ZMQ `endpoint` and calls `on_read` with the id of each request whose blocks were
     /// read. Handshakes are answered with the `metadata` of the engine, if there is any.
     ///
@@ -92,16 +92,19 @@ impl BlockReadListener {
         metadata: impl Fn() -> Option<KvTransferEngineMetadata> + Send + 'static,
         on_read: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, std::io::Error> {
-        let listener = PeerListener::start_listening(endpoint, move |message| match message {
-            [word, request] if word == BLOCKS_READ_MESSAGE => {
-                if let Ok(request) = std::str::from_utf8(request) {
-                    on_read(request);
+        let listener =
+            ZmqMessageListener::start_listening(endpoint, move |message| match message {
+                [word, request] if word == BLOCKS_READ_MESSAGE => {
+                    if let Ok(request) = std::str::from_utf8(request) {
+                        on_read(request);
+                    }
+                    None
                 }
-                None
-            }
-            [query] if is_metadata_query(query) => Some(metadata()?.to_handshake_answer().to_vec()),
-            _ => None,
-        });
+                [query] if is_metadata_query(query) => {
+                    Some(metadata()?.to_handshake_answer().to_vec())
+                }
+                _ => None,
+            });
         Ok(Self { _listener: listener? })
     }
 }
@@ -111,7 +114,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use super::super::notifier::BlockReadNotifier;
+    use super::super::notifier::KvBlockReadNotifier;
     use super::*;
     use vllm_sim_engine::driver::KvSourceServer;
 
@@ -124,13 +127,13 @@ mod tests {
         let on_read = move |request: &str| {
             let _ = sender.send(request.to_owned());
         };
-        let listener = BlockReadListener::start_listening(&endpoint, || None, on_read).unwrap();
+        let listener = KvBlockReadListener::start_listening(&endpoint, || None, on_read).unwrap();
         let stranger = zmq::Context::new().socket(zmq::DEALER).unwrap();
         stranger.set_linger(0).unwrap();
         stranger.connect(&endpoint).unwrap();
         stranger.send_multipart(["", "handshake", "x"], 0).unwrap();
         stranger.send("x", 0).unwrap();
-        let notifier = BlockReadNotifier::start().unwrap();
+        let notifier = KvBlockReadNotifier::start_notifier_thread().unwrap();
         for request in ["a", "b"] {
             notifier.notify_blocks_read(&KvSourceServer {
                 endpoint: endpoint.clone(),

@@ -2,7 +2,7 @@
 //!
 //! No KV cache is transferred. The decode server reports that it has read the blocks, and the
 //! prefill server frees them. NIXL sends this notification over the data plane. Here
-//! [`BlockReadNotifier`] sends a message to [`BlockReadListener`]: `["", "read", request id]` from a ZeroMQ
+//! [`KvBlockReadNotifier`] sends a message to [`KvBlockReadListener`]: `["", "read", request id]` from a ZeroMQ
 //! DEALER to a ROUTER. Its address is the one on which vLLM's connector listens for handshakes.
 
 mod handshake;
@@ -10,5 +10,5 @@ mod listener;
 mod notifier;
 
 pub use handshake::{KvHandshakeRules, KvTransferEngineMetadata, PrefillHandshakes};
-pub use listener::{BlockReadListener, PeerListener};
-pub use notifier::{BlockReadNotifier, PeerSender};
+pub use listener::{KvBlockReadListener, ZmqMessageListener};
+pub use notifier::{KvBlockReadNotifier, ZmqMessageSender};

@@ -16,19 +16,19 @@ const MAX_QUEUED_MESSAGES: usize = 10_000;
 const SEND_QUEUE_MESSAGES: i32 = 1000;
 const MAX_PEERS: usize = 256;
 
-/// Sends messages to the [`PeerListener`](super::PeerListener)s of other servers.
+/// Sends messages to the [`ZmqMessageListener`](super::PeerListener)s of other servers.
 #[derive(Debug, Clone)]
-pub struct PeerSender {
+pub struct ZmqMessageSender {
     queue: SyncSender<(String, Vec<Vec<u8>>)>,
 }
 
-impl PeerSender {
+impl ZmqMessageSender {
     /// Starts the thread that sends messages; it stops when the last clone of the sender is
     /// dropped.
     ///
     /// # Errors
     /// An I/O error if the thread cannot be started.
-    pub fn start() -> std::io::Result<Self> {
+    pub fn start_sender_thread() -> std::io::Result<Self> {
         let (queue, waiting) = sync_channel(MAX_QUEUED_MESSAGES);
         thread::Builder::new().name("kv-read".to_owned()).spawn(move || send_messages(&waiting))?;
         Ok(Self { queue })
@@ -43,16 +43,16 @@ impl PeerSender {
 /// Notifies prefill servers that a decode server has read their blocks, at the first token of a
 /// request.
 #[derive(Debug, Clone)]
-pub struct BlockReadNotifier(PeerSender);
+pub struct KvBlockReadNotifier(ZmqMessageSender);
 
-impl BlockReadNotifier {
+impl KvBlockReadNotifier {
     /// Starts the thread that sends notifications; it stops when the last clone of the notifier is
     /// dropped.
     ///
     /// # Errors
     /// An I/O error if the thread cannot be started.
-    pub fn start() -> std::io::Result<Self> {
-        PeerSender::start().map(Self)
+    pub fn start_notifier_thread() -> std::io::Result<Self> {
+        ZmqMessageSender::start_sender_thread().map(Self)
     }
 
     /// Queues the notification that a request's blocks were read; never waits.
@@ -99,7 +99,7 @@ fn connect_to_peer(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::S
     Ok(socket)
 }
 
-impl EngineObserver for BlockReadNotifier {
+impl EngineObserver for KvBlockReadNotifier {
     fn on_sequence_event(
         &mut self,
         _: SimTime,

@@ -1,7 +1,7 @@
 //! Labels of `vllm:cache_config_info`: the fields of vLLM's CacheConfig.
 
 use super::upstream::{CACHE_CONFIG_SINCE, CACHE_CONFIG_UNTIL};
-use crate::release::first_release;
+use crate::release::first_vllm_release_of;
 use vllm_sim_wire::VllmVersion;
 
 /// Returns the labels of `vllm:cache_config_info` in a release, without `engine`.
@@ -13,7 +13,7 @@ pub fn cache_config_labels(
     version: VllmVersion,
 ) -> Vec<(String, String)> {
     let fixed = FIXED.map(|(name, value)| (name, value.to_owned()));
-    let exists = |name: &str| first_release(CACHE_CONFIG_SINCE, name) <= version;
+    let exists = |name: &str| first_vllm_release_of(CACHE_CONFIG_SINCE, name) <= version;
     let labels = fields.into_iter().chain(fixed).filter(|(name, _)| exists(name));
     let removed = CACHE_CONFIG_UNTIL.iter().filter(|(_, until, _)| version <= *until);
     let removed = removed.map(|(name, _, value)| (*name, (*value).to_owned()));

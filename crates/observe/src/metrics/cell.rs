@@ -61,7 +61,7 @@ impl MetricCell {
         }
     }
 
-    pub(crate) fn add_as_only_writer(&self, n: u32) {
+    pub(crate) fn add_as_sole_metric_writer(&self, n: u32) {
         self.value.set(self.value.get() + f64::from(n));
     }
 
@@ -70,7 +70,7 @@ impl MetricCell {
         self.add(v);
     }
 
-    pub(crate) fn observe_as_only_writer(&self, v: f64, times: u32) {
+    pub(crate) fn observe_as_sole_metric_writer(&self, v: f64, times: u32) {
         let bucket = self.bucket(v);
         bucket.set(bucket.get().wrapping_add(u64::from(times)));
         if v != 0.0 {
@@ -99,18 +99,18 @@ impl MetricCell {
     }
 
     /// Shows the metric series if it is hidden, with this Unix time as its creation time.
-    pub(crate) fn show_series(&self, now_unix: f64) {
+    pub(crate) fn expose_metric_series(&self, now_unix: f64) {
         if self.created.get() == 0.0 {
             self.created.set(now_unix);
         }
     }
 
-    pub(crate) fn hide_series(&self) {
+    pub(crate) fn hide_metric_series(&self) {
         self.created.set(0.0);
     }
 
     /// Zeroes the metric series, with this Unix time as its creation time; zero hides the series.
-    pub(crate) fn reset_series(&self, created: f64) {
+    pub(crate) fn reset_metric_series(&self, created: f64) {
         self.replace_bucket_counts(&[]);
         self.created.set(created);
     }

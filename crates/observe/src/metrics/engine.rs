@@ -143,41 +143,41 @@ impl EngineMetricsObserver {
         let EngineMetrics { cells, recent, .. } = &*self.metrics;
         let by_tier = cells.series_cells(Id::CachedTokensBySource);
         recent.prefix.add_cache_lookup(record.prompt, cached);
-        cells[Id::PrefixQueries].add_as_only_writer(record.prompt);
-        cells[Id::PrefixHits].add_as_only_writer(cached);
-        by_tier[TIER_DEVICE].add_as_only_writer(cached);
+        cells[Id::PrefixQueries].add_as_sole_metric_writer(record.prompt);
+        cells[Id::PrefixHits].add_as_sole_metric_writer(cached);
+        by_tier[TIER_DEVICE].add_as_sole_metric_writer(cached);
         // A connector is queried for tokens that are not in this engine's cache.
         let queries = record.prompt - cached;
         if queries > 0 && (self.features.connector || external > 0) {
             recent.external.add_cache_lookup(queries, external);
-            cells[Id::ExternalQueries].add_as_only_writer(queries);
-            cells[Id::ExternalHits].add_as_only_writer(external);
+            cells[Id::ExternalQueries].add_as_sole_metric_writer(queries);
+            cells[Id::ExternalHits].add_as_sole_metric_writer(external);
             let is_remote = record.request.kv_source.is_some();
             let tier = match self.metrics.offload.is_some() && !is_remote {
                 true => TIER_HOST,
                 false => self.metrics.external_tier,
             };
-            by_tier[tier].add_as_only_writer(external);
+            by_tier[tier].add_as_sole_metric_writer(external);
         }
     }
 
     /// Counts `n` output tokens of a sequence whose previous output was at `since`.
     fn count_tokens(&self, at: SimTime, n: u32, record: &SequenceRecord, since: SimTime) {
         let EngineMetrics { cells, recent, .. } = &*self.metrics;
-        cells[Id::GenerationTokens].add_as_only_writer(n);
+        cells[Id::GenerationTokens].add_as_sole_metric_writer(n);
         let is_first = record.output == n;
         if is_first {
             let ttft = (at - record.request.arrived).as_secs_f64();
             let SequenceRecord { prompt, cached, external, .. } = *record;
             let reused = cached.saturating_add(external);
-            cells[Id::Ttft].observe_as_only_writer(ttft, 1);
+            cells[Id::Ttft].observe_as_sole_metric_writer(ttft, 1);
             recent.ttft.add_latency_as_only_writer(ttft, 1);
-            cells[Id::PromptTokens].add_as_only_writer(prompt);
+            cells[Id::PromptTokens].add_as_sole_metric_writer(prompt);
             let sources = [prompt.saturating_sub(reused), cached, external];
             for (cell, n) in cells.series_cells(Id::PromptTokensBySource).iter().zip(sources) {
-                cell.add_as_only_writer(n);
+                cell.add_as_sole_metric_writer(n);
             }
-            cells[Id::PromptTokensCached].add_as_only_writer(reused);
+            cells[Id::PromptTokensCached].add_as_sole_metric_writer(reused);
         } else {
             // Tokens due at the same instant are separate events with a gap of zero.
             self.count_gaps((at - since).as_secs_f64(), 1);
@@ -192,7 +192,7 @@ impl EngineMetricsObserver {
     }
 
     fn count_gaps(&self, seconds: f64, times: u32) {
-        self.metrics.cells[Id::Itl].observe_as_only_writer(seconds, times);
+        self.metrics.cells[Id::Itl].observe_as_sole_metric_writer(seconds, times);
         self.metrics.recent.itl.add_latency_as_only_writer(seconds, times);
     }
 
@@ -200,17 +200,19 @@ impl EngineMetricsObserver {
     /// output tokens.
     fn count_step(&self, computed: u32, output: u32) {
         let tokens = f64::from(computed) + f64::from(output);
-        self.metrics.cells[Id::IterationTokens].observe_as_only_writer(tokens, 1);
+        self.metrics.cells[Id::IterationTokens].observe_as_sole_metric_writer(tokens, 1);
     }
 
     /// Counts a verification of a sequence's draft tokens.
     fn count_drafts(&self, proposed: u32, accepted: u32) {
         let cells = &self.metrics.cells;
-        cells[Id::Drafts].add_as_only_writer(1);
-        cells[Id::DraftTokens].add_as_only_writer(proposed);
-        cells[Id::AcceptedTokens].add_as_only_writer(accepted);
+        cells[Id::Drafts].add_as_sole_metric_writer(1);
+        cells[Id::DraftTokens].add_as_sole_metric_writer(proposed);
+        cells[Id::AcceptedTokens].add_as_sole_metric_writer(accepted);
         let positions = cells.series_cells(Id::AcceptedTokensPerPos).iter();
-        positions.take(accepted as usize).for_each(|position| position.add_as_only_writer(1));
+        positions
+            .take(accepted as usize)
+            .for_each(|position| position.add_as_sole_metric_writer(1));
     }
 
     /// Counts a sequence that ended, by the index of its reason in [`FINISH_REASONS`]; each choice
@@ -219,15 +221,15 @@ impl EngineMetricsObserver {
         let cells = &self.metrics.cells;
         let is_llmd = self.metrics.compat == MetricsCompat::Llmd;
         let success = &cells.series_cells(Id::Success)[reason];
-        success.add_as_only_writer(1);
+        success.add_as_sole_metric_writer(1);
         if reason >= VLLM_FINISH_REASON_COUNT {
-            success.show_series((self.metrics.clock)());
+            success.expose_metric_series((self.metrics.clock)());
         }
         let last = if record.output > 0 { record.last } else { record.scheduled };
         let first = if record.output > 0 { record.first } else { record.scheduled };
         let decode = (last - first).as_secs_f64();
         let reused = record.cached + record.external;
-        let observe = |id: Id, value: f64| cells[id].observe_as_only_writer(value, 1);
+        let observe = |id: Id, value: f64| cells[id].observe_as_sole_metric_writer(value, 1);
         observe(Id::RequestPromptTokens, record.prompt.into());
         observe(Id::RequestGenerationTokens, record.output.into());
         // llm-d's simulator observes only limits that the client set.
@@ -299,7 +301,7 @@ impl EngineObserver for EngineMetricsObserver {
             SchedulerEvent::Tokens { n, .. } => self.count_tokens(at, *n, record, since),
             SchedulerEvent::Fetched { tokens, took, .. } => {
                 if let Some(transfer) = &self.features.transfer {
-                    transfer.record_transfer(cells, *tokens, *took);
+                    transfer.record_nixl_transfer(cells, *tokens, *took);
                 }
             }
             SchedulerEvent::LoadFailed { tokens, policy, remote, .. } => {
@@ -311,7 +313,7 @@ impl EngineObserver for EngineMetricsObserver {
             SchedulerEvent::Drafts { proposed, accepted, .. } => {
                 self.count_drafts(*proposed, *accepted);
             }
-            SchedulerEvent::Preempted { .. } => cells[Id::Preemptions].add_as_only_writer(1),
+            SchedulerEvent::Preempted { .. } => cells[Id::Preemptions].add_as_sole_metric_writer(1),
             SchedulerEvent::Ended { end, .. } => {
                 let reason = finish_reason(*end, record.request.finish, self.metrics.compat);
                 if let Some(reason) = reason {
@@ -332,7 +334,7 @@ impl EngineObserver for EngineMetricsObserver {
                 self.count_step(*prompt_tokens, *output_tokens);
             }
             // The hit rate of recent requests starts again.
-            SchedulerEvent::Cleared => self.metrics.recent.prefix.clear(),
+            SchedulerEvent::Cleared => self.metrics.recent.prefix.clear_ring_buffer(),
             SchedulerEvent::Host(event) => {
                 let EngineMetrics { cells, offload, clock, .. } = &*self.metrics;
                 if let Some(offload) = offload {

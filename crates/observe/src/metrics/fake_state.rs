@@ -67,11 +67,11 @@ impl FakeMetricsState {
         let stepped = FAMILIES.iter().enumerate().filter(|(_, family)| family.hidden_until_step);
         for (id, _) in stepped {
             let cells = state.engines.iter().flat_map(|cells| cells.series_cells(id));
-            cells.for_each(|cell| cell.show_series(1.0));
+            cells.for_each(|cell| cell.expose_metric_series(1.0));
         }
         let mut initial = fake.clone();
         initial.loras.get_or_insert_default();
-        state.update(&initial);
+        state.update_fake_metrics(&initial);
         state
     }
 
@@ -91,7 +91,7 @@ impl FakeMetricsState {
         vecs
     }
 
-    pub(super) fn update(&self, update: &FakeMetrics) {
+    pub(super) fn update_fake_metrics(&self, update: &FakeMetrics) {
         let at = (self.clock)();
         let mut gauges = self.gauges.lock();
         for ((key, _, _), gauge) in KEYS.iter().zip(&mut *gauges) {
@@ -112,11 +112,11 @@ impl FakeMetricsState {
             if series.is_empty() {
                 series.push((["", ""], at.trunc()));
             }
-            self.lora.replace_series(&series);
+            self.lora.replace_lora_series(&series);
         }
     }
 
-    pub(super) fn update_gauges(&self, now_unix: f64) {
+    pub(super) fn update_fake_gauges(&self, now_unix: f64) {
         self.move_gauges(&self.gauges.lock(), now_unix);
     }
 
@@ -126,7 +126,7 @@ impl FakeMetricsState {
                 continue;
             };
             let t = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
-            let value = gauge.shown_value(t, self.refresh, *id != Id::KvUsage);
+            let value = gauge.fake_gauge_value(t, self.refresh, *id != Id::KvUsage);
             for cells in &self.engines {
                 cells[*id].set(value);
                 if *id == Id::Waiting {
@@ -154,7 +154,7 @@ fn replace_values(cells: &MetricCells, id: Id, value: &Value, at: f64) {
         Value::Object(counts) => {
             for (reason, cell) in FINISH_REASONS.iter().zip(cells.series_cells(id)) {
                 cell.set(counts.get(*reason).and_then(Value::as_f64).unwrap_or_default());
-                cell.show_series(at);
+                cell.expose_metric_series(at);
             }
         }
         _ => {}

@@ -7,7 +7,7 @@ use prometheus::proto::MetricType;
 use super::families::Id;
 use super::settings::MetricsSettings;
 use super::upstream::{OLDER_HELP, SINCE};
-use crate::release::first_release;
+use crate::release::first_vllm_release_of;
 
 /// Names and values of a metric series' labels.
 pub(crate) type MetricLabels = Vec<(String, String)>;
@@ -140,7 +140,7 @@ pub(crate) const fn family(
 impl Family {
     /// Returns whether the imitated server exposes the metric family with these settings.
     pub(crate) fn is_exposed(&self, settings: &MetricsSettings) -> bool {
-        first_release(SINCE, self.name) <= settings.version && (self.when)(settings)
+        first_vllm_release_of(SINCE, self.name) <= settings.version && (self.when)(settings)
     }
 
     /// Returns the HELP text of the metric family in the imitated release.

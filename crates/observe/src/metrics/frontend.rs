@@ -83,7 +83,7 @@ const OPERATIONS: [&str; 9] = [
 
 impl Metrics {
     /// Counts a request that a queue limit rejected before an engine was chosen for it.
-    pub fn on_rejected(&self, reason: RejectionReason) {
+    pub fn on_request_rejected(&self, reason: RejectionReason) {
         self.server.series_cells(Id::Rejections)[reason as usize].add(1.0);
     }
 

@@ -44,14 +44,14 @@ impl LoraRequestsInfo {
 
     /// Returns the current Unix time, which is the value of a series; llm-d's simulator has whole
     /// seconds.
-    fn current_value(&self) -> f64 {
+    fn current_unix_seconds(&self) -> f64 {
         let unix = (self.clock)();
         if self.compat == MetricsCompat::Llmd { unix.trunc() } else { unix }
     }
 
     /// Sets the value of the series with these lists of running and waiting adapters, and adds the
     /// series if there is none.
-    fn set_series_value(&self, [running, waiting]: [&str; 2], value: f64) {
+    fn set_lora_series_value(&self, [running, waiting]: [&str; 2], value: f64) {
         // Shown only when it is added: another engine may just have removed it.
         let series = self.vec.with_label_values(&[&self.max_lora, running, waiting], 0.0);
         series.set(value);
@@ -66,17 +66,17 @@ impl LoraRequestsInfo {
 
     /// Replaces all series of `vllm:lora_requests_info` by the given ones: running adapters,
     /// waiting adapters, value.
-    pub(super) fn replace_series(&self, series: &[([&str; 2], f64)]) {
+    pub(super) fn replace_lora_series(&self, series: &[([&str; 2], f64)]) {
         self.vec.retain_series(|_| false);
         for (lists, value) in series {
-            self.set_series_value(*lists, *value);
+            self.set_lora_series_value(*lists, *value);
         }
     }
 
     /// Replaces all series of `vllm:lora_requests_info` by the one of a server without requests for
     /// adapters.
     pub(super) fn reset_for_restart(&self) {
-        self.replace_series(&[(["", ""], self.current_value())]);
+        self.replace_lora_series(&[(["", ""], self.current_unix_seconds())]);
     }
 }
 
@@ -107,7 +107,7 @@ impl LoraObserver {
     }
 
     /// Changes the numbers of running and waiting sequences of an adapter.
-    fn count_sequences(&mut self, name: &Arc<str>, [running, waiting]: [i32; 2]) {
+    fn change_adapter_sequence_counts(&mut self, name: &Arc<str>, [running, waiting]: [i32; 2]) {
         let known = self.adapters.iter().position(|adapter| adapter.name == *name);
         let index = known.unwrap_or_else(|| {
             self.adapters.push(AdapterRequests { name: name.clone(), waiting: 0, running: 0 });
@@ -124,11 +124,11 @@ impl LoraObserver {
     /// Changes the numbers of sequences of an adapter, and exposes the lists of the adapters that
     /// have running or waiting ones.
     fn show_sequences(&mut self, name: &Arc<str>, change: [i32; 2]) {
-        self.count_sequences(name, change);
-        self.show_adapter_lists();
+        self.change_adapter_sequence_counts(name, change);
+        self.update_exposed_adapter_lists();
     }
 
-    fn show_adapter_lists(&mut self) {
+    fn update_exposed_adapter_lists(&mut self) {
         self.queued = false;
         self.lists.iter_mut().for_each(String::clear);
         let both = self.info.compat != MetricsCompat::Llmd;
@@ -141,7 +141,7 @@ impl LoraObserver {
             }
         }
         let lists = self.lists.each_ref().map(String::as_str);
-        self.info.set_series_value(lists, self.info.current_value());
+        self.info.set_lora_series_value(lists, self.info.current_unix_seconds());
     }
 
     /// Records the use of an adapter in memory: it was loaded, or a sequence with it starts or ends.
@@ -150,7 +150,7 @@ impl LoraObserver {
             let is_running = |other: &str| {
                 self.adapters.iter().any(|one| *one.name == *other && one.running > 0)
             };
-            resident.use_adapter(name, is_running);
+            resident.use_lora_adapter(name, is_running);
         }
     }
 }
@@ -160,7 +160,7 @@ impl EngineObserver for LoraObserver {
         // Not exposed yet: a sequence that starts immediately never waits, and readers of equal
         // times take the first series.
         if let Some(adapter) = &record.request.lora {
-            self.count_sequences(adapter, [0, 1]);
+            self.change_adapter_sequence_counts(adapter, [0, 1]);
             self.queued = true;
         }
     }
@@ -195,7 +195,7 @@ impl EngineObserver for LoraObserver {
 
     fn on_engine_stats(&mut self, _: &EngineStats) {
         if self.queued {
-            self.show_adapter_lists();
+            self.update_exposed_adapter_lists();
         }
     }
 
@@ -212,7 +212,7 @@ impl EngineObserver for LoraObserver {
 
     fn on_loras_cleared(&mut self) {
         if let Some(resident) = &mut self.resident {
-            resident.clear();
+            resident.clear_resident_adapters();
         }
     }
 }
@@ -260,7 +260,7 @@ mod tests {
     fn llm_d_lists_an_adapter_where_it_is_in_whole_seconds() {
         let info = info(1, MetricsCompat::Llmd);
         let mut observer = LoraObserver::new(info.clone(), None);
-        observer.count_sequences(&"a".into(), [2, 0]);
+        observer.change_adapter_sequence_counts(&"a".into(), [2, 0]);
         count(&mut observer, "b", 1, 3);
         assert_eq!(text(&info), ["1 | a,b | b 10.0"]);
     }
@@ -270,16 +270,16 @@ mod tests {
         let info = info(1, MetricsCompat::Vllm);
         let (mut one, mut two) =
             (LoraObserver::new(info.clone(), None), LoraObserver::new(info.clone(), None));
-        one.show_adapter_lists();
-        two.show_adapter_lists();
+        one.update_exposed_adapter_lists();
+        two.update_exposed_adapter_lists();
         assert_eq!(text(&info).len(), 1);
         for i in 0..MAX_SERIES {
-            info.set_series_value([&i.to_string(), ""], 13.0 + i as f64);
+            info.set_lora_series_value([&i.to_string(), ""], 13.0 + i as f64);
         }
         let all = text(&info);
         assert_eq!(all.len(), MAX_SERIES);
         assert!(all[0].starts_with("1 | 0 | "), "{}", all[0]);
-        one.show_adapter_lists();
+        one.update_exposed_adapter_lists();
         assert!(text(&info)[MAX_SERIES - 1].starts_with("1 |  |  "));
     }
 
@@ -291,12 +291,12 @@ mod tests {
                 let info = &info;
                 scope.spawn(move || {
                     for i in 0..=MAX_SERIES / 2 {
-                        info.set_series_value([engine, &i.to_string()], i as f64);
+                        info.set_lora_series_value([engine, &i.to_string()], i as f64);
                     }
                 });
             }
         });
-        info.set_series_value(["a", "last"], 1e9);
+        info.set_lora_series_value(["a", "last"], 1e9);
         let series = info.vec.series();
         assert!((MAX_SERIES - 2..=MAX_SERIES + 1).contains(&series.len()), "{}", series.len());
         assert!(series.iter().all(|series| series.created_unix_seconds().is_some()));

@@ -199,7 +199,7 @@ impl Metrics {
     /// # Errors
     /// [`FakeMetricsDisabled`] if the server exposes real metrics.
     pub fn update_fake_metrics(&self, update: &FakeMetrics) -> Result<(), FakeMetricsDisabled> {
-        self.fake.as_ref().ok_or(FakeMetricsDisabled)?.update(update);
+        self.fake.as_ref().ok_or(FakeMetricsDisabled)?.update_fake_metrics(update);
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Metrics {
         let now = (self.clock)();
         let imitated = self.imitated.iter().flat_map(|imitated| imitated.vecs());
         self.vecs.iter().chain(imitated).for_each(|vec| vec.reset_for_restart(now));
-        self.engines.iter().for_each(|engine| engine.recent.clear());
+        self.engines.iter().for_each(|engine| engine.recent.clear_engine_samples());
         self.lora.reset_for_restart();
         if let Some(process) = &self.process {
             process.record_restart(now);
@@ -237,14 +237,14 @@ impl Metrics {
     /// Appends the text of `/metrics` for this Unix time, in seconds.
     pub fn encode_page(&self, out: &mut String, now_unix: f64) {
         if let Some(fake) = &self.fake {
-            fake.update_gauges(now_unix);
+            fake.update_fake_gauges(now_unix);
         }
         if let Some(process) = &self.process {
             process.refresh_process_metrics(&self.server, now_unix);
         }
         let before = out.len();
         out.reserve(self.length.load(Ordering::Relaxed) + 1024);
-        self.page.write(out);
+        self.page.write_metrics_page(out);
         self.length.store(out.len() - before, Ordering::Relaxed);
     }
 }

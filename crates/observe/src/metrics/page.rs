@@ -70,7 +70,7 @@ impl MetricsPage {
     }
 
     /// Appends the text of `/metrics` to `out`.
-    pub(super) fn write(&self, out: &mut String) {
+    pub(super) fn write_metrics_page(&self, out: &mut String) {
         let families = self.registry.gather();
         let mut gathered = families.iter().peekable();
         let mut in_order = vec![None; self.entries.len()];

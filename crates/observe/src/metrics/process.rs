@@ -60,7 +60,7 @@ impl ProcessMetrics {
     pub(super) fn refresh_process_metrics(&self, cells: &MetricCells, now_unix: f64) {
         let set = |id: Id, value: f64| {
             cells[id].set(value);
-            cells[id].show_series(now_unix);
+            cells[id].expose_metric_series(now_unix);
         };
         if let Some([cpu, start, size, resident]) = self.stat() {
             let (start, before) = self.restarted_at.lock().unwrap_or((start, 0.0));

@@ -45,7 +45,7 @@ impl ResidentLoraAdapters {
     /// Loads an adapter, or marks it as used; running adapters are never evicted.
     ///
     /// vLLM uses the adapters of all running requests again in every step.
-    pub(super) fn use_adapter(&mut self, name: &Arc<str>, is_running: impl Fn(&str) -> bool) {
+    pub(super) fn use_lora_adapter(&mut self, name: &Arc<str>, is_running: impl Fn(&str) -> bool) {
         if let Some(evicted) = touch(&mut self.cpu, name, self.slots.cpu, &is_running) {
             self.gpu.retain(|adapter| *adapter != evicted);
         }
@@ -55,7 +55,7 @@ impl ResidentLoraAdapters {
         self.show();
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(super) fn clear_resident_adapters(&mut self) {
         self.gpu.clear();
         self.cpu.clear();
         self.show();
@@ -121,7 +121,7 @@ mod tests {
         let slots = LoraSlotCounts { gpu: 2, cpu: 3 };
         let mut cache = ResidentLoraAdapters::new(slots, loaded, engine);
         for name in uses {
-            cache.use_adapter(&Arc::from(*name), |adapter| adapter == running);
+            cache.use_lora_adapter(&Arc::from(*name), |adapter| adapter == running);
         }
         let list = |names: &[Arc<str>]| names.iter().map(|name| &**name).collect::<String>();
         (list(&cache.gpu), list(&cache.cpu))

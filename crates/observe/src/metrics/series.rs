@@ -35,7 +35,7 @@ impl MetricCells {
     pub(super) fn set_and_show_gauges(&self, id: impl Into<usize>, values: &[f64]) {
         for (cell, value) in self.series_cells(id).iter().zip(values) {
             cell.set(*value);
-            cell.show_series(1.0);
+            cell.expose_metric_series(1.0);
         }
     }
 }
@@ -184,7 +184,7 @@ impl MetricCellVec {
         };
         let all = self.series.load();
         if let Ok(index) = find(&all) {
-            all[index].show_series(created);
+            all[index].expose_metric_series(created);
             return all[index].clone();
         }
         let _changing = self.changing.lock();
@@ -198,7 +198,7 @@ impl MetricCellVec {
                 cells: (Arc::new([MetricCell::new(self.family.kind, &self.bounds)]), 0),
                 divisors: None,
             };
-            added.show_series(created.max(1.0));
+            added.expose_metric_series(created.max(1.0));
             series.insert(index, Arc::new(added));
             index
         });
@@ -214,7 +214,7 @@ impl MetricCellVec {
         let (kept, gone): (Vec<_>, Vec<_>) =
             self.series.load().iter().cloned().partition(|series| keeps(series));
         self.series.store(Arc::new(kept));
-        gone.iter().for_each(|series| series.hide_series());
+        gone.iter().for_each(|series| series.hide_metric_series());
     }
 
     /// Zeroes counters, histograms and summaries, and hides the series that are hidden until their
@@ -223,10 +223,10 @@ impl MetricCellVec {
     pub(crate) fn reset_for_restart(&self, now_unix: f64) {
         for series in self.series.load().iter() {
             match (self.family.kind, series.cells.1 >= self.family.hidden_from) {
-                (MetricType::GAUGE, true) => series.hide_series(),
+                (MetricType::GAUGE, true) => series.hide_metric_series(),
                 (MetricType::GAUGE, false) => {}
-                (_, true) => series.reset_series(0.0),
-                (_, false) => series.reset_series(now_unix),
+                (_, true) => series.reset_metric_series(0.0),
+                (_, false) => series.reset_metric_series(now_unix),
             }
         }
     }
@@ -288,7 +288,7 @@ impl Family {
             let cell = MetricCell::new(self.kind, bounds);
             cell.set(f64::from(u8::from(self.info.is_some())));
             if i < self.hidden_from && !no_step {
-                cell.show_series(now);
+                cell.expose_metric_series(now);
             }
             cell
         });

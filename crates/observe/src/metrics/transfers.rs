@@ -30,7 +30,7 @@ pub struct NixlTransferShape {
 impl NixlTransferShape {
     /// Records the NIXL transfer of a prompt of `tokens` tokens; all GPUs read their parts at the
     /// same time.
-    pub(super) fn record_transfer(&self, cells: &MetricCells, tokens: u32, took: Duration) {
+    pub(super) fn record_nixl_transfer(&self, cells: &MetricCells, tokens: u32, took: Duration) {
         let blocks = f64::from(tokens.div_ceil(self.block_size.max(1)));
         let descriptors = blocks * f64::from(self.regions);
         let took = took.as_secs_f64();
@@ -57,7 +57,7 @@ impl CpuOffloadInfo {
     ) {
         let add_shown = |id: Id, n: f64| {
             cells[id].add(n);
-            cells[id].show_series(now);
+            cells[id].expose_metric_series(now);
         };
         match event {
             HostCacheEvent::Copied { direction, bytes, took } => {

@@ -46,9 +46,9 @@ impl TraceExporter {
         Ok(Self { provider, tracer })
     }
 
-    /// Creates an observer that exports the spans of one engine; `started` is the Unix time at the
+    /// Creates an observer that exports the spans of one engine; `clock_start_unix` is the Unix time at the
     /// zero of the engine's clock, in seconds.
-    pub fn observe_engine(&self, started: f64) -> RequestSpanObserver {
+    pub fn create_engine_span_observer(&self, started: f64) -> RequestSpanObserver {
         let started = Duration::try_from_secs_f64(started).unwrap_or_default();
         RequestSpanObserver { tracer: self.tracer.clone(), started: UNIX_EPOCH + started }
     }

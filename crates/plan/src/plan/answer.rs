@@ -45,7 +45,7 @@ impl DeploymentCost {
 impl PlanReport {
     /// Returns the answer in one line: GPUs, workers, traffic of a fixed number of workers,
     /// latencies and costs; `None` without one.
-    pub(super) fn deployment_answer_line(&self) -> Option<String> {
+    pub(super) fn best_deployment_summary_line(&self) -> Option<String> {
         let (row, found) = self.best_candidate_and_trial()?;
         let group = row.pools.as_ref()?;
         let gpu = group.provenance.gpu.as_deref();
@@ -53,7 +53,7 @@ impl PlanReport {
             "Answer: {} {} in {}",
             found.gpus,
             gpu.unwrap_or("GPUs"),
-            found.workers.with_groups_split(group).worker_count_in_words()
+            found.workers.split_groups_into_workers(group).worker_count_in_words()
         );
         if !row.label.is_empty() {
             text.push_str(&format!(" ({})", row.label));

@@ -88,7 +88,7 @@ impl<'a> DeploymentCommands<'a> {
     }
 
     /// Returns the value of a flag, if the deployment sets it.
-    pub(super) fn flag_value(&self, wanted: &str) -> Option<&str> {
+    pub(super) fn deployment_flag_value(&self, wanted: &str) -> Option<&str> {
         self.deployment_flags().find(|(name, _)| *name == wanted).map(|(_, value)| value)
     }
 
@@ -98,7 +98,7 @@ impl<'a> DeploymentCommands<'a> {
     }
 
     /// Returns the deployment's numbers of prefill servers and of all other servers.
-    pub(super) fn prefill_and_serving_counts(&self) -> (u32, u32) {
+    pub(super) fn prefill_and_serving_worker_counts(&self) -> (u32, u32) {
         self.servers
     }
 

@@ -22,7 +22,7 @@ use vllm_sim_replay_cli::WorkerPools;
 ///
 /// # Errors
 /// Returns the errors of `open` and of the workload.
-pub(super) fn infeasible_reason(
+pub(super) fn infeasible_latency_bounds_reason(
     pools: &WorkerPools,
     (slo, attainment): (LatencySlo, f64),
     open: &dyn Fn() -> Result<Box<dyn WorkloadSource>>,

@@ -26,7 +26,7 @@ impl ParallelLayout {
 
     /// Returns the values of the flags for this parallel layout, in the order of
     /// [`LAYOUT_FLAG_NAMES`].
-    pub(super) fn flag_values(self) -> [String; 3] {
+    pub(super) fn layout_flag_values(self) -> [String; 3] {
         [self.tensor.to_string(), self.data.to_string(), (self.data > 1).to_string()]
     }
 

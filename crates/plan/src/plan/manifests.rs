@@ -60,7 +60,7 @@ impl DeploymentFiles {
     /// Describes the cheapest deployment of a plan; `None` if there is none, or its model is
     /// unknown.
     pub(super) fn from_plan(plan: &PlanReport) -> Option<Self> {
-        let answer = plan.deployment_answer_line()?;
+        let answer = plan.best_deployment_summary_line()?;
         let (row, found) = plan.best_candidate_and_trial()?;
         let pools = row.pools.as_ref()?;
         let commands = plan.best_deployment_commands()?;

@@ -2,7 +2,8 @@
 
 use vllm_sim_replay::html::{
     ScatterChart, ScatterPoint, SummaryTile, ValueColour, format_latency, render_coloured_table,
-    render_command_section, render_document, render_notes, render_run_section, render_tiles,
+    render_command_section, render_html_document, render_run_section, render_summary_tiles,
+    render_table_notes,
 };
 
 use super::pareto::{BetterChartAxisEnd, pareto_chart_dots, pareto_front};
@@ -18,7 +19,7 @@ const REQUEST_BOUNDS: [(&str, &str); 3] =
 
 pub(super) fn plan_html_page(plan: &PlanReport) -> String {
     let notes = plan.candidate_table_notes();
-    let mut body = render_tiles(&answer_tiles(plan, &notes));
+    let mut body = render_summary_tiles(&answer_tiles(plan, &notes));
     push_charts(&mut body, plan);
     body.push_str("<section><h2>Deployments</h2>");
     let (mut head, mut rows) = plan.candidate_table_cells();
@@ -33,11 +34,11 @@ pub(super) fn plan_html_page(plan: &PlanReport) -> String {
         if answers > 0 && row == 0 && column == 0 { ValueColour::Best } else { ValueColour::Plain }
     }));
     let notes = notes.iter().map(|note| note.replacen('*', "★", 1)).collect::<Vec<_>>();
-    body.push_str(&render_notes(&notes));
+    body.push_str(&render_table_notes(&notes));
     body.push_str("</section>");
-    body.push_str(&render_run_section(&plan.origin.name_value_rows()));
+    body.push_str(&render_run_section(&plan.origin.provenance_rows()));
     body.push_str(&render_command_section(&plan.command));
-    render_document("vllm-sim plan", &body)
+    render_html_document("vllm-sim plan", &body)
 }
 
 /// Draws the completed runs; a plan without any has no charts.
@@ -65,7 +66,7 @@ fn push_charts(body: &mut String, plan: &PlanReport) {
 /// Returns the summary figures of the page: the plan's answer, its costs and its latencies.
 fn answer_tiles(plan: &PlanReport, notes: &[String]) -> Vec<SummaryTile> {
     let (Some(answer), Some((row, found))) =
-        (plan.deployment_answer_line(), plan.best_candidate_and_trial())
+        (plan.best_deployment_summary_line(), plan.best_candidate_and_trial())
     else {
         let why = notes.iter().find(|note| note.starts_with("no deployment"));
         let why = why.map_or("no deployment meets the bounds", String::as_str);
@@ -134,11 +135,11 @@ fn draw_scatter_chart(
     });
     let points = points.collect();
     ScatterChart { title, x, y, points, best: Some(1), front: pareto_front(&dots, good) }
-        .draw(body);
+        .draw_scatter_chart(body);
 }
 
 /// Formats a number with about three digits.
-pub(super) fn short_number(value: f64) -> String {
+pub(super) fn format_short_number(value: f64) -> String {
     match value {
         v if v >= 100.0 || v == 0.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),

@@ -44,7 +44,7 @@ pub(super) fn pareto_chart_dots<'a>(
                 what: format!(
                     "{} workers={}: {x:.2}, {y:.2}",
                     row.label,
-                    trial.workers.table_cell()
+                    trial.workers.worker_count_table_cell()
                 ),
                 label: is_answer.then_some(row.label.as_str()),
             });

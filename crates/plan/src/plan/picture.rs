@@ -1,6 +1,6 @@
 //! Draws the runs of a plan as characters, for a terminal.
 
-use super::page::short_number;
+use super::page::format_short_number;
 use super::pareto::{BetterChartAxisEnd, ParetoChartDot, pareto_chart_dots, pareto_front};
 use super::report::{PlanReport, tokens_per_second_per_gpu, tokens_per_second_per_user};
 
@@ -42,7 +42,7 @@ fn render_chart(dots: &[ParetoChartDot<'_>], cheapest: (f64, f64), legend: &str)
     found.for_each(|dot| mark((dot.x, dot.y), 'o'));
     pareto_front(dots, BetterChartAxisEnd::Right).into_iter().for_each(|at| mark(at, '+'));
     mark(cheapest, '*');
-    let labels = [short_number(top), short_number(0.0)];
+    let labels = [format_short_number(top), format_short_number(0.0)];
     let width = labels[0].chars().count();
     let mut lines = vec!["Output tokens/s per GPU (up) against tokens/s of one user".to_owned()];
     for (index, row) in grid.iter().enumerate() {
@@ -54,7 +54,7 @@ fn render_chart(dots: &[ParetoChartDot<'_>], cheapest: (f64, f64), legend: &str)
         let row: String = row.iter().collect();
         lines.push(format!("{label:>width$} |{}", row.trim_end()));
     }
-    let end = short_number(right);
+    let end = format_short_number(right);
     lines.push(format!("{:>width$} +{}", "", "-".repeat(COLUMNS)));
     let room = COLUMNS - 1;
     lines.push(format!("{:>width$}  0{end:>room$}", ""));

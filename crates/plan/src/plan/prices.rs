@@ -22,7 +22,7 @@ impl GpuPrices {
     ///
     /// # Errors
     /// Returns an error for an unreadable file or a price that is not above 0.
-    pub(super) fn read_file(file: &Path) -> Result<Self> {
+    pub(super) fn read_gpu_prices_file(file: &Path) -> Result<Self> {
         let shown = file.display();
         let text = std::fs::read_to_string(file).with_context(|| format!("--prices: {shown}"))?;
         let prices: Self =

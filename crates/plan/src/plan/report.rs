@@ -252,7 +252,7 @@ impl PlanReport {
                 cells.resize(head.len(), "–".to_owned());
                 return cells;
             };
-            cells.push(trial.workers.table_cell());
+            cells.push(trial.workers.worker_count_table_cell());
             cells.push(trial.gpus.to_string());
             if self.prices.is_some() {
                 let cost = row.cost_of_trial(trial);
@@ -357,7 +357,7 @@ impl PlanReport {
         Some(format!(
             "next best: {}, {}, {:.2} {} (+{more:.1} %)",
             row.label,
-            found.workers.with_groups_split(row.pools.as_ref()?).worker_count_in_words(),
+            found.workers.split_groups_into_workers(row.pools.as_ref()?).worker_count_in_words(),
             row.cost_per_hour(found),
             self.cost_unit()
         ))
@@ -368,7 +368,7 @@ impl PlanReport {
         let group = self.best_candidate_and_trial()?.0.pools.as_ref()?;
         let most = self.question.max_gpus;
         let workers = |workers: Option<WorkerCount>| match workers {
-            Some(workers) => workers.with_groups_split(group).worker_count_in_words(),
+            Some(workers) => workers.split_groups_into_workers(group).worker_count_in_words(),
             None => format!("more than {most} GPUs"),
         };
         let [less, more] = outlook.swings.map(workers);
@@ -427,7 +427,7 @@ impl PlanReport {
             let cells: Vec<String> = cells.collect();
             format!("{}{mark}", cells.join("  "))
         };
-        let mut lines: Vec<String> = self.deployment_answer_line().into_iter().collect();
+        let mut lines: Vec<String> = self.best_deployment_summary_line().into_iter().collect();
         if !lines.is_empty() {
             lines.push(String::new());
         }
@@ -443,7 +443,7 @@ impl PlanReport {
     pub(super) fn to_json(&self) -> Value {
         let trial = |row: &DeploymentCandidateRow, trial: &SimulatedDeploymentTrial| {
             let cost = self.prices.as_ref().map(|_| row.cost_of_trial(trial));
-            let (prefill, decode) = trial.workers.worker_pool_repeats();
+            let (prefill, decode) = trial.workers.worker_pool_repeat_counts();
             json!({
                 "workers": trial.workers.total_workers(),
                 "prefill_workers": row.split.then_some(prefill),
@@ -483,7 +483,7 @@ impl PlanReport {
         json!({
             "schema": "vllm-sim/plan/1",
             "run": self.origin.to_json(&self.command),
-            "answer": self.deployment_answer_line(),
+            "answer": self.best_deployment_summary_line(),
             "command": self.command,
             "attainment": self.question.attainment,
             "max_gpus": self.question.max_gpus,

@@ -97,7 +97,7 @@ pub(super) struct CandidateSearchResult {
 ///
 /// # Errors
 /// Returns the errors of the simulated runs.
-pub(super) fn search_candidate(
+pub(super) fn search_deployment_candidate(
     candidate: &DeploymentCandidate,
     question: &PlanRequirements,
 ) -> Result<CandidateSearchResult> {
@@ -250,7 +250,7 @@ impl<'c> TrialRunner<'c> {
         let block_size = self.pools.serving.engines[0].block_size();
         let open = || Ok(open_workload(workload, block_size)?.0);
         let asked = (self.candidate.report.latency_slo()?, self.question.attainment);
-        idle_worker::infeasible_reason(self.pools, asked, &open)
+        idle_worker::infeasible_latency_bounds_reason(self.pools, asked, &open)
     }
 
     /// Returns the maximum number of workers, or of prefill/decode groups, within the budget.
@@ -261,7 +261,7 @@ impl<'c> TrialRunner<'c> {
     /// Searches the fewest workers that serve `traffic` times the requested traffic.
     fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedDeploymentTrial>> {
         if self.candidate.layout.is_some_and(|layout| layout.split) {
-            return self.search_fewest_split_workers(traffic);
+            return self.search_fewest_prefill_decode_workers(traffic);
         }
         let bounds = (0, self.most_groups());
         let found = self.fewest_between(bounds, traffic, WorkerCount::Groups)?;
@@ -473,7 +473,7 @@ impl AttainmentTracker {
         if !self.slo.has_any_latency_bound() || self.is_attainment_lost() {
             return ControlFlow::Continue(());
         }
-        self.bad += u64::from(!self.slo.is_met_by(outcome));
+        self.bad += u64::from(!self.slo.is_slo_met_by(outcome));
         match self.is_attainment_lost() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),

@@ -16,7 +16,7 @@ pub(super) enum WorkerCount {
 impl WorkerCount {
     /// Returns how many times the deployment contains the engines of the prefill pool, and those of
     /// the other pool.
-    pub(super) fn worker_pool_repeats(self) -> (u32, u32) {
+    pub(super) fn worker_pool_repeat_counts(self) -> (u32, u32) {
         match self {
             Self::Groups(groups) => (groups, groups),
             Self::Split { prefill, decode } => (prefill, decode),
@@ -34,7 +34,7 @@ impl WorkerCount {
     /// Returns the numbers of prefill workers and of all other workers; `group` has the engines of
     /// one worker or of one prefill/decode group.
     pub(super) fn prefill_and_other_workers(self, group: &WorkerPools) -> (u32, u32) {
-        let (prefill_times, times) = self.worker_pool_repeats();
+        let (prefill_times, times) = self.worker_pool_repeat_counts();
         let of = |engines: usize, ranks: u32, times: u32| {
             let workers = u32::try_from(engines).unwrap_or(u32::MAX) / ranks.max(1);
             workers.saturating_mul(times)
@@ -48,7 +48,7 @@ impl WorkerCount {
 
     /// Converts a number of prefill/decode groups to the numbers of their prefill and decode
     /// workers.
-    pub(super) fn with_groups_split(self, group: &WorkerPools) -> Self {
+    pub(super) fn split_groups_into_workers(self, group: &WorkerPools) -> Self {
         match self.prefill_and_other_workers(group) {
             (0, _) => self,
             (prefill, decode) => Self::Split { prefill, decode },
@@ -56,7 +56,7 @@ impl WorkerCount {
     }
 
     /// Returns the number of workers as a table cell.
-    pub(super) fn table_cell(self) -> String {
+    pub(super) fn worker_count_table_cell(self) -> String {
         match self {
             Self::Groups(groups) => groups.to_string(),
             Self::Split { prefill, decode } => format!("{prefill}+{decode}"),
@@ -91,7 +91,7 @@ pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 
 /// pools, `group`.
 pub(super) fn repeat_worker_pools(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
     let mut pools = group.clone();
-    let (prefill, serving) = workers.worker_pool_repeats();
+    let (prefill, serving) = workers.worker_pool_repeat_counts();
     let all = [(Some(&mut pools.serving), serving), (pools.prefill.as_mut(), prefill)];
     for (pool, times) in all {
         if let Some(pool) = pool {

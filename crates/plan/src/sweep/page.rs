@@ -2,8 +2,8 @@
 
 use vllm_sim_replay::html::{
     ChartBar, ScatterChart, ScatterPoint, SummaryTile, ValueColour, format_latency,
-    format_short_number, render_bars, render_coloured_table, render_command_section,
-    render_document, render_notes, render_run_section, render_tiles,
+    format_short_number, render_bar_chart, render_coloured_table, render_command_section,
+    render_html_document, render_run_section, render_summary_tiles, render_table_notes,
 };
 
 use vllm_sim_replay_cli::ResultProvenance;
@@ -17,9 +17,9 @@ pub(super) fn sweep_html_page(
 ) -> String {
     let best = best_point_index(played);
     let notes = table_notes(names, played);
-    let mut body = render_tiles(&best_point_tiles(names, played, &notes));
+    let mut body = render_summary_tiles(&best_point_tiles(names, played, &notes));
     body.push_str("<section><h2>Points compared</h2><div class=\"charts\">");
-    body.push_str(&render_bars("Good requests per second and GPU", &bars(names, played)));
+    body.push_str(&render_bar_chart("Good requests per second and GPU", &bars(names, played)));
     draw_scatter_chart(&mut body, names, played);
     body.push_str("</div></section><section><h2>Points</h2>");
     let (mut head, mut rows) = table_cells(names, played);
@@ -32,11 +32,11 @@ pub(super) fn sweep_html_page(
         if Some(row) == best && column == 0 { ValueColour::Best } else { ValueColour::Plain }
     }));
     let notes = notes.iter().map(|note| note.replacen('*', "★", 1)).collect::<Vec<_>>();
-    body.push_str(&render_notes(&notes));
+    body.push_str(&render_table_notes(&notes));
     body.push_str("</section>");
-    body.push_str(&render_run_section(&origin.name_value_rows()));
+    body.push_str(&render_run_section(&origin.provenance_rows()));
     body.push_str(&render_command_section(typed));
-    render_document("vllm-sim sweep", &body)
+    render_html_document("vllm-sim sweep", &body)
 }
 
 fn point_label(names: &[&str], point: &PointResult) -> String {
@@ -120,5 +120,5 @@ fn draw_scatter_chart(body: &mut String, names: &[&str], played: &[PointResult])
         best: best_point_index(played).map(|at| at + 1),
         front: Vec::new(),
     };
-    chart.draw(body);
+    chart.draw_scatter_chart(body);
 }

@@ -4,26 +4,26 @@ use vllm_sim_engine::{EngineCommand, PromptKvTransfer, SeqId, Sequence};
 
 use crate::content::lora_root_block_key;
 use crate::outcome::RequestStatus;
-use crate::pool::{PREFILL_POOL, SERVING_POOL, WorkerPool};
+use crate::pool::{PREFILL_POOL_INDEX, SERVING_POOL_INDEX, WorkerPool};
 use crate::route::RouteRequest;
 use crate::sessions::{DueTurn, NumberedSessionSource};
 
-use super::report_position::{EventLoopPosition, PositionedSink};
+use super::report_position::{EventLoopPosition, PositionedReplaySink};
 use super::{EventLoop, ReplayError};
 
-impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Creates the request of a due turn and routes it to its first worker.
     pub(super) fn send_due_turn(
         &mut self,
         (arrival, session, turn, place): DueTurn,
     ) -> Result<(), ReplayError> {
-        let block_size = self.pools[SERVING_POOL].block_size;
+        let block_size = self.pools[SERVING_POOL_INDEX].block_size;
         let open = self.sessions.get_mut(place);
         let (input, plan) = open.next_turn_block_keys(turn, block_size.max(1));
         let spec = open.session_turn(turn);
         let (output, priority, strict) = (spec.output, spec.priority, spec.strict_priority);
         let adapter = spec.lora.as_deref().map(lora_root_block_key);
-        let slot = self.requests.claim_slot();
+        let slot = self.requests.claim_request_slot();
         let request = self.requests.get_mut(slot);
         (request.place, request.session, request.turn) = (place, session, turn);
         let number = match N::IN_ORDER {
@@ -43,14 +43,17 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         self.sessions.record_sent_turn(place, turn, self.now);
         if self.handoffs.order.is_some() {
             // Queued, so that engines with work at this instant advance first.
-            self.start_handoff(slot);
+            self.start_prefill_handoff(slot);
             return Ok(());
         }
-        self.route_to_worker(if self.split { PREFILL_POOL } else { SERVING_POOL }, slot);
+        self.route_request_to_worker(
+            if self.split { PREFILL_POOL_INDEX } else { SERVING_POOL_INDEX },
+            slot,
+        );
         self.submit_routed_requests()
     }
 
-    pub(super) fn route_to_worker(&mut self, pool: usize, slot: u32) {
+    pub(super) fn route_request_to_worker(&mut self, pool: usize, slot: u32) {
         let request = self.requests.get(slot);
         let ask = RouteRequest {
             slot,
@@ -72,23 +75,23 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Frees fetched prompts on prefill workers, then submits routed requests to their workers.
     pub(super) fn submit_routed_requests(&mut self) -> Result<(), ReplayError> {
         while let Some((at, slot)) = self.fetched.pop() {
-            let worker = &mut self.pools[PREFILL_POOL].workers[at as usize];
+            let worker = &mut self.pools[PREFILL_POOL_INDEX].workers[at as usize];
             let mut out = std::mem::take(&mut self.out);
             worker.engine.apply_command(
                 self.now,
                 EngineCommand::Release(SeqId(slot.into())),
                 &mut out,
             );
-            self.handle_events((PREFILL_POOL, at), &mut out)?;
+            self.handle_events((PREFILL_POOL_INDEX, at), &mut out)?;
             self.out = out;
-            self.update_next_wakeup((PREFILL_POOL, at));
+            self.update_next_wakeup((PREFILL_POOL_INDEX, at));
         }
         while let Some((pool, slot, choice)) = self.outgoing.pop_front() {
             let address = (pool, choice.worker);
             let request = self.requests.get_mut(slot);
             request.dispatched.get_or_insert(self.now);
             let (mut output, mut transfer) = (request.output, PromptKvTransfer::Local);
-            if pool == PREFILL_POOL {
+            if pool == PREFILL_POOL_INDEX {
                 request.prefill_worker = Some(choice.worker);
                 (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
                 (output, transfer) = (1, PromptKvTransfer::RemoteDecode);

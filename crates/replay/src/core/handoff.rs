@@ -9,20 +9,20 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::disaggregation::HandoffOrder;
-use crate::outcome::{HandoffTimes, RequestStatus};
-use crate::pool::{PREFILL_POOL, SERVING_POOL};
+use crate::disaggregation::PrefillHandoffOrder;
+use crate::outcome::{PrefillHandoffTimes, RequestStatus};
+use crate::pool::{PREFILL_POOL_INDEX, SERVING_POOL_INDEX};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::{EngineCommand, Outbox, SchedulerEvent, SeqId};
 
-use super::report_position::PositionedSink;
+use super::report_position::PositionedReplaySink;
 use super::{EventLoop, ReplayError, TimerEvent, WorkerAddress};
 use crate::sessions::NumberedSessionSource;
 
 /// Next action of the handoff of a request from its prefill to its decode worker, with the
 /// request's index in the `RequestSlab`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HandoffAction {
+pub(super) enum PrefillHandoffAction {
     /// Handoff action: routes the request's prompt to a prefill worker.
     Compute(u32),
     /// Handoff action: routes the request to a decode worker, which reserves KV blocks.
@@ -34,44 +34,44 @@ pub(super) enum HandoffAction {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct HandoffQueue {
+pub(super) struct PrefillHandoffQueue {
     /// Order of the prefill and of the KV block reservation on the decode worker; `None` if the
     /// engines run the handoff.
-    pub order: Option<HandoffOrder>,
-    actions: VecDeque<HandoffAction>,
-    deferred: HashMap<WorkerAddress, VecDeque<HandoffAction>>,
+    pub order: Option<PrefillHandoffOrder>,
+    actions: VecDeque<PrefillHandoffAction>,
+    deferred: HashMap<WorkerAddress, VecDeque<PrefillHandoffAction>>,
     transfers: usize,
 }
 
-impl HandoffQueue {
-    pub(super) fn push_action(&mut self, action: HandoffAction) {
+impl PrefillHandoffQueue {
+    pub(super) fn push_handoff_action(&mut self, action: PrefillHandoffAction) {
         self.actions.push_back(action);
     }
 
     pub(super) fn finish_kv_transfer(&mut self, slot: u32) {
         self.transfers -= 1;
-        self.push_action(HandoffAction::Activate(slot));
+        self.push_handoff_action(PrefillHandoffAction::Activate(slot));
     }
 
     pub(super) fn has_running_kv_transfers(&self) -> bool {
         self.transfers > 0
     }
 
-    pub(super) fn has_due_actions(&self) -> bool {
+    pub(super) fn has_due_handoff_actions(&self) -> bool {
         !self.actions.is_empty()
     }
 }
 
-impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
-    pub(super) fn start_handoff(&mut self, slot: u32) {
-        self.handoffs.push_action(match self.handoffs.order {
-            Some(HandoffOrder::DestinationFirst) => HandoffAction::Reserve(slot),
-            _ => HandoffAction::Compute(slot),
+impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+    pub(super) fn start_prefill_handoff(&mut self, slot: u32) {
+        self.handoffs.push_handoff_action(match self.handoffs.order {
+            Some(PrefillHandoffOrder::DestinationFirst) => PrefillHandoffAction::Reserve(slot),
+            _ => PrefillHandoffAction::Compute(slot),
         });
     }
 
     /// Queues the handoff actions deferred for a worker if `out` contains the end of its step.
-    pub(super) fn queue_deferred_actions(&mut self, address: WorkerAddress, out: &Outbox) {
+    pub(super) fn queue_deferred_handoff_actions(&mut self, address: WorkerAddress, out: &Outbox) {
         if self.handoffs.deferred.is_empty() {
             return;
         }
@@ -84,13 +84,17 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         }
     }
 
-    pub(super) fn run_handoffs(&mut self) -> Result<(), ReplayError> {
+    pub(super) fn run_prefill_handoffs(&mut self) -> Result<(), ReplayError> {
         while let Some(action) = self.handoffs.actions.pop_front() {
             match action {
-                HandoffAction::Compute(slot) => self.route_to_worker(PREFILL_POOL, slot),
-                HandoffAction::Reserve(slot) => self.route_to_worker(SERVING_POOL, slot),
-                HandoffAction::Activate(slot) => self.start_decode(slot)?,
-                HandoffAction::Release(slot) => self.release_prefill_blocks(slot)?,
+                PrefillHandoffAction::Compute(slot) => {
+                    self.route_request_to_worker(PREFILL_POOL_INDEX, slot)
+                }
+                PrefillHandoffAction::Reserve(slot) => {
+                    self.route_request_to_worker(SERVING_POOL_INDEX, slot)
+                }
+                PrefillHandoffAction::Activate(slot) => self.start_decode(slot)?,
+                PrefillHandoffAction::Release(slot) => self.release_prefill_blocks(slot)?,
             }
             self.submit_routed_requests()?;
         }
@@ -101,28 +105,28 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// action.
     pub(super) fn record_prompt_computed(&mut self, slot: u32, when: SimTime) {
         let request = self.requests.get_mut(slot);
-        let handoff = request.handoff.get_or_insert_with(HandoffTimes::default);
+        let handoff = request.handoff.get_or_insert_with(PrefillHandoffTimes::default);
         handoff.held = Some(when);
         match self.handoffs.order {
-            Some(HandoffOrder::DestinationFirst) => self.start_transfer(slot),
-            _ => self.handoffs.push_action(HandoffAction::Reserve(slot)),
+            Some(PrefillHandoffOrder::DestinationFirst) => self.start_transfer(slot),
+            _ => self.handoffs.push_handoff_action(PrefillHandoffAction::Reserve(slot)),
         }
     }
 
     /// Continues the handoffs for which the engine of a decode worker has reserved KV blocks.
-    pub(super) fn handle_kv_reservations(&mut self, (pool, at): WorkerAddress) {
-        if self.handoffs.order.is_none() || pool != SERVING_POOL {
+    pub(super) fn handle_decode_kv_reservations(&mut self, (pool, at): WorkerAddress) {
+        if self.handoffs.order.is_none() || pool != SERVING_POOL_INDEX {
             return;
         }
         for (id, missing) in self.pools[pool].workers[at as usize].engine.take_reserved_prompts() {
             let slot = id.0 as u32;
             let request = self.requests.get_mut(slot);
             request.missing = Some(missing);
-            let handoff = request.handoff.get_or_insert_with(HandoffTimes::default);
+            let handoff = request.handoff.get_or_insert_with(PrefillHandoffTimes::default);
             handoff.reserved = Some(self.now);
             match self.handoffs.order {
-                Some(HandoffOrder::DestinationFirst) => {
-                    self.handoffs.push_action(HandoffAction::Compute(slot))
+                Some(PrefillHandoffOrder::DestinationFirst) => {
+                    self.handoffs.push_handoff_action(PrefillHandoffAction::Compute(slot))
                 }
                 _ => self.start_transfer(slot),
             }
@@ -131,12 +135,12 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
 
     fn start_transfer(&mut self, slot: u32) {
         let request = self.requests.get(slot);
-        let time = self.pools[PREFILL_POOL].spec.as_ref();
+        let time = self.pools[PREFILL_POOL_INDEX].spec.as_ref();
         let time = time.map(|spec| spec.transfer).unwrap_or_default();
         let time =
             time.duration_for_prompt(request.input, request.missing.unwrap_or(request.input));
         if time.is_zero() {
-            self.handoffs.push_action(HandoffAction::Activate(slot));
+            self.handoffs.push_handoff_action(PrefillHandoffAction::Activate(slot));
         } else {
             self.handoffs.transfers += 1;
             self.timers.schedule_item(self.now + time, TimerEvent::Transferred(slot));
@@ -144,7 +148,7 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     }
 
     /// Returns whether the worker is in the middle of a step; if so, defers `action` to its end.
-    fn defer_if_mid_step(&mut self, address: WorkerAddress, action: HandoffAction) -> bool {
+    fn defer_if_mid_step(&mut self, address: WorkerAddress, action: PrefillHandoffAction) -> bool {
         let (pool, at) = address;
         let busy = self.pools[pool].workers[at as usize].engine.is_busy();
         if busy {
@@ -160,20 +164,20 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         let Some(at) = self.requests.get(slot).worker else {
             return Ok(());
         };
-        let address = (SERVING_POOL, at);
-        if self.defer_if_mid_step(address, HandoffAction::Activate(slot)) {
+        let address = (SERVING_POOL_INDEX, at);
+        if self.defer_if_mid_step(address, PrefillHandoffAction::Activate(slot)) {
             return Ok(());
         }
         if let Some(handoff) = &mut self.requests.get_mut(slot).handoff {
             handoff.activated = Some(self.now);
         }
         let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[SERVING_POOL].workers[at as usize];
+        let worker = &mut self.pools[SERVING_POOL_INDEX].workers[at as usize];
         worker.engine.resume_transferred(self.now, SeqId(slot.into()), &mut out);
         self.handle_events(address, &mut out)?;
         self.out = out;
         self.update_next_wakeup(address);
-        self.handoffs.push_action(HandoffAction::Release(slot));
+        self.handoffs.push_handoff_action(PrefillHandoffAction::Release(slot));
         Ok(())
     }
 
@@ -182,15 +186,15 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         let Some(at) = self.requests.get(slot).prefill_worker else {
             return Ok(());
         };
-        let address = (PREFILL_POOL, at);
-        if self.defer_if_mid_step(address, HandoffAction::Release(slot)) {
+        let address = (PREFILL_POOL_INDEX, at);
+        if self.defer_if_mid_step(address, PrefillHandoffAction::Release(slot)) {
             return Ok(());
         }
         if let Some(handoff) = &mut self.requests.get_mut(slot).handoff {
             handoff.released = Some(self.now);
         }
         let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[PREFILL_POOL].workers[at as usize];
+        let worker = &mut self.pools[PREFILL_POOL_INDEX].workers[at as usize];
         worker.engine.apply_command(self.now, EngineCommand::Release(SeqId(slot.into())), &mut out);
         self.handle_events(address, &mut out)?;
         self.out = out;
@@ -198,7 +202,7 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         self.remove_from_worker(address, slot);
         if let Some((when, status)) = self.requests.get(slot).over {
             self.report_ended_request(slot, when, status);
-            self.requests.release_slot(slot);
+            self.requests.release_request_slot(slot);
         }
         Ok(())
     }
@@ -206,7 +210,7 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Returns whether the prefill worker still holds the prompt of an ended request.
     ///
     /// If so, postpones the report of the request until the prompt is released.
-    pub(super) fn defer_report_until_released(
+    pub(super) fn defer_report_until_prompt_release(
         &mut self,
         slot: u32,
         when: SimTime,
@@ -228,21 +232,21 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         request.names = names;
         if fresh {
             // The decode worker never activated it, so no other event triggers the release.
-            self.handoffs.push_action(HandoffAction::Release(slot));
+            self.handoffs.push_handoff_action(PrefillHandoffAction::Release(slot));
         }
         true
     }
 
     /// Aborts a request whose prompt was rejected, on the decode worker that reserved KV blocks for
     /// it.
-    pub(super) fn abort_on_decode_worker(&mut self, slot: u32) -> Result<(), ReplayError> {
+    pub(super) fn abort_request_on_decode_worker(&mut self, slot: u32) -> Result<(), ReplayError> {
         let request = self.requests.get_mut(slot);
         let Some(at) = request.worker.filter(|_| request.missing.take().is_some()) else {
             return Ok(());
         };
-        let address = (SERVING_POOL, at);
+        let address = (SERVING_POOL_INDEX, at);
         let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[SERVING_POOL].workers[at as usize];
+        let worker = &mut self.pools[SERVING_POOL_INDEX].workers[at as usize];
         worker.engine.abort(self.now, SeqId(slot.into()), &mut out);
         // The caller reports the end of the request.
         out.retain(|(_, event)| !matches!(event, SchedulerEvent::Ended { .. }));

@@ -18,9 +18,9 @@ use crate::sessions::{ArrivalPacing, NumberedSessionSource, SessionQueue};
 use crate::settings::{PoolSpec, ReplaySettings};
 use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
 
-use super::recorder::{InFlightCounts, SinkCallRecorder, forward_recorded_calls};
+use super::recorder::{InFlightRequestCounts, ReplaySinkCallRecorder, forward_recorded_sink_calls};
 use super::report_position::EventLoopPosition;
-use super::sample_clock::SampleClock;
+use super::sample_clock::WorkerSampleClock;
 use super::{EventLoop, ReplayError, ReplayTotals};
 
 /// Maximum number of requests, per worker and in total, that are simulated in one stretch of
@@ -64,7 +64,7 @@ pub(super) fn run_workers_in_parallel(
         workers.map(|engine| settings_of_one_worker(settings, engine)).collect();
     let cores = own.iter().zip(0u32..).map(|(own, at)| {
         let sessions = SessionQueue::new(AssignedSessions::default(), ArrivalPacing::default())?;
-        EventLoop::new(own, sessions, SinkCallRecorder::new(sink), at)
+        EventLoop::new(own, sessions, ReplaySinkCallRecorder::new(sink), at)
     });
     let cores: Vec<WorkerCore<'_>> = cores.collect::<Result<_, _>>()?;
     for at in 0..cores.len() as u32 {
@@ -74,8 +74,8 @@ pub(super) fn run_workers_in_parallel(
     let mut worker_cores = ParallelRun {
         arrivals: SessionAssigner::new(settings, source, cores.len() as u32)?,
         worker_cores: cores,
-        counts: InFlightCounts::default(),
-        sample_clock: SampleClock::new(settings.sample_every),
+        counts: InFlightRequestCounts::default(),
+        sample_clock: WorkerSampleClock::new(settings.sample_every),
         threads: settings.threads.max(1),
     };
     worker_cores.run_to_limit(settings.limit.unwrap_or(SimTime::MAX), sink)?;
@@ -93,7 +93,7 @@ fn settings_of_one_worker(
     }
 }
 
-type WorkerCore<'a> = EventLoop<'a, SinkCallRecorder, AssignedSessions>;
+type WorkerCore<'a> = EventLoop<'a, ReplaySinkCallRecorder, AssignedSessions>;
 
 #[derive(Debug, Default)]
 struct AssignedSessions(VecDeque<(u64, ClientSession)>);
@@ -171,7 +171,7 @@ impl<'a> SessionAssigner<'a> {
                 None => break,
             };
             let core = &mut worker_cores[worker as usize];
-            core.sessions.source_mut().0.push_back((self.given, session));
+            core.sessions.session_source_mut().0.push_back((self.given, session));
             self.given += 1;
             self.read_next_session()?;
         }
@@ -199,8 +199,8 @@ impl<'a> SessionAssigner<'a> {
 struct ParallelRun<'a> {
     arrivals: SessionAssigner<'a>,
     worker_cores: Vec<WorkerCore<'a>>,
-    counts: InFlightCounts,
-    sample_clock: SampleClock,
+    counts: InFlightRequestCounts,
+    sample_clock: WorkerSampleClock,
     threads: usize,
 }
 
@@ -231,7 +231,7 @@ impl ParallelRun<'_> {
             stretch = stretch.max(last.as_nanos().saturating_sub(begin.as_nanos()));
             self.run_workers_until(last)?;
             let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
-            forward_recorded_calls(parts, &self.arrivals.sent, &mut self.counts, sink);
+            forward_recorded_sink_calls(parts, &self.arrivals.sent, &mut self.counts, sink);
         }
         Ok(())
     }
@@ -282,7 +282,7 @@ impl ParallelRun<'_> {
             ..ReplayTotals::default()
         };
         let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
-        forward_recorded_calls(parts, &[], &mut self.counts, sink);
+        forward_recorded_sink_calls(parts, &[], &mut self.counts, sink);
         for core in &mut self.worker_cores {
             all.add_worker_totals(&core.totals);
         }

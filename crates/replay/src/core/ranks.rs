@@ -1,11 +1,11 @@
 //! Synchronizes data-parallel ranks, which start their engine steps together.
 
-use super::report_position::PositionedSink;
+use super::report_position::PositionedReplaySink;
 use super::{EventLoop, WorkerAddress};
 use crate::sessions::NumberedSessionSource;
 use crate::worker::SimulatedWorker;
 
-impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Synchronizes the data-parallel ranks of each worker whose engine has just advanced.
     pub(super) fn synchronize_lockstep_ranks(&mut self, pool: usize, due: &[WorkerAddress]) {
         let ranks = self.pools[pool].ranks;
@@ -31,7 +31,7 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         if ranks.iter().any(is_due) {
             return;
         }
-        found.lock_steps[worker as usize].synchronize_steps(
+        found.lock_steps[worker as usize].synchronize_rank_steps(
             self.now,
             ranks,
             SimulatedWorker::lockstep_engine,

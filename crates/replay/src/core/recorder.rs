@@ -10,10 +10,10 @@ use crate::outcome::{
     AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerChange,
 };
 
-use super::report_position::{EventLoopPosition, PositionedSink};
+use super::report_position::{EventLoopPosition, PositionedReplaySink};
 
 #[derive(Debug, Default)]
-pub(super) struct SinkCallRecorder {
+pub(super) struct ReplaySinkCallRecorder {
     wants_tokens: bool,
     report_position: EventLoopPosition,
     calls: Vec<(EventLoopPosition, RecordedCall)>,
@@ -65,7 +65,7 @@ struct RecordedOutcome {
     preempted: Range<u32>,
 }
 
-impl SinkCallRecorder {
+impl ReplaySinkCallRecorder {
     pub(super) fn new(sink: &dyn ReplaySink) -> Self {
         Self { wants_tokens: sink.wants_token_times(), ..Self::default() }
     }
@@ -101,7 +101,7 @@ impl SinkCallRecorder {
     fn forward_call(
         &mut self,
         call: usize,
-        totals: &mut InFlightCounts,
+        totals: &mut InFlightRequestCounts,
         sink: &mut dyn ReplaySink,
     ) {
         match &self.calls[call].1 {
@@ -161,9 +161,9 @@ fn slice_of_range<'a, T>(list: &'a [T], range: &Range<u32>) -> &'a [T] {
     &list[range.start as usize..range.end as usize]
 }
 
-impl ReplaySink for SinkCallRecorder {
+impl ReplaySink for ReplaySinkCallRecorder {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
-        self.common_fields.get_or_insert_with(|| outcome.without_lists());
+        self.common_fields.get_or_insert_with(|| outcome.outcome_without_lists());
         let recorded = RecordedOutcome {
             session: outcome.session,
             number: outcome.number,
@@ -210,7 +210,7 @@ impl ReplaySink for SinkCallRecorder {
     fn on_worker_change(&mut self, _: SimTime, _: u32, _: PoolRole, _: WorkerChange) {}
 }
 
-impl PositionedSink for SinkCallRecorder {
+impl PositionedReplaySink for ReplaySinkCallRecorder {
     fn set_position(&mut self, report_position: EventLoopPosition) {
         self.report_position = report_position;
     }
@@ -221,13 +221,13 @@ impl PositionedSink for SinkCallRecorder {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct InFlightCounts {
+pub(super) struct InFlightRequestCounts {
     pub in_flight: u64,
     pub most: u64,
     preemptions: u64,
 }
 
-impl InFlightCounts {
+impl InFlightRequestCounts {
     fn count_sent(&mut self) {
         self.in_flight += 1;
         self.most = self.most.max(self.in_flight);
@@ -238,7 +238,7 @@ impl InFlightCounts {
 /// overlap.
 const PREFETCHED_CALLS: usize = 16;
 
-fn calls_in_event_order(parts: &[&mut SinkCallRecorder]) -> Vec<(SimTime, u32, u32)> {
+fn calls_in_event_order(parts: &[&mut ReplaySinkCallRecorder]) -> Vec<(SimTime, u32, u32)> {
     let calls = parts.iter().zip(0u32..).flat_map(|(part, at)| {
         let calls = part.calls.iter().zip(0u32..);
         calls.map(move |((report_position, _), call)| (report_position.at, at, call))
@@ -260,13 +260,13 @@ fn calls_in_event_order(parts: &[&mut SinkCallRecorder]) -> Vec<(SimTime, u32, u
 ///
 /// `sent` lists the requests sent in the same stretch of simulated time, in order; they update
 /// `counts`.
-pub(super) fn forward_recorded_calls<'a>(
-    parts: impl Iterator<Item = &'a mut SinkCallRecorder>,
+pub(super) fn forward_recorded_sink_calls<'a>(
+    parts: impl Iterator<Item = &'a mut ReplaySinkCallRecorder>,
     sent: &[EventLoopPosition],
-    counts: &mut InFlightCounts,
+    counts: &mut InFlightRequestCounts,
     sink: &mut dyn ReplaySink,
 ) {
-    let mut parts: Vec<&mut SinkCallRecorder> = parts.collect();
+    let mut parts: Vec<&mut ReplaySinkCallRecorder> = parts.collect();
     let mut sent = sent.iter().peekable();
     for some in calls_in_event_order(&parts).chunks(PREFETCHED_CALLS) {
         let read = some.iter().map(|&(_, part, call)| parts[part as usize].prefetch_call(call));

@@ -30,13 +30,13 @@ impl EventLoopPosition {
     }
 
     /// Returns the position of a worker's last unreported steps, after the unfinished requests.
-    pub(super) fn last_steps_position(worker: u32) -> Self {
+    pub(super) fn last_worker_steps_position(worker: u32) -> Self {
         Self::worker_step_position(SimTime::MAX, 1, worker)
     }
 }
 
 /// Extends [`ReplaySink`] by a position in the event loop for each call.
-pub(super) trait PositionedSink: ReplaySink + Sized {
+pub(super) trait PositionedReplaySink: ReplaySink + Sized {
     /// Sets the event-loop position of all sink calls that follow.
     fn set_position(&mut self, report_position: EventLoopPosition) {
         let _ = report_position;
@@ -45,4 +45,4 @@ pub(super) trait PositionedSink: ReplaySink + Sized {
     fn count_preemption(&mut self) {}
 }
 
-impl PositionedSink for &mut (dyn ReplaySink + '_) {}
+impl PositionedReplaySink for &mut (dyn ReplaySink + '_) {}

@@ -1,15 +1,15 @@
 //! Reports requests, token gaps and worker changes to the sink.
 
-use crate::disaggregation::HandoffOrder;
+use crate::disaggregation::PrefillHandoffOrder;
 use crate::outcome::{RequestOutcome, RequestStatus};
-use crate::pool::{PREFILL_POOL, SERVING_POOL};
+use crate::pool::{PREFILL_POOL_INDEX, SERVING_POOL_INDEX};
 use crate::sessions::NumberedSessionSource;
 use vllm_sim_engine::SimTime;
 
 use super::EventLoop;
-use super::report_position::{EventLoopPosition, PositionedSink};
+use super::report_position::{EventLoopPosition, PositionedReplaySink};
 
-impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     pub(super) fn report_ended_request(
         &mut self,
         slot: u32,
@@ -28,7 +28,7 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         let (mut second, mut last) = (None, None);
         self.tokens.clear();
         if let Some(worker) = request.worker {
-            let log = &mut self.pools[SERVING_POOL].workers[worker as usize].log;
+            let log = &mut self.pools[SERVING_POOL_INDEX].workers[worker as usize].log;
             if status == RequestStatus::Completed {
                 request.tokens.report_token_gaps(log, &mut self.sink);
             }
@@ -51,7 +51,7 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             status,
             input: request.input,
             requested: request.output,
-            output: request.tokens.token_count(),
+            output: request.tokens.output_token_count(),
             first: request.first,
             second,
             last,
@@ -64,9 +64,9 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             handoff: request.handoff,
             overlap: request.overlap,
             best_overlap: request.best_overlap,
-            block_size: self.pools[SERVING_POOL].block_size,
-            ranks: self.pools[SERVING_POOL].ranks,
-            decode_first: self.handoffs.order == Some(HandoffOrder::DestinationFirst),
+            block_size: self.pools[SERVING_POOL_INDEX].block_size,
+            ranks: self.pools[SERVING_POOL_INDEX].ranks,
+            decode_first: self.handoffs.order == Some(PrefillHandoffOrder::DestinationFirst),
             queued_ns: request.queued_ns,
             error: (status == RequestStatus::Failed).then_some("the worker was lost"),
             reply: None,
@@ -85,11 +85,11 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             self.sink.set_position(EventLoopPosition::unfinished_request_position(number));
             self.report_ended_request(slot, at, status);
         }
-        for pool in [PREFILL_POOL, SERVING_POOL] {
+        for pool in [PREFILL_POOL_INDEX, SERVING_POOL_INDEX] {
             self.pools[pool].router.drop_block_index();
             for at in 0..self.pools[pool].workers.len() as u32 {
                 let report_position =
-                    EventLoopPosition::last_steps_position(self.first_worker + at);
+                    EventLoopPosition::last_worker_steps_position(self.first_worker + at);
                 self.sink.set_position(report_position);
                 self.retire_worker((pool, at));
             }

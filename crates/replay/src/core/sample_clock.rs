@@ -3,12 +3,12 @@ use std::time::Duration;
 use vllm_sim_engine::SimTime;
 
 #[derive(Debug)]
-pub(super) struct SampleClock {
+pub(super) struct WorkerSampleClock {
     every: u64,
     next: u64,
 }
 
-impl SampleClock {
+impl WorkerSampleClock {
     pub(super) fn new(every: Option<Duration>) -> Self {
         Self { every: every.unwrap_or_default().as_nanos() as u64, next: 0 }
     }

@@ -3,23 +3,23 @@
 use std::time::Duration;
 
 use crate::outcome::{RequestStatus, WorkerChange, WorkerSample};
-use crate::pool::{PREFILL_POOL, SERVING_POOL, WorkerPool};
+use crate::pool::{PREFILL_POOL_INDEX, SERVING_POOL_INDEX, WorkerPool};
 use crate::requests::ReplayRequest;
 use crate::worker::WorkerPhase;
 use vllm_sim_engine::SimTime;
 
-use super::report_position::PositionedSink;
+use super::report_position::PositionedReplaySink;
 use super::{EventLoop, ReplayError, STEP_LOG_FLUSH_LEN, TimerEvent, WorkerAddress};
 use crate::sessions::NumberedSessionSource;
 
-impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Reports the inter-token gaps at those steps of a worker's log that no request in flight
     /// refers to.
-    pub(super) fn flush_step_log(&mut self, (pool, at): WorkerAddress) {
+    pub(super) fn flush_worker_step_log(&mut self, (pool, at): WorkerAddress) {
         let worker = &mut self.pools[pool].workers[at as usize];
         let here = |request: &ReplayRequest| request.worker == Some(at);
         let oldest = self.requests.requests_in_flight().filter(|(_, request)| here(request));
-        let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_open_step());
+        let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_referenced_step());
         let next = worker.log.next_step_number();
         let upto = oldest.min().unwrap_or(next).min(next.saturating_sub(1));
         worker.log.report_token_gaps_below_step(upto, &mut self.sink);
@@ -70,18 +70,18 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         log.report_token_gaps_below_step(u64::MAX, &mut self.sink);
         let existed = self.pools[pool].remove_worker(at, self.now);
         match pool {
-            PREFILL_POOL => self.totals.prefill_worker_seconds += existed,
+            PREFILL_POOL_INDEX => self.totals.prefill_worker_seconds += existed,
             _ => self.totals.worker_seconds += existed,
         }
     }
 
     /// Starts or drains workers until the pool has its target number.
-    pub(super) fn scale_to_target(&mut self, pool: usize) -> Result<(), ReplayError> {
+    pub(super) fn scale_pool_to_target(&mut self, pool: usize) -> Result<(), ReplayError> {
         if let Some(again) = self.pools[pool].next_autoscaler_check(self.now) {
             self.timers.schedule_item(again, TimerEvent::Scale(pool));
         }
         let present = self.pools[pool].present_worker_count();
-        let Some(wanted) = self.pools[pool].target_workers(self.now) else {
+        let Some(wanted) = self.pools[pool].target_worker_count(self.now) else {
             return Ok(());
         };
         for _ in present..wanted {
@@ -101,19 +101,27 @@ impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
 
     /// Fails the oldest `workers` decode workers with all their requests, and starts replacements.
     pub(super) fn fail_oldest_decode_workers(&mut self, workers: u32) -> Result<(), ReplayError> {
-        for at in self.pools[SERVING_POOL].oldest_workers(workers) {
+        for at in self.pools[SERVING_POOL_INDEX].oldest_workers(workers) {
             let here =
                 |request: &ReplayRequest| request.worker == Some(at) && request.over.is_none();
             let had = self.requests.requests_in_flight();
             let had = had.filter(|(_, request)| here(request));
             let had: Vec<u32> = had.map(|(slot, _)| slot).collect();
-            let was_serving = self.pools[SERVING_POOL].mark_worker_lost(at);
+            let was_serving = self.pools[SERVING_POOL_INDEX].mark_worker_lost(at);
             for slot in had {
-                self.complete_request((SERVING_POOL, at), slot, self.now, RequestStatus::Failed)?;
+                self.complete_request(
+                    (SERVING_POOL_INDEX, at),
+                    slot,
+                    self.now,
+                    RequestStatus::Failed,
+                )?;
             }
-            self.remove_worker((SERVING_POOL, at));
+            self.remove_worker((SERVING_POOL_INDEX, at));
             if was_serving {
-                self.start_worker(SERVING_POOL, self.pools[SERVING_POOL].startup_duration())?;
+                self.start_worker(
+                    SERVING_POOL_INDEX,
+                    self.pools[SERVING_POOL_INDEX].startup_duration(),
+                )?;
             }
         }
         Ok(())

@@ -21,7 +21,7 @@ pub(super) struct ChartAxis {
 }
 
 impl ChartAxis {
-    /// Creates an axis from 0 to at least `most`.
+    /// Creates an axis from 0 to at least `max_value`.
     pub(super) fn new_from_zero(most: f64, unit: &str) -> Self {
         Self::linear((0.0, most), unit)
     }
@@ -104,7 +104,7 @@ impl ChartAxes {
     }
 
     /// Returns the attributes with which the page's script converts positions to values.
-    pub(super) fn script_attributes(&self) -> String {
+    pub(super) fn chart_script_attributes(&self) -> String {
         format!(
             "data-box=\"{LEFT_MARGIN} {TOP_MARGIN} {} {}\" data-xs=\"{}\" data-ys=\"{}\"",
             CHART_WIDTH - RIGHT_MARGIN,
@@ -115,7 +115,7 @@ impl ChartAxes {
     }
 
     /// Draws the grid lines and the numbers of both axes of a chart.
-    pub(super) fn draw(&self, out: &mut String) {
+    pub(super) fn draw_chart_axes(&self, out: &mut String) {
         let right = CHART_WIDTH - RIGHT_MARGIN;
         for (i, tick) in self.y.ticks.iter().enumerate() {
             let at = self.y_position(*tick);

@@ -75,7 +75,7 @@ pub fn render_coloured_table<H: AsRef<str>, R: AsRef<[String]>>(
 }
 
 /// Renders the notes below a table as a list; empty without notes.
-pub fn render_notes(notes: &[String]) -> String {
+pub fn render_table_notes(notes: &[String]) -> String {
     if notes.is_empty() {
         return String::new();
     }
@@ -97,7 +97,7 @@ pub struct ChartBar {
 }
 
 /// Renders a bar chart as HTML boxes, so that long labels wrap and the text size is fixed.
-pub fn render_bars(title: &str, bars: &[ChartBar]) -> String {
+pub fn render_bar_chart(title: &str, bars: &[ChartBar]) -> String {
     let mut text =
         format!("<figure class=\"bars\"><figcaption>{}</figcaption>", escape_html(title));
     for bar in bars {
@@ -150,7 +150,7 @@ impl SummaryTile {
 }
 
 /// Renders the summary figures of a page as a section.
-pub fn render_tiles(tiles: &[SummaryTile]) -> String {
+pub fn render_summary_tiles(tiles: &[SummaryTile]) -> String {
     let mut text = String::from("<section class=\"tiles\" aria-label=\"Summary\">");
     for tile in tiles {
         let _ = write!(
@@ -171,7 +171,7 @@ pub fn render_command_section(line: &str) -> String {
 }
 
 /// Wraps HTML sections into a page with a heading, and the style and script of all pages.
-pub fn render_document(title: &str, body: &str) -> String {
+pub fn render_html_document(title: &str, body: &str) -> String {
     let title = escape_html(title);
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\

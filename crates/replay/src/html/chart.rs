@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::axis::{CHART_HEIGHT, CHART_WIDTH, ChartAxes, ChartAxis};
 use super::blocks::MIN_MS_SHOWN_AS_SECONDS;
 use super::escape_html;
-use crate::report::{TimelinePoint, WorkerSampleTrack};
+use crate::report::{WorkerSampleTrack, WorkerTimelinePoint};
 
 const MAX_CHART_POINTS: usize = 480;
 
@@ -79,7 +79,7 @@ pub struct LineChart<'a> {
 
 impl LineChart<'_> {
     /// Appends the chart to `out` as an HTML figure.
-    pub fn draw(&self, out: &mut String) {
+    pub fn draw_line_chart(&self, out: &mut String) {
         let all = || self.lines.iter().flat_map(|line| &line.points);
         if all().next().is_none() {
             let _ = write!(
@@ -98,9 +98,9 @@ impl LineChart<'_> {
              aria-label=\"{title}, {y}; arrow keys read values\" data-x=\"{}\" data-by=\"{}\" {}>",
             escape_html(unit),
             if self.follows_y { "y" } else { "x" },
-            axes.script_attributes(),
+            axes.chart_script_attributes(),
         );
-        axes.draw(out);
+        axes.draw_chart_axes(out);
         for line in &self.lines {
             line.draw(out, &axes, scale);
         }
@@ -168,7 +168,7 @@ fn five_significant_digits(value: f64) -> String {
 /// Sums (or averages) one gauge over the tracks of all workers, at evenly spaced times.
 pub(super) fn combine_worker_gauges(
     tracks: &[WorkerSampleTrack],
-    of: fn(&TimelinePoint) -> f64,
+    of: fn(&WorkerTimelinePoint) -> f64,
     mean: bool,
 ) -> Vec<(f64, f64)> {
     let last = tracks.iter().filter_map(|track| track.points.last());

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use super::worker_track_name;
-use crate::report::{TimelinePoint, WorkerSampleTrack};
+use crate::report::{WorkerSampleTrack, WorkerTimelinePoint};
 
 const CELLS_PER_ROW: usize = 96;
 const MAX_WORKER_ROWS: usize = 64;
 
 /// Title of a heat map, function that reads its gauge, and whether the scale ends at 1.
-type HeatMetric = (&'static str, fn(&TimelinePoint) -> f64, bool);
+type HeatMetric = (&'static str, fn(&WorkerTimelinePoint) -> f64, bool);
 
 pub(super) fn draw_heat_maps(out: &mut String, tracks: &[WorkerSampleTrack]) {
     if tracks.len() < 2 || tracks.iter().all(|track| track.points.len() < 2) {
@@ -146,7 +146,7 @@ fn shade_index(value: f64, most: f64) -> u32 {
 /// mean.
 fn average_into_cells(
     track: &WorkerSampleTrack,
-    of: fn(&TimelinePoint) -> f64,
+    of: fn(&WorkerTimelinePoint) -> f64,
     last: f64,
 ) -> Vec<Option<f64>> {
     let mut sums = vec![(0.0, 0u32); CELLS_PER_ROW];

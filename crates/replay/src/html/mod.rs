@@ -16,8 +16,8 @@ use serde_json::Value;
 use super::report::{ReplayReport, ReportComparison, WorkerSampleTrack};
 pub use blocks::{
     ChartBar, SummaryTile, ValueColour, escape_html, format_latency, format_short_number,
-    render_bars, render_coloured_table, render_command_section, render_document, render_notes,
-    render_run_section, render_table, render_tiles,
+    render_bar_chart, render_coloured_table, render_command_section, render_html_document,
+    render_run_section, render_summary_tiles, render_table, render_table_notes,
 };
 pub use chart::{ChartLine, LineChart};
 pub use scatter::{ScatterChart, ScatterPoint};
@@ -43,13 +43,13 @@ pub fn render_report_page(
     push_metrics_table(&mut body, report);
     body.push_str(&render_run_section(about));
     body.push_str(&render_command_section(typed));
-    render_document(title, &body)
+    render_html_document(title, &body)
 }
 
-/// Renders a comparison of replay reports as an HTML page; `typed` is the command line.
+/// Renders a comparison of replay reports as an HTML page; `command_line` is the command line.
 pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> String {
     let title = "vllm-sim replay --compare";
-    let mut body = render_tiles(&comparison_tiles(compared));
+    let mut body = render_summary_tiles(&comparison_tiles(compared));
     if !compared.curves.is_empty() {
         body.push_str("<section><h2>Latency distributions</h2><div class=\"charts\">");
         for (title, curves) in &compared.curves {
@@ -73,7 +73,7 @@ pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> Strin
     });
     body.push_str("</section>");
     body.push_str(&render_command_section(typed));
-    render_document(title, &body)
+    render_html_document(title, &body)
 }
 
 /// Metrics in the summary figures of a comparison page.
@@ -131,7 +131,7 @@ pub fn render_distribution_chart(title: &str, lines: &[(&str, Vec<f64>)]) -> Str
         follows_y: true,
     };
     let mut figure = String::new();
-    chart.draw(&mut figure);
+    chart.draw_line_chart(&mut figure);
     figure
 }
 
@@ -184,7 +184,7 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
         let note = format!("{} % within the SLO", short(n("slo_attainment") * 100.0));
         tiles.insert(0, SummaryTile::new("Goodput", &goodput, &note));
     }
-    body.push_str(&render_tiles(&tiles));
+    body.push_str(&render_summary_tiles(&tiles));
 }
 
 /// Returns the summary tile of a latency; its colour shows whether the percentile is within the
@@ -247,7 +247,7 @@ fn push_distributions(body: &mut String, report: &ReplayReport) {
             lines,
             follows_y: true,
         };
-        chart.draw(body);
+        chart.draw_line_chart(body);
     }
     body.push_str("</div></section>");
 }
@@ -311,7 +311,7 @@ fn push_request_timeline(body: &mut String, report: &ReplayReport) {
         return;
     }
     body.push_str("<section><h2>Over time</h2><div class=\"charts\">");
-    service.iter().for_each(|chart| chart.draw(body));
+    service.iter().for_each(|chart| chart.draw_line_chart(body));
     if is_sampled {
         push_worker_charts(body, tracks);
     }
@@ -319,9 +319,9 @@ fn push_request_timeline(body: &mut String, report: &ReplayReport) {
 }
 
 fn push_worker_charts(body: &mut String, tracks: &[WorkerSampleTrack]) {
-    let over = |of: fn(&super::report::TimelinePoint) -> f64, mean: bool| -> Vec<(f64, f64)> {
-        chart::combine_worker_gauges(tracks, of, mean)
-    };
+    let over = |of: fn(&super::report::WorkerTimelinePoint) -> f64,
+                mean: bool|
+     -> Vec<(f64, f64)> { chart::combine_worker_gauges(tracks, of, mean) };
     let queue = LineChart {
         title: "Requests",
         x: "s",
@@ -333,7 +333,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerSampleTrack]) {
         ],
         follows_y: false,
     };
-    queue.draw(body);
+    queue.draw_line_chart(body);
     let mut lines = vec![ChartLine::new("mean", over(|p| p.kv_usage * 100.0, true), 0)];
     if tracks.len() > 1 && tracks.len() <= MAX_WORKER_LINES {
         lines.extend(tracks.iter().enumerate().map(|(i, track)| {
@@ -350,7 +350,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerSampleTrack]) {
         lines,
         follows_y: false,
     };
-    usage.draw(body);
+    usage.draw_line_chart(body);
     if tracks.iter().flat_map(|t| &t.points).any(|p| p.kv_blocks > 0.0) {
         let blocks = LineChart {
             title: "KV blocks in use",
@@ -360,7 +360,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerSampleTrack]) {
             lines: vec![ChartLine::new("blocks", over(|p| p.kv_blocks, false), 0)],
             follows_y: false,
         };
-        blocks.draw(body);
+        blocks.draw_line_chart(body);
     }
     let preempted = over(|p| p.preemptions, false);
     if preempted.iter().any(|(_, count)| *count > 0.0) {
@@ -372,12 +372,12 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerSampleTrack]) {
             lines: vec![ChartLine::new("preemptions", preempted, 1)],
             follows_y: false,
         };
-        preempted.draw(body);
+        preempted.draw_line_chart(body);
     }
 }
 
 fn worker_track_name(track: &WorkerSampleTrack) -> String {
-    format!("{} {}", track.pool.page_label(), track.worker)
+    format!("{} {}", track.pool.pool_role_page_label(), track.worker)
 }
 
 fn push_metrics_table(body: &mut String, report: &ReplayReport) {

@@ -11,23 +11,23 @@ use crate::report::{RequestPhase, RequestWorkerSpan, SampledRequestSpans};
 /// The script receives, per worker, one list per request: its number, its start in microseconds,
 /// and pairs of a phase and its duration in microseconds.
 pub(super) fn draw_request_timeline(out: &mut String, spans: &SampledRequestSpans) {
-    if spans.kept_spans().is_empty() {
+    if spans.sampled_request_spans().is_empty() {
         return;
     }
     let mut workers: BTreeMap<(PoolRole, u32), Vec<&RequestWorkerSpan>> = BTreeMap::new();
-    for span in spans.kept_spans() {
+    for span in spans.sampled_request_spans() {
         let place = (span.pool, span.worker);
         workers.entry(place).or_default().push(span);
     }
     out.push_str("<section><h2>Requests</h2><figure class=\"requests\">");
     out.push_str("<figcaption>Phases of each request</figcaption><p class=\"none\">");
-    let _ = match spans.sampling_interval() {
-        1 => write!(out, "All {} requests. ", spans.requests_seen()),
+    let _ = match spans.request_sampling_interval() {
+        1 => write!(out, "All {} requests. ", spans.total_request_count()),
         n => write!(
             out,
             "One in {n} of the {} requests, sampled evenly by number: the chart has fewer rows \
              than all requests would need. ",
-            spans.requests_seen()
+            spans.total_request_count()
         ),
     };
     out.push_str(
@@ -53,7 +53,7 @@ pub(super) fn draw_request_timeline(out: &mut String, spans: &SampledRequestSpan
     for (at, ((pool, worker), list)) in workers.iter_mut().enumerate() {
         list.sort_by_key(|span| (span_start_nanos(span), span.number));
         let comma = if at > 0 { "," } else { "" };
-        let _ = write!(out, "{comma}[\"{} {worker}\"", pool.page_label());
+        let _ = write!(out, "{comma}[\"{} {worker}\"", pool.pool_role_page_label());
         list.iter().for_each(|span| draw_request_span(out, span));
         out.push(']');
     }

@@ -41,7 +41,7 @@ pub struct ScatterChart<'a> {
 
 impl ScatterChart<'_> {
     /// Appends the chart to `out` as an HTML figure.
-    pub fn draw(&self, out: &mut String) {
+    pub fn draw_scatter_chart(&self, out: &mut String) {
         let title = escape_html(self.title);
         if self.points.is_empty() {
             let _ = write!(
@@ -62,7 +62,7 @@ impl ScatterChart<'_> {
              <svg viewBox=\"0 0 {CHART_WIDTH} {CHART_HEIGHT}\" role=\"img\" \
              aria-label=\"{title}: {y} against {x}\">"
         );
-        axes.draw(out);
+        axes.draw_chart_axes(out);
         let front = self
             .front
             .iter()
@@ -133,7 +133,7 @@ mod tests {
         let (best, front) = (Some(1), vec![(1.0, 1.0), (9.0, 9.0)]);
         let chart = ScatterChart { title: "t", x: "cost", y: "% good", points, best, front };
         let mut page = String::new();
-        chart.draw(&mut page);
+        chart.draw_scatter_chart(&mut page);
         assert_eq!(page.matches("class=\"number\"").count(), 1, "{page}");
         assert!(page.contains(">1, 2</text>") && page.contains("class=\"point best\""), "{page}");
         assert!(page.contains("a &lt;b&gt;") && page.contains("cost →"), "{page}");

@@ -13,7 +13,7 @@ use super::options::{AgentRunOrder, WorkloadReadOptions};
 use super::row::JsonRow;
 use crate::synth::SHARED_CONTENT_ID_BITS;
 use crate::workload::{
-    ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnDependency,
+    ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnDependency,
     TurnLifecycleEvent, TurnPrompt, WorkloadError,
 };
 use vllm_sim_random::mix_u64_pair;
@@ -27,7 +27,7 @@ pub(super) fn is_agentic_mooncake_row(row: &Map<String, Value>) -> bool {
         || row.contains_key("wait_for")
 }
 
-pub(super) fn is_applied_compute_row(row: &Map<String, Value>) -> bool {
+pub(super) fn is_applied_compute_trace_row(row: &Map<String, Value>) -> bool {
     row.contains_key("assistant_response_length")
 }
 
@@ -43,7 +43,7 @@ struct AgentNode {
 /// Reads requests with explicit dependencies in the `agentic_mooncake` trace format.
 ///
 /// Accepts version 2 with its header line, and version 1 with `wait_for`.
-pub(super) fn open_agentic_mooncake(
+pub(super) fn open_agentic_mooncake_traces(
     paths: &[PathBuf],
     options: &WorkloadReadOptions,
 ) -> Result<LoadedSessions, WorkloadError> {
@@ -51,8 +51,8 @@ pub(super) fn open_agentic_mooncake(
     let mut plays: HashMap<String, u64> = HashMap::new();
     let mut block = options.trace_block_size;
     for path in paths {
-        let mut lines = WorkloadLines::open(path)?;
-        while lines.next_line()? {
+        let mut lines = WorkloadLines::open_workload_file(path)?;
+        while lines.read_next_line()? {
             let value: Value = serde_json::from_str(lines.current_line())
                 .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
             let place = || lines.file_and_line();
@@ -87,7 +87,7 @@ fn parse_schema_header(row: &JsonRow<'_>) -> Result<u32, WorkloadError> {
     if scope != "local" {
         return Err(row.row_error(format!("hash_id_scope is {scope:?}, must be \"local\"")));
     }
-    row.required_token_count(&["block_size"], 1)
+    row.required_token_count_field(&["block_size"], 1)
 }
 
 fn parse_agent_request(
@@ -98,10 +98,11 @@ fn parse_agent_request(
 ) -> Result<AgentNode, WorkloadError> {
     let request = row.text_field("request_id")?.filter(|id| !id.is_empty());
     let request = request.ok_or_else(|| row.missing_field_error("request_id"))?;
-    let ids = row.integer_array("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
-    let input = row.prompt_length()?;
+    let ids =
+        row.integer_array_field("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
+    let input = row.prompt_length_field()?;
     let prompt = TurnPrompt::Whole(hash_ids_to_token_runs(row, &ids, input, block, scope)?);
-    let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
+    let output = row.required_token_count_field(&["output_length", "output_tokens"], 0)?;
     let mut turn = SessionTurn::new(prompt, output);
     turn.request_id = Some(request.into());
     turn.priority = row.integer_field("priority")?.unwrap_or(0);
@@ -113,8 +114,8 @@ fn parse_agent_request(
         trigger,
         delay_ns: nanos_from_ms(delay_ms),
     };
-    let delay = row.positive_millis(&["delay", "delay_ms"])?.unwrap_or(0.0)
-        + row.positive_millis(&["tool_wait_ms"])?.unwrap_or(0.0);
+    let delay = row.positive_millis_field(&["delay", "delay_ms"])?.unwrap_or(0.0)
+        + row.positive_millis_field(&["tool_wait_ms"])?.unwrap_or(0.0);
     for id in row.array_field("wait_for")?.unwrap_or_default() {
         let id = id.as_str();
         let id = id.ok_or_else(|| row.row_error("wait_for must be a list of request ids"))?;
@@ -125,7 +126,7 @@ fn parse_agent_request(
         let dependency = JsonRow::new(value, &|| place.clone())?.parse_dependency()?;
         after.push((dependency.0, depend(dependency.1, dependency.2)));
     }
-    let start = row.positive_millis(&["not_before_ms", "timestamp", "created_time"])?;
+    let start = row.positive_millis_field(&["not_before_ms", "timestamp", "created_time"])?;
     // Dependent rows of version 1 have a time stamp without meaning.
     let start_ms = start.filter(|_| !v1).unwrap_or(0.0);
     Ok(AgentNode {
@@ -156,7 +157,7 @@ impl JsonRow<'_> {
                 return Err(self.row_error(format!("trigger is {other:?}, {allowed}")));
             }
         };
-        let delay = self.positive_millis(&["delay_ms"])?.unwrap_or(0.0);
+        let delay = self.positive_millis_field(&["delay_ms"])?.unwrap_or(0.0);
         Ok((id.to_owned(), trigger, delay))
     }
 }
@@ -288,15 +289,15 @@ pub(super) struct SharedPrefixOptions {
 /// Each turn adds the lengths of the assistant's response and of the tool's output. As in Dynamo's
 /// replay 1.6.1 the prompts of a session share their leading blocks, but no block with generated
 /// tokens.
-pub(super) fn open_applied_compute(
+pub(super) fn open_applied_compute_traces(
     paths: &[PathBuf],
     sharing: SharedPrefixOptions,
 ) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
     let mut next = 0;
     for path in paths {
-        let mut lines = WorkloadLines::open(path)?;
-        while lines.next_line()? {
+        let mut lines = WorkloadLines::open_workload_file(path)?;
+        while lines.read_next_line()? {
             let value: Value = serde_json::from_str(lines.current_line())
                 .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
             let place = || lines.file_and_line();
@@ -323,11 +324,11 @@ fn parse_applied_compute_turns(
     group: Option<u64>,
     next: &mut u64,
 ) -> Result<Vec<SessionTurn>, WorkloadError> {
-    let count = row.required_token_count(&["num_turns"], 0)? as usize;
-    let first = row.required_token_count(&["input_prompt_length"], 1)?;
-    let last = row.required_token_count(&["final_assistant_response_length"], 0)?;
+    let count = row.required_token_count_field(&["num_turns"], 0)? as usize;
+    let first = row.required_token_count_field(&["input_prompt_length"], 1)?;
+    let last = row.required_token_count_field(&["final_assistant_response_length"], 0)?;
     let list = |name: &str| {
-        let list = row.number_array(name)?.ok_or_else(|| row.missing_field_error(name))?;
+        let list = row.number_array_field(name)?.ok_or_else(|| row.missing_field_error(name))?;
         if list.len() == count {
             return Ok(list);
         }
@@ -364,7 +365,7 @@ fn parse_applied_compute_turns(
     for turn in 0..count {
         let longer = (said[turn] + answered[turn]).min(f64::from(u32::MAX)) as u32;
         input = input.saturating_add(longer);
-        if u64::from(input) > MAX_TOKENS_PER_LENGTH {
+        if u64::from(input) > MAX_PROMPT_OR_OUTPUT_TOKENS {
             return Err(row.row_error(format!("the prompt of turn {} is too long", turn + 2)));
         }
         let mut turn_ = SessionTurn::new(prompt(input), output(turn + 1));

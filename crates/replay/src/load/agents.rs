@@ -38,13 +38,13 @@ pub(super) struct RecordedAgent {
 }
 
 impl RecordedAgent {
-    /// Returns the index of the agent's first model call that starts at `ms` or later.
-    pub(super) fn first_call_from(&self, ms: f64) -> Option<usize> {
+    /// Returns the index of the agent's first model call that starts at `min_start_ms` or later.
+    pub(super) fn first_model_call_from(&self, ms: f64) -> Option<usize> {
         self.calls.iter().position(|call| call.start_ms + TIME_EPSILON_MS >= ms)
     }
 
     /// Returns the end of the agent's last model call, in milliseconds.
-    pub(super) fn end_ms(&self) -> f64 {
+    pub(super) fn last_call_end_ms(&self) -> f64 {
         self.calls.iter().fold(f64::NEG_INFINITY, |end, call| end.max(call.end_ms))
     }
 }
@@ -134,7 +134,7 @@ impl RecordedAgentRun {
 }
 
 /// Converts recorded runs to sessions, one per agent; the sessions of a run start together.
-pub(super) fn sessions_of_runs(
+pub(super) fn sessions_of_agent_runs(
     runs: Vec<RecordedAgentRun>,
     options: &WorkloadReadOptions,
 ) -> LoadedSessions {

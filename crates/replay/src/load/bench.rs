@@ -138,7 +138,7 @@ impl BenchRun {
             OfferedLoad::Times | OfferedLoad::AtOnce | OfferedLoad::Closed(_) => None,
         };
         let starts = self.requests.iter().map(|request| match &mut drawn {
-            Some(starts) => starts.next_start_ms(),
+            Some(starts) => starts.next_session_start_ms(),
             None if self.load == OfferedLoad::Times => request.at_ms.unwrap_or(0.0),
             None => 0.0,
         });
@@ -147,9 +147,9 @@ impl BenchRun {
 }
 
 impl MeasuredRequest {
-    /// Returns the token runs of the prompt of request `number`; its cached tokens are shared with
+    /// Returns the token runs of the prompt of request `request_number`; its cached tokens are shared with
     /// all requests of the same prefix.
-    pub fn prompt_token_runs(&self, number: u64) -> Vec<PromptTokenRun> {
+    pub fn request_prompt_token_runs(&self, number: u64) -> Vec<PromptTokenRun> {
         let shared = match &self.prefix {
             Some(_) => self.cached.unwrap_or(0).min(self.input.saturating_sub(1)),
             None => 0,
@@ -181,7 +181,7 @@ pub(super) fn benchmark_workload(
         for (request, start) in run.requests.iter().zip(&starts) {
             let number = sessions.len() as u64;
             let mut session = single_request_session(number, request.input, request.output.max(1));
-            session.turns[0].prompt = TurnPrompt::Whole(request.prompt_token_runs(number));
+            session.turns[0].prompt = TurnPrompt::Whole(request.request_prompt_token_runs(number));
             sessions.push((offset + start, session));
         }
         offset += starts.last().copied().unwrap_or(0.0);

@@ -9,8 +9,8 @@ use super::loaded::{
     LoadedSessions, SessionOrder, TIME_OUT_OF_RANGE_TEXT, is_time_in_range, sim_time_from_ms,
 };
 use crate::workload::{
-    ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError,
-    WorkloadSource,
+    ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
+    WorkloadError, WorkloadSource,
 };
 use vllm_sim_random::mix_u64_pair;
 
@@ -55,7 +55,7 @@ struct CsvHeader {
 
 impl CsvHeader {
     fn read(lines: &mut WorkloadLines) -> Result<Self, WorkloadError> {
-        if !lines.next_line()? {
+        if !lines.read_next_line()? {
             return Err(lines.error_at_line("has no header line"));
         }
         Ok(Self {
@@ -107,10 +107,10 @@ fn parse_token_count(
 ) -> Result<u32, WorkloadError> {
     let cell = cells.get(at).map_or("", String::as_str);
     let n: Option<f64> = cell.parse().ok();
-    n.filter(|n| (0.0..=MAX_TOKENS_PER_LENGTH as f64).contains(n) && n.fract() == 0.0)
+    n.filter(|n| (0.0..=MAX_PROMPT_OR_OUTPUT_TOKENS as f64).contains(n) && n.fract() == 0.0)
         .map(|n| n as u32)
         .ok_or_else(|| {
-            let allowed = format!("a whole number from 0 to {MAX_TOKENS_PER_LENGTH}");
+            let allowed = format!("a whole number from 0 to {MAX_PROMPT_OR_OUTPUT_TOKENS}");
             lines.error_at_line(format!("{name} is {cell:?}, must be {allowed}"))
         })
 }
@@ -172,7 +172,7 @@ pub(super) fn open_csv_trace(
         sessions.push(row);
     }
     let sessions = LoadedSessions::new(sessions, order);
-    Ok(Box::new(sessions.with_left_out_rows(left_out_rows)))
+    Ok(Box::new(sessions.with_left_out_row_count(left_out_rows)))
 }
 
 /// Iterates over the rows of a public CSV trace as sessions, with their start times in ms.
@@ -208,14 +208,14 @@ impl TraceRows {
                     let Some(path) = self.paths.next() else {
                         return Ok(None);
                     };
-                    let mut lines = WorkloadLines::open(&path)?;
+                    let mut lines = WorkloadLines::open_workload_file(&path)?;
                     let header = CsvHeader::read(&mut lines)?;
                     let need = |name| header.require_column(&lines, &[name]);
                     let columns = [need(time_name)?, need(input_name)?, need(output_name)?];
                     self.open.insert((lines, header, columns))
                 }
             };
-            if !lines.next_line()? {
+            if !lines.read_next_line()? {
                 self.open = None;
                 continue;
             }
@@ -317,7 +317,7 @@ pub(super) fn parse_date_ms(text: &str) -> Option<f64> {
 
 /// Reads a CSV file with one measured request per row, such as those of `replay --per-request`.
 pub(super) fn read_measured_requests(path: &std::path::Path) -> Result<BenchRun, WorkloadError> {
-    let mut lines = WorkloadLines::open(path)?;
+    let mut lines = WorkloadLines::open_workload_file(path)?;
     let header = CsvHeader::read(&mut lines)?;
     let input = header.require_column(&lines, &INPUT_TOKENS_COLUMNS)?;
     let output = header.require_column(&lines, &OUTPUT_TOKENS_COLUMNS)?;
@@ -332,7 +332,7 @@ pub(super) fn read_measured_requests(path: &std::path::Path) -> Result<BenchRun,
     let prefix = header.find_column(&["prefix_id", "prefix"]);
     let status = header.find_column(&["status", "terminal_status"]);
     let mut run = BenchRun::new(path.display().to_string());
-    while lines.next_line()? {
+    while lines.read_next_line()? {
         let cells = header.cells(&lines)?;
         let cell = |at: usize| cells.get(at).map_or("", String::as_str);
         if status.is_some_and(|at| !["", "completed", "ok", "200"].contains(&cell(at))) {
@@ -379,7 +379,7 @@ const ARRIVAL_SECONDS_COLUMNS: [&str; 7] =
 
 /// Detects a CSV table by its header: a public trace, `Some(None)` for measured requests, or
 /// `None`.
-pub(super) fn detect_csv_table(header: &str) -> Option<Option<CsvTraceKind>> {
+pub(super) fn detect_csv_table_kind(header: &str) -> Option<Option<CsvTraceKind>> {
     let names: Vec<String> =
         split_csv_line(header).iter().map(|name| normalize_column_name(name)).collect();
     let has = |name: &str| names.contains(&normalize_column_name(name));

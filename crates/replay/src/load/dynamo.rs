@@ -38,8 +38,8 @@ pub(super) fn open_dynamo_traces(paths: &[PathBuf]) -> Result<LoadedSessions, Wo
     let mut records = Vec::new();
     let mut block = None;
     for path in paths {
-        let mut lines = WorkloadLines::open(path)?;
-        while lines.next_line()? {
+        let mut lines = WorkloadLines::open_workload_file(path)?;
+        while lines.read_next_line()? {
             let value: Value = serde_json::from_str(lines.current_line())
                 .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
             let place = || lines.file_and_line();
@@ -81,15 +81,15 @@ fn parse_traced_request(
     let request = row.object_field("request")?.ok_or_else(|| row.missing_field_error("request"))?;
     let replay = request.object_field("replay")?;
     let replay = replay.ok_or_else(|| row.missing_field_error("request.replay"))?;
-    let size = replay.required_token_count(&["trace_block_size"], 1)?;
+    let size = replay.required_token_count_field(&["trace_block_size"], 1)?;
     let known = *block.get_or_insert(size);
     if known != size {
         return Err(row.row_error(format!(
             "trace_block_size is {size}, must be {known} as in the records before"
         )));
     }
-    let input = replay.required_token_count(&["input_length"], 1)?;
-    let ids = replay.integer_array("input_sequence_hashes")?;
+    let input = replay.required_token_count_field(&["input_length"], 1)?;
+    let ids = replay.integer_array_field("input_sequence_hashes")?;
     let ids = ids.ok_or_else(|| row.missing_field_error("input_sequence_hashes"))?;
     let expected = input.div_ceil(size) as usize;
     if ids.len() != expected {
@@ -100,13 +100,14 @@ fn parse_traced_request(
     }
     let prompt =
         TurnPrompt::Whole(hash_ids_to_token_runs(&replay, &ids, Some(input), size, u64::MAX)?);
-    let mut turn = SessionTurn::new(prompt, request.required_token_count(&["output_tokens"], 0)?);
+    let mut turn =
+        SessionTurn::new(prompt, request.required_token_count_field(&["output_tokens"], 0)?);
     turn.request_id = request.text_field("request_id")?.map(Arc::from);
-    let received_ms = request.positive_millis(&["request_received_ms"])?;
+    let received_ms = request.positive_millis_field(&["request_received_ms"])?;
     let received_ms = received_ms.ok_or_else(|| row.missing_field_error("request_received_ms"))?;
-    let ended_ms = match request.positive_millis(&["total_time_ms"])? {
+    let ended_ms = match request.positive_millis_field(&["total_time_ms"])? {
         Some(took) => received_ms + took,
-        None => row.positive_millis(&["event_time_unix_ms"])?.unwrap_or(received_ms),
+        None => row.positive_millis_field(&["event_time_unix_ms"])?.unwrap_or(received_ms),
     };
     let session = match row.object_field("agent_context")? {
         None => None,

@@ -46,20 +46,20 @@ fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>,
         None => None,
     };
     let input = match &asked {
-        Some(text) => text.token_count(&["input_tokens"], 1)?,
-        None => info.token_count(&["input_tokens"], 1)?,
+        Some(text) => text.token_count_field(&["input_tokens"], 1)?,
+        None => info.token_count_field(&["input_tokens"], 1)?,
     };
     let response = response.as_ref().unwrap_or(&info);
     let usage = response.object_field("server_usage")?;
-    let counted = response.token_count(&["output_tokens"], 0)?.unwrap_or(0);
+    let counted = response.token_count_field(&["output_tokens"], 0)?.unwrap_or(0);
     let (made, cached) = match &usage {
         Some(usage) => {
             let details = usage.object_field("prompt_tokens_details")?;
             let cached = match details {
-                Some(details) => details.token_count(&["cached_tokens"], 0)?,
+                Some(details) => details.token_count_field(&["cached_tokens"], 0)?,
                 None => None,
             };
-            (usage.token_count(&["completion_tokens"], 0)?, cached)
+            (usage.token_count_field(&["completion_tokens"], 0)?, cached)
         }
         None => (None, None),
     };
@@ -99,15 +99,15 @@ fn parse_stage_summary(row: &JsonRow<'_>, name: String) -> Result<BenchRun, Work
     let load = load.ok_or_else(|| row.missing_field_error("load_summary"))?;
     let done =
         row.object_field("successes")?.ok_or_else(|| row.missing_field_error("successes"))?;
-    let count = done.required_token_count(&["count"], 1)?;
-    let asked = load.positive_number(&["requested_rate", "rate"])?.filter(|rate| *rate > 0.0);
+    let count = done.required_token_count_field(&["count"], 1)?;
+    let asked = load.positive_number_field(&["requested_rate", "rate"])?.filter(|rate| *rate > 0.0);
     if asked.is_none() && !load.has_field("send_duration") {
         return Err(load.row_error(
             "load_summary has neither requested_rate nor send_duration: this is the summary of \
              all stages; name the stage_N_lifecycle_metrics.json or the per_request_… instead",
         ));
     }
-    run.rates = asked.zip(load.positive_number(&["achieved_rate"])?);
+    run.rates = asked.zip(load.positive_number_field(&["achieved_rate"])?);
     run.load = match asked {
         Some(rate) => OfferedLoad::Drawn(ArrivalProcess::Interval(1e3 / rate)),
         None => OfferedLoad::AtOnce,
@@ -127,7 +127,7 @@ fn parse_stage_summary(row: &JsonRow<'_>, name: String) -> Result<BenchRun, Work
     let latency = latency.ok_or_else(|| done.missing_field_error("latency"))?;
     let ms = |name: &str, of: &[&str]| -> Result<Option<f64>, WorkloadError> {
         match latency.object_field(name)? {
-            Some(values) => Ok(values.positive_number(of)?.map(|s| s * 1e3)),
+            Some(values) => Ok(values.positive_number_field(of)?.map(|s| s * 1e3)),
             None => Ok(None),
         }
     };
@@ -165,13 +165,13 @@ fn lengths_from_percentiles(
 ) -> Result<Vec<u32>, WorkloadError> {
     let known = names.iter().find(|name| done.has_field(name)).unwrap_or(&names[0]);
     let row = done.object_field(known)?.ok_or_else(|| done.missing_field_error(names[0]))?;
-    let mean = row.positive_number(&["mean"])?.ok_or_else(|| {
+    let mean = row.positive_number_field(&["mean"])?.ok_or_else(|| {
         let name = format!("{known}.mean");
         done.missing_field_error(&name)
     })?;
     let mut points = Vec::new();
     for (name, share) in REPORTED_QUANTILES {
-        if let Some(value) = row.positive_number(&[name])? {
+        if let Some(value) = row.positive_number_field(&[name])? {
             points.push((share, value));
         }
     }

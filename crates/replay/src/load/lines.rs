@@ -60,7 +60,7 @@ pub(super) struct WorkloadLines {
 }
 
 impl WorkloadLines {
-    pub(super) fn open(path: &Path) -> Result<Self, WorkloadError> {
+    pub(super) fn open_workload_file(path: &Path) -> Result<Self, WorkloadError> {
         Ok(Self {
             path: path.to_owned(),
             reader: open_maybe_gzip(path)?,
@@ -69,7 +69,7 @@ impl WorkloadLines {
         })
     }
 
-    pub(super) fn next_line(&mut self) -> Result<bool, WorkloadError> {
+    pub(super) fn read_next_line(&mut self) -> Result<bool, WorkloadError> {
         loop {
             self.line.clear();
             self.number += 1;
@@ -94,8 +94,8 @@ impl WorkloadLines {
 
     /// Reads the next JSON document: one line, or the rest of the file if the document does not end
     /// in its first line.
-    pub(super) fn next_document(&mut self) -> Result<Option<Value>, WorkloadError> {
-        if !self.next_line()? {
+    pub(super) fn read_next_json_document(&mut self) -> Result<Option<Value>, WorkloadError> {
+        if !self.read_next_line()? {
             return Ok(None);
         }
         let parsed = match serde_json::from_str(&self.line) {

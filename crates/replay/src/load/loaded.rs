@@ -42,8 +42,8 @@ impl LoadedSessions {
 
     pub(super) fn from_ordered_sessions(sessions: VecDeque<ClientSession>) -> Self {
         Self {
-            dependencies: sessions.iter().any(ClientSession::has_dependencies),
-            single_turn: sessions.iter().all(|s| s.turns.len() == 1 && !s.has_dependencies())
+            dependencies: sessions.iter().any(ClientSession::has_turn_dependencies),
+            single_turn: sessions.iter().all(|s| s.turns.len() == 1 && !s.has_turn_dependencies())
                 && sessions.iter().is_sorted_by_key(|s| s.start),
             requests: sessions.iter().map(|s| s.turns.len() as u64).sum(),
             sessions,
@@ -71,7 +71,7 @@ impl LoadedSessions {
     }
 
     /// Sets the number of rows of the trace that are no sessions.
-    pub(super) fn with_left_out_rows(mut self, rows: u64) -> Self {
+    pub(super) fn with_left_out_row_count(mut self, rows: u64) -> Self {
         self.left_out_rows = rows;
         self
     }

@@ -83,7 +83,7 @@ pub fn open_workload_files(
             mooncake::open_mooncake_traces(paths, rules(MooncakeRowContent::Bailian))?
         }
         WorkloadFormat::AgenticMooncake => {
-            Box::new(agentic::open_agentic_mooncake(paths, options)?)
+            Box::new(agentic::open_agentic_mooncake_traces(paths, options)?)
         }
         WorkloadFormat::AppliedComputeAgentic => {
             let sharing = SharedPrefixOptions {
@@ -91,7 +91,7 @@ pub fn open_workload_files(
                 ratio: options.shared_prefix_ratio.clamp(0.0, 1.0),
                 groups: options.prefix_groups,
             };
-            Box::new(agentic::open_applied_compute(paths, sharing)?)
+            Box::new(agentic::open_applied_compute_traces(paths, sharing)?)
         }
         WorkloadFormat::Weka | WorkloadFormat::WekaSplit => {
             Box::new(weka::open_weka_traces(paths, options)?)
@@ -99,7 +99,7 @@ pub fn open_workload_files(
         WorkloadFormat::Otel => Box::new(otel::open_otel_traces(paths, options)?),
         WorkloadFormat::Dynamo => Box::new(dynamo::open_dynamo_traces(paths)?),
         #[cfg(feature = "sqlite")]
-        WorkloadFormat::Recording => Box::new(recording::open_recordings(paths, options)?),
+        WorkloadFormat::Recording => Box::new(recording::open_recorded_datasets(paths, options)?),
         #[cfg(not(feature = "sqlite"))]
         WorkloadFormat::Recording => {
             return Err(file_error(&first.display().to_string(), NO_SQLITE));
@@ -215,7 +215,7 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
         };
         return found.ok_or_else(|| unknown_format_error(path));
     }
-    match csv::detect_csv_table(&line) {
+    match csv::detect_csv_table_kind(&line) {
         Some(Some(CsvTraceKind::Azure)) => Ok(WorkloadFormat::Azure),
         Some(Some(CsvTraceKind::BurstGpt)) => Ok(WorkloadFormat::BurstGpt),
         Some(None) => Ok(WorkloadFormat::Csv),
@@ -233,7 +233,7 @@ fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
         WorkloadFormat::Otel
     } else if dynamo::is_dynamo_request_trace(row) {
         WorkloadFormat::Dynamo
-    } else if agentic::is_applied_compute_row(row) {
+    } else if agentic::is_applied_compute_trace_row(row) {
         WorkloadFormat::AppliedComputeAgentic
     } else if published::is_aiperf_row(row) {
         WorkloadFormat::Aiperf

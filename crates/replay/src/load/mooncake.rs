@@ -13,8 +13,8 @@ use super::lines::WorkloadLines;
 use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms, sim_time_from_ms};
 use super::row::JsonRow;
 use crate::workload::{
-    ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError,
-    WorkloadSource,
+    ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
+    WorkloadError, WorkloadSource,
 };
 use vllm_sim_random::mix_u64_pair;
 
@@ -116,8 +116,8 @@ fn for_each_row(
     then: &mut dyn FnMut(MooncakeRow, &WorkloadLines) -> Result<(), WorkloadError>,
 ) -> Result<(), WorkloadError> {
     for path in paths {
-        let mut lines = WorkloadLines::open(path)?;
-        while lines.next_line()? {
+        let mut lines = WorkloadLines::open_workload_file(path)?;
+        while lines.read_next_line()? {
             then(parse_row(&lines, rules)?, &lines)?;
         }
     }
@@ -132,10 +132,11 @@ fn parse_row(
         .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
     let place = || lines.file_and_line();
     let row = JsonRow::new(&value, &place)?;
-    let ids = row.integer_array("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
-    let input = row.prompt_length()?;
+    let ids =
+        row.integer_array_field("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
+    let input = row.prompt_length_field()?;
     let runs = hash_ids_to_token_runs(&row, &ids, input, rules.block, 0)?;
-    let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
+    let output = row.required_token_count_field(&["output_length", "output_tokens"], 0)?;
     if let Some(tokens) = row.array_field("output_token_ids")?
         && tokens.len() != output as usize
     {
@@ -155,10 +156,10 @@ fn parse_row(
     Ok(MooncakeRow {
         session,
         stamp_ms: match rules.content {
-            MooncakeRowContent::Bailian => row.time_in_seconds_as_ms(&["timestamp"])?,
-            _ => row.time_ms(&["timestamp", "created_time"])?,
+            MooncakeRowContent::Bailian => row.seconds_field_as_ms(&["timestamp"])?,
+            _ => row.time_field_ms(&["timestamp", "created_time"])?,
         },
-        delay_ms: row.positive_millis(&["delay", "delay_ms"])?,
+        delay_ms: row.positive_millis_field(&["delay", "delay_ms"])?,
         runs,
         turn,
     })
@@ -175,10 +176,10 @@ pub(super) fn hash_ids_to_token_runs(
 ) -> Result<Vec<PromptTokenRun>, WorkloadError> {
     let most = ids.len() as u64 * u64::from(block);
     let input = input.map_or(most, u64::from);
-    if input == 0 || input > most.min(MAX_TOKENS_PER_LENGTH) {
+    if input == 0 || input > most.min(MAX_PROMPT_OR_OUTPUT_TOKENS) {
         return Err(row.row_error(format!(
             "input_length is {input}, must be from 1 to {} ({} hash_ids of {block} tokens)",
-            most.min(MAX_TOKENS_PER_LENGTH),
+            most.min(MAX_PROMPT_OR_OUTPUT_TOKENS),
             ids.len()
         )));
     }
@@ -214,11 +215,11 @@ impl WorkloadSource for MooncakeStream {
             let lines = match &mut self.lines {
                 Some(lines) => lines,
                 None => match self.paths.next() {
-                    Some(path) => self.lines.insert(WorkloadLines::open(&path)?),
+                    Some(path) => self.lines.insert(WorkloadLines::open_workload_file(&path)?),
                     None => return Ok(None),
                 },
             };
-            if !lines.next_line()? {
+            if !lines.read_next_line()? {
                 self.lines = None;
                 continue;
             }

@@ -12,12 +12,12 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-use super::agents::{RecordedAgent, RecordedAgentCall, RecordedAgentRun, sessions_of_runs};
+use super::agents::{RecordedAgent, RecordedAgentCall, RecordedAgentRun, sessions_of_agent_runs};
 use super::lines::WorkloadLines;
 use super::loaded::LoadedSessions;
 use super::options::WorkloadReadOptions;
-use super::otel_prompt::PromptContents;
-use super::otel_span::{GenAiSpan, GenAiSpanKind, spans_of_document};
+use super::otel_prompt::RecordedPromptTexts;
+use super::otel_span::{GenAiSpan, GenAiSpanKind, gen_ai_spans_of_document};
 use crate::workload::{SessionTurn, WorkloadError};
 
 /// Maximum number of ancestors of a span that are searched, as a guard against a cycle of parents.
@@ -39,10 +39,10 @@ pub(super) fn open_otel_traces(
     let mut known: HashMap<String, usize> = HashMap::new();
     let mut place = String::new();
     for path in paths {
-        let mut lines = WorkloadLines::open(path)?;
-        while let Some(document) = lines.next_document()? {
+        let mut lines = WorkloadLines::open_workload_file(path)?;
+        while let Some(document) = lines.read_next_json_document()? {
             place = lines.file_and_line();
-            for span in spans_of_document(&document, &place)? {
+            for span in gen_ai_spans_of_document(&document, &place)? {
                 let run = *known.entry(span.run.clone()).or_insert(runs.len());
                 if run == runs.len() {
                     runs.push((span.run.clone(), Vec::new()));
@@ -51,7 +51,7 @@ pub(super) fn open_otel_traces(
             }
         }
     }
-    let mut contents = PromptContents::new(options.count.clone());
+    let mut contents = RecordedPromptTexts::new(options.count.clone());
     let (mut left_out, mut recorded) = (0, Vec::new());
     for (name, spans) in runs {
         left_out += spans.iter().filter(|span| span.kind == GenAiSpanKind::Unusable).count() as u64;
@@ -62,7 +62,7 @@ pub(super) fn open_otel_traces(
         let problem = "has no gen_ai span with gen_ai.usage.input_tokens and output_tokens";
         return Err(WorkloadError::Bad { place, problem: problem.to_owned() });
     }
-    Ok(sessions_of_runs(recorded, options).with_left_out_rows(left_out))
+    Ok(sessions_of_agent_runs(recorded, options).with_left_out_row_count(left_out))
 }
 
 /// Tree of the spans of a recorded agent run.
@@ -109,7 +109,7 @@ impl<'a> SpanTree<'a> {
 fn agents_of_run(
     name: &str,
     spans: Vec<GenAiSpan>,
-    contents: &mut PromptContents,
+    contents: &mut RecordedPromptTexts,
 ) -> Vec<RecordedAgent> {
     let tree = SpanTree::new(&spans);
     let mut requests: Vec<usize> =
@@ -144,9 +144,9 @@ fn agents_of_run(
             continue;
         };
         let start_ms = agents[agent].calls[0].start_ms;
-        let end_ms = agents[agent].end_ms().max(spans[owner].end_ms);
+        let end_ms = agents[agent].last_call_end_ms().max(spans[owner].end_ms);
         let before = agents[parent].calls.iter().rposition(|call| call.start_ms < start_ms);
-        let after = agents[parent].first_call_from(end_ms);
+        let after = agents[parent].first_model_call_from(end_ms);
         agents[agent].started_by = before.map(|call| (parent, call));
         agents[agent].awaited_by = after.map(|call| (parent, call));
     }

@@ -14,7 +14,7 @@ const TEXT_HASH_DOMAIN: u64 = 13;
 ///
 /// A prompt that continues the agent's previous one grows from it and from its output. Other
 /// prompts share the leading texts that an earlier prompt had.
-pub(super) struct PromptContents {
+pub(super) struct RecordedPromptTexts {
     count: TokenCounter,
     /// Known prompt prefixes by the hash of their texts: length of the prefix in tokens, and the
     /// token run of its last text.
@@ -29,7 +29,7 @@ struct PreviousCall {
     tokens: u32,
 }
 
-impl PromptContents {
+impl RecordedPromptTexts {
     pub(super) fn new(count: TokenCounter) -> Self {
         Self { count, prefixes: HashMap::new(), previous: HashMap::new(), calls: 0 }
     }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::csv::parse_date_ms;
 use super::row::{JsonRow, as_whole_number};
-use crate::workload::{MAX_TOKENS_PER_LENGTH, WorkloadError};
+use crate::workload::{MAX_PROMPT_OR_OUTPUT_TOKENS, WorkloadError};
 
 const INPUT_TOKEN_KEYS: [&str; 2] = ["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"];
 const OUTPUT_TOKEN_KEYS: [&str; 2] =
@@ -42,7 +42,7 @@ pub(super) struct GenAiSpan {
 }
 
 /// Returns the spans of a JSON document: an OTLP export, a run with its spans, or one span.
-pub(super) fn spans_of_document(
+pub(super) fn gen_ai_spans_of_document(
     document: &Value,
     place: &str,
 ) -> Result<Vec<GenAiSpan>, WorkloadError> {
@@ -139,7 +139,7 @@ fn read_flat_span(
         parse_date_ms(text).map(Some).ok_or_else(problem)
     };
     let start_ms = time("start_time")?.ok_or_else(|| row.missing_field_error("start_time"))?;
-    let took_ms = row.positive_seconds_as_ms(&["duration"])?;
+    let took_ms = row.positive_seconds_field_as_ms(&["duration"])?;
     let end_ms = time("end_time")?.or(took_ms.map(|took| start_ms + took));
     let own = row.text_field("trace_id")?;
     let run = run.or(own).ok_or_else(|| row.missing_field_error("trace_id"))?;
@@ -211,10 +211,10 @@ fn token_count(
     let Some((key, value)) = found else {
         return Ok(None);
     };
-    let tokens = as_whole_number(value).filter(|n| *n <= MAX_TOKENS_PER_LENGTH);
+    let tokens = as_whole_number(value).filter(|n| *n <= MAX_PROMPT_OR_OUTPUT_TOKENS);
     let tokens = tokens.map(|n| Some(n as u32));
     tokens.ok_or_else(|| {
-        let allowed = format!("a whole number from 0 to {MAX_TOKENS_PER_LENGTH}");
+        let allowed = format!("a whole number from 0 to {MAX_PROMPT_OR_OUTPUT_TOKENS}");
         row.row_error(format!("{key} is {value}, must be {allowed}"))
     })
 }

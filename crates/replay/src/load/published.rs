@@ -53,7 +53,7 @@ fn aiperf_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
     let tokens = |names: [&str; 2]| -> Result<u32, WorkloadError> {
         for name in names {
             if let Some(metric) = metrics.object_field(name)? {
-                return metric.required_token_count(&["value"], 1);
+                return metric.required_token_count_field(&["value"], 1);
             }
         }
         Err(metrics.missing_field_error(&format!("metrics.{}", names[0])))
@@ -72,7 +72,7 @@ fn aiperf_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
                 return Err(metric.row_error(problem));
             }
         };
-        Ok(metric.positive_number(&["value"])?.map(|value| value * scale))
+        Ok(metric.positive_number_field(&["value"])?.map(|value| value * scale))
     };
     Ok(MeasuredRequest {
         // Prefers the token counts of the server.
@@ -119,9 +119,11 @@ pub(super) fn read_inferencex_points(path: &Path) -> Result<Vec<BenchRun>, Workl
 }
 
 fn parse_inferencex_point(row: &JsonRow<'_>, name: String) -> Result<BenchRun, WorkloadError> {
-    let (input, output) =
-        (row.required_token_count(&["isl"], 1)?, row.required_token_count(&["osl"], 1)?);
-    let places = row.required_token_count(&["concurrency"], 1)?;
+    let (input, output) = (
+        row.required_token_count_field(&["isl"], 1)?,
+        row.required_token_count_field(&["osl"], 1)?,
+    );
+    let places = row.required_token_count_field(&["concurrency"], 1)?;
     if places > MAX_CONCURRENCY {
         let problem = format!("concurrency is {places}, must be at most {MAX_CONCURRENCY}");
         return Err(row.row_error(problem));
@@ -145,7 +147,7 @@ fn parse_inferencex_point(row: &JsonRow<'_>, name: String) -> Result<BenchRun, W
     run.stats = LatencyStats {
         // TTFT may be a mean or a median, and a shorter run has a higher fraction of the initial
         // burst.
-        itl_mean: row.positive_number(&["tpot_ms"])?,
+        itl_mean: row.positive_number_field(&["tpot_ms"])?,
         ..LatencyStats::default()
     };
     Ok(run)
@@ -155,8 +157,8 @@ fn for_each_json_line(
     path: &Path,
     mut each: impl FnMut(&Value, &dyn Fn() -> String) -> Result<(), WorkloadError>,
 ) -> Result<(), WorkloadError> {
-    let mut lines = WorkloadLines::open(path)?;
-    while lines.next_line()? {
+    let mut lines = WorkloadLines::open_workload_file(path)?;
+    while lines.read_next_line()? {
         let value: Value = serde_json::from_str(lines.current_line())
             .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
         each(&value, &|| lines.file_and_line())?;

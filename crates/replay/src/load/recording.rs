@@ -14,7 +14,8 @@ use serde_json::Value;
 use super::loaded::{LoadedSessions, nanos_from_ms, sim_time_from_ms};
 use super::options::WorkloadReadOptions;
 use crate::workload::{
-    ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError,
+    ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
+    WorkloadError,
 };
 use vllm_sim_random::mix_u64_pair;
 
@@ -41,7 +42,7 @@ impl RecordedRequest {
     }
 }
 
-pub(super) fn open_recordings(
+pub(super) fn open_recorded_datasets(
     paths: &[PathBuf],
     options: &WorkloadReadOptions,
 ) -> Result<LoadedSessions, WorkloadError> {
@@ -58,13 +59,13 @@ pub(super) fn open_recordings(
             requests.iter().map(|request| new_session(request, None)).collect();
         return Ok(LoadedSessions::from_ordered_sessions(sessions)
             .without_start_times()
-            .with_left_out_rows(left_out as u64));
+            .with_left_out_row_count(left_out as u64));
     }
     let start = |request: &RecordedRequest| request.start_ms.unwrap_or(0.0);
     requests.sort_by(|a, b| start(a).total_cmp(&start(b)));
     let sessions = SessionBuilder::default().build(&requests);
     let sessions = LoadedSessions::new(sessions, options.session_order);
-    Ok(sessions.with_left_out_rows(left_out as u64))
+    Ok(sessions.with_left_out_row_count(left_out as u64))
 }
 
 fn read_requests(path: &Path) -> Result<Vec<RecordedRequest>, WorkloadError> {
@@ -115,8 +116,8 @@ fn read_request(row: &Row<'_>) -> Result<RecordedRequest, String> {
     let reply: Option<String> = row.get(5).map_err(unreadable)?;
     let reply: Value = reply.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     let ids = reply["Tokens"].as_array().map_or(&[][..], Vec::as_slice);
-    if prompt.len() as u64 > MAX_TOKENS_PER_LENGTH || output > MAX_TOKENS_PER_LENGTH {
-        return Err(format!("has more than {MAX_TOKENS_PER_LENGTH} tokens"));
+    if prompt.len() as u64 > MAX_PROMPT_OR_OUTPUT_TOKENS || output > MAX_PROMPT_OR_OUTPUT_TOKENS {
+        return Err(format!("has more than {MAX_PROMPT_OR_OUTPUT_TOKENS} tokens"));
     }
     Ok(RecordedRequest {
         start_ms: start.map(|micros| micros as f64 / 1e3),

@@ -31,10 +31,10 @@ pub(super) fn read_vllm_bench_result(path: &Path) -> Result<BenchRun, WorkloadEr
     let mut run = BenchRun::new(place());
     let rate = match row.find_field(&["request_rate"]) {
         Some((_, Value::String(text))) if text == "inf" => None,
-        _ => row.positive_number(&["request_rate"])?.filter(|rate| *rate > 0.0),
+        _ => row.positive_number_field(&["request_rate"])?.filter(|rate| *rate > 0.0),
     };
-    let burstiness = row.positive_number(&["burstiness"])?.filter(|b| *b > 0.0);
-    run.cap = row.token_count(&["max_concurrency"], 1)?;
+    let burstiness = row.positive_number_field(&["burstiness"])?.filter(|b| *b > 0.0);
+    run.cap = row.token_count_field(&["max_concurrency"], 1)?;
     run.load = match (rate, run.cap) {
         (Some(rate), _) => {
             OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(rate, burstiness.unwrap_or(1.0)))
@@ -42,15 +42,15 @@ pub(super) fn read_vllm_bench_result(path: &Path) -> Result<BenchRun, WorkloadEr
         (None, Some(n)) => OfferedLoad::Closed(n),
         (None, None) => OfferedLoad::AtOnce,
     };
-    let reached = row.positive_number(&["request_throughput"])?;
+    let reached = row.positive_number_field(&["request_throughput"])?;
     run.rates = rate.zip(reached);
-    let ms = |name: &str| row.positive_number(&[name]);
+    let ms = |name: &str| row.positive_number_field(&[name]);
     run.stats = LatencyStats {
         ttft_mean: ms("mean_ttft_ms")?,
         ttft_p50: ms("median_ttft_ms")?,
         ttft_p90: ms("p90_ttft_ms")?,
         ttft_p99: ms("p99_ttft_ms")?,
-        itl_mean: row.positive_number(&["mean_tpot_ms", "mean_itl_ms"])?,
+        itl_mean: row.positive_number_field(&["mean_tpot_ms", "mean_itl_ms"])?,
         e2e_mean: ms("mean_e2el_ms")?,
         e2e_p90: ms("p90_e2el_ms")?,
         e2e_p99: ms("p99_e2el_ms")?,
@@ -58,10 +58,10 @@ pub(super) fn read_vllm_bench_result(path: &Path) -> Result<BenchRun, WorkloadEr
     if row.has_field("input_lens") && row.has_field("output_lens") {
         vllm_details(&row, &mut run)?;
     } else {
-        let count = row.required_token_count(&["completed", "num_prompts"], 1)?;
+        let count = row.required_token_count_field(&["completed", "num_prompts"], 1)?;
         let share = |name: &str, least: f64| -> Result<u32, WorkloadError> {
             let total =
-                row.positive_number(&[name])?.ok_or_else(|| row.missing_field_error(name))?;
+                row.positive_number_field(&[name])?.ok_or_else(|| row.missing_field_error(name))?;
             Ok((total / f64::from(count)).round().max(least) as u32)
         };
         let request = MeasuredRequest {
@@ -76,10 +76,10 @@ pub(super) fn read_vllm_bench_result(path: &Path) -> Result<BenchRun, WorkloadEr
 }
 
 fn vllm_details(row: &JsonRow<'_>, run: &mut BenchRun) -> Result<(), WorkloadError> {
-    let inputs = row.number_array("input_lens")?.unwrap_or_default();
-    let outputs = row.number_array("output_lens")?.unwrap_or_default();
-    let ttfts = row.number_array("ttfts")?.unwrap_or_default();
-    let starts = row.number_array("start_times")?.unwrap_or_default();
+    let inputs = row.number_array_field("input_lens")?.unwrap_or_default();
+    let outputs = row.number_array_field("output_lens")?.unwrap_or_default();
+    let ttfts = row.number_array_field("ttfts")?.unwrap_or_default();
+    let starts = row.number_array_field("start_times")?.unwrap_or_default();
     let itls = row.array_field("itls")?.unwrap_or_default();
     if inputs.len() != outputs.len() {
         return Err(row.row_error(format!(
@@ -185,15 +185,15 @@ fn guidellm_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError>
     let start = time("request_start", &["request_start_time", "start_time"])?;
     let end = time("request_end", &["request_end_time", "end_time"])?;
     let first = time("first_token_iteration", &["first_token_time"])?;
-    let ttft = match row.positive_number(&["time_to_first_token_ms"])? {
+    let ttft = match row.positive_number_field(&["time_to_first_token_ms"])? {
         Some(ms) => Some(ms),
         None => first.zip(start).map(|(first, start)| first - start),
     };
     Ok(MeasuredRequest {
         at_ms: start,
-        input: row.required_token_count(&["prompt_tokens"], 1)?,
-        output: row.required_token_count(&["output_tokens"], 1)?,
-        cached: row.token_count(&["cached_tokens"], 0)?,
+        input: row.required_token_count_field(&["prompt_tokens"], 1)?,
+        output: row.required_token_count_field(&["output_tokens"], 1)?,
+        cached: row.token_count_field(&["cached_tokens"], 0)?,
         prefix: None,
         ttft_ms: ttft,
         e2e_ms: end.zip(start).map(|(end, start)| end - start),
@@ -215,13 +215,13 @@ pub(super) fn read_replay_report(path: &Path) -> Result<BenchRun, WorkloadError>
             continue;
         }
         run.requests.push(MeasuredRequest {
-            at_ms: row.time_ms(&["arrival_time_ms"])?,
-            input: row.required_token_count(&["input_length"], 1)?,
-            output: row.required_token_count(&["output_length"], 0)?,
-            cached: row.token_count(&["reused_input_tokens"], 0)?,
+            at_ms: row.time_field_ms(&["arrival_time_ms"])?,
+            input: row.required_token_count_field(&["input_length"], 1)?,
+            output: row.required_token_count_field(&["output_length"], 0)?,
+            cached: row.token_count_field(&["reused_input_tokens"], 0)?,
             prefix: None,
-            ttft_ms: row.positive_number(&["ttft_ms"])?,
-            e2e_ms: row.positive_number(&["e2e_latency_ms"])?,
+            ttft_ms: row.positive_number_field(&["ttft_ms"])?,
+            e2e_ms: row.positive_number_field(&["e2e_latency_ms"])?,
         });
     }
     run.compute_latency_stats();

@@ -1,7 +1,7 @@
 use serde_json::{Map, Value};
 
 use super::loaded::{TIME_OUT_OF_RANGE_TEXT, is_time_in_range};
-use crate::workload::{MAX_TOKENS_PER_LENGTH, WorkloadError};
+use crate::workload::{MAX_PROMPT_OR_OUTPUT_TOKENS, WorkloadError};
 
 pub(super) struct JsonRow<'a> {
     place: &'a dyn Fn() -> String,
@@ -51,7 +51,7 @@ impl<'a> JsonRow<'a> {
     }
 
     /// Reads a number of tokens, at least `least`, from the first field of `names` that exists.
-    pub(super) fn token_count(
+    pub(super) fn token_count_field(
         &self,
         names: &[&str],
         least: u32,
@@ -60,56 +60,57 @@ impl<'a> JsonRow<'a> {
             return Ok(None);
         };
         as_whole_number(value)
-            .filter(|n| (u64::from(least)..=MAX_TOKENS_PER_LENGTH).contains(n))
+            .filter(|n| (u64::from(least)..=MAX_PROMPT_OR_OUTPUT_TOKENS).contains(n))
             .map(|n| Some(n as u32))
             .ok_or_else(|| {
-                let allowed = format!("a whole number from {least} to {MAX_TOKENS_PER_LENGTH}");
+                let allowed =
+                    format!("a whole number from {least} to {MAX_PROMPT_OR_OUTPUT_TOKENS}");
                 self.wrong_value_error(name, value, &allowed)
             })
     }
 
-    pub(super) fn required_token_count(
+    pub(super) fn required_token_count_field(
         &self,
         names: &[&str],
         least: u32,
     ) -> Result<u32, WorkloadError> {
-        self.token_count(names, least)?.ok_or_else(|| self.missing_field_error(names[0]))
+        self.token_count_field(names, least)?.ok_or_else(|| self.missing_field_error(names[0]))
     }
 
     /// Reads the prompt length, in tokens, from a field that may be absent but not null.
-    pub(super) fn prompt_length(&self) -> Result<Option<u32>, WorkloadError> {
+    pub(super) fn prompt_length_field(&self) -> Result<Option<u32>, WorkloadError> {
         let names = ["input_length", "input_tokens"];
         if let Some(name) = names.iter().find(|name| self.fields.get(**name) == Some(&Value::Null))
         {
             let allowed = "a whole number of tokens, or absent";
             return Err(self.wrong_value_error(name, &Value::Null, allowed));
         }
-        self.token_count(&names, 1)
+        self.token_count_field(&names, 1)
     }
 
-    pub(super) fn time_ms(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+    pub(super) fn time_field_ms(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
         self.check_time_range(names, self.number_field(names)?)
     }
 
     /// Reads a time that the row has in seconds, and returns it in milliseconds.
-    pub(super) fn time_in_seconds_as_ms(
-        &self,
-        names: &[&str],
-    ) -> Result<Option<f64>, WorkloadError> {
+    pub(super) fn seconds_field_as_ms(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
         let seconds = self.number_field(names)?;
         self.check_time_range(names, seconds.map(|seconds| seconds * 1e3))
     }
 
-    pub(super) fn positive_millis(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
-        self.check_time_range(names, self.positive_number(names)?)
-    }
-
-    /// Reads a duration that the row has in seconds, and returns it in milliseconds.
-    pub(super) fn positive_seconds_as_ms(
+    pub(super) fn positive_millis_field(
         &self,
         names: &[&str],
     ) -> Result<Option<f64>, WorkloadError> {
-        let seconds = self.positive_number(names)?;
+        self.check_time_range(names, self.positive_number_field(names)?)
+    }
+
+    /// Reads a duration that the row has in seconds, and returns it in milliseconds.
+    pub(super) fn positive_seconds_field_as_ms(
+        &self,
+        names: &[&str],
+    ) -> Result<Option<f64>, WorkloadError> {
+        let seconds = self.positive_number_field(names)?;
         self.check_time_range(names, seconds.map(|seconds| seconds * 1e3))
     }
 
@@ -137,7 +138,10 @@ impl<'a> JsonRow<'a> {
             .ok_or_else(|| self.wrong_value_error(name, value, "a number"))
     }
 
-    pub(super) fn positive_number(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+    pub(super) fn positive_number_field(
+        &self,
+        names: &[&str],
+    ) -> Result<Option<f64>, WorkloadError> {
         let Some((name, value)) = self.find_field(names) else {
             return Ok(None);
         };
@@ -186,7 +190,7 @@ impl<'a> JsonRow<'a> {
         }
     }
 
-    pub(super) fn number_array(&self, name: &str) -> Result<Option<Vec<f64>>, WorkloadError> {
+    pub(super) fn number_array_field(&self, name: &str) -> Result<Option<Vec<f64>>, WorkloadError> {
         let Some(list) = self.array_field(name)? else {
             return Ok(None);
         };
@@ -198,7 +202,10 @@ impl<'a> JsonRow<'a> {
         numbers.collect::<Result<_, _>>().map(Some)
     }
 
-    pub(super) fn integer_array(&self, name: &str) -> Result<Option<Vec<u64>>, WorkloadError> {
+    pub(super) fn integer_array_field(
+        &self,
+        name: &str,
+    ) -> Result<Option<Vec<u64>>, WorkloadError> {
         let Some(list) = self.array_field(name)? else {
             return Ok(None);
         };

@@ -12,7 +12,8 @@ use serde_json::Value;
 use super::lines;
 use super::loaded::{LoadedSessions, sim_time_from_ms};
 use crate::workload::{
-    ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError,
+    ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
+    WorkloadError,
 };
 use vllm_sim_random::mix_u64_pair;
 
@@ -120,7 +121,7 @@ impl<'de> Visitor<'de> for ConversationVisitor<'_> {
 fn build_session(item: Conversation, number: u64, count: &TokenCounter) -> Option<ClientSession> {
     let mut turns = Vec::new();
     let (mut said, mut runs) = (String::new(), Vec::new());
-    let tokens = |text: &str| count(text).min(MAX_TOKENS_PER_LENGTH as u32);
+    let tokens = |text: &str| count(text).min(MAX_PROMPT_OR_OUTPUT_TOKENS as u32);
     for message in item.conversations.unwrap_or_default() {
         let text = message.text();
         if !message.is_by_model() {

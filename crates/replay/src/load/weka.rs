@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::agents::{
-    RecordedAgent, RecordedAgentCall, RecordedAgentRun, TIME_EPSILON_MS, sessions_of_runs,
+    RecordedAgent, RecordedAgentCall, RecordedAgentRun, TIME_EPSILON_MS, sessions_of_agent_runs,
 };
 use super::lines::WorkloadLines;
 use super::loaded::LoadedSessions;
@@ -55,13 +55,13 @@ pub(super) fn open_weka_traces(
     let mut runs = Vec::new();
     let mut counts = TraceCounts::default();
     for path in paths {
-        let mut lines = WorkloadLines::open(path)?;
-        while let Some(document) = lines.next_document()? {
+        let mut lines = WorkloadLines::open_workload_file(path)?;
+        while let Some(document) = lines.read_next_json_document()? {
             let place = lines.file_and_line();
             runs.push(read_run(&document, &place, options.format, &mut counts)?);
         }
     }
-    Ok(sessions_of_runs(runs, options).with_left_out_rows(counts.left_out))
+    Ok(sessions_of_agent_runs(runs, options).with_left_out_row_count(counts.left_out))
 }
 
 #[derive(Default)]
@@ -117,7 +117,7 @@ fn read_run(
     let requests = requests.ok_or_else(|| row.missing_field_error("requests"))?;
     let mut reader = RunReader {
         id,
-        block: row.required_token_count(&["block_size"], 1)?,
+        block: row.required_token_count_field(&["block_size"], 1)?,
         scope,
         split: format == WorkloadFormat::WekaSplit,
         agents: vec![RecordedAgent { id: id.to_owned(), ..RecordedAgent::default() }],
@@ -147,7 +147,7 @@ impl RunReader<'_> {
         for (index, value) in list.iter().enumerate() {
             let at = || format!("{place}[{index}]");
             let row = JsonRow::new(value, &at)?;
-            let t = row.time_in_seconds_as_ms(&["t"])?;
+            let t = row.seconds_field_as_ms(&["t"])?;
             let t = t.ok_or_else(|| row.missing_field_error("t"))?;
             match row.text_field("type")? {
                 Some("n" | "s") => {}
@@ -228,7 +228,7 @@ impl RunReader<'_> {
                 calls: take(&chain),
                 awaited_by: None,
             };
-            let end_ms = worker.end_ms();
+            let end_ms = worker.last_call_end_ms();
             self.agents.push(worker);
             SplitAgent { agent: self.agents.len() - 1, end_ms }
         });
@@ -254,10 +254,10 @@ impl RunReader<'_> {
         row: &JsonRow<'_>,
         start_ms: f64,
     ) -> Result<Option<(RecordedAgentCall, Vec<u64>)>, WorkloadError> {
-        let input = row.required_token_count(&["in"], 0)?;
-        let output = row.required_token_count(&["out"], 0)?;
-        let took_ms = row.positive_seconds_as_ms(&["api_time"])?.unwrap_or(0.0);
-        let ids = row.integer_array("hash_ids")?.unwrap_or_default();
+        let input = row.required_token_count_field(&["in"], 0)?;
+        let output = row.required_token_count_field(&["out"], 0)?;
+        let took_ms = row.positive_seconds_field_as_ms(&["api_time"])?.unwrap_or(0.0);
+        let ids = row.integer_array_field("hash_ids")?.unwrap_or_default();
         if ids.len() > input.div_ceil(self.block) as usize {
             return Err(row.row_error(format!(
                 "hash_ids has {} entries, must have at most {} (in = {input}, blocks of {})",
@@ -311,7 +311,7 @@ impl RunReader<'_> {
             row.text_field("agent_id")?.ok_or_else(|| row.missing_field_error("agent_id"))?;
         let list =
             row.array_field("requests")?.ok_or_else(|| row.missing_field_error("requests"))?;
-        let took_ms = row.positive_millis(&["duration_ms"])?;
+        let took_ms = row.positive_millis_field(&["duration_ms"])?;
         let background = row.text_field("status")? == Some("async_launched");
         let child = self.agents.len();
         self.agents.push(RecordedAgent {
@@ -324,8 +324,9 @@ impl RunReader<'_> {
         let is_relative = inner.map(|s| s * 1e3).any(|inner| inner < t - TIME_EPSILON_MS);
         let base = if is_relative { t + offset_ms } else { offset_ms };
         let workers = self.read_requests(list, &format!("{place}.requests"), child, base)?;
-        let last_ms =
-            workers.iter().fold(self.agents[child].end_ms(), |end, worker| end.max(worker.end_ms));
+        let last_ms = workers
+            .iter()
+            .fold(self.agents[child].last_call_end_ms(), |end, worker| end.max(worker.end_ms));
         let end_ms = took_ms.map_or(last_ms, |took| t + offset_ms + took);
         for worker in &workers {
             self.agents[worker.agent].started_by = self.agents[child].started_by;

@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::exchange::GenerationResponse;
-use super::options::{OnlineOptions, OnlineReplayError, OnlineSummary};
-use super::pacer::SendTimer;
-use super::prompt::{ChatHistory, PromptWriter};
-use super::target::{TargetServer, TurnIdentity};
+use super::options::{OnlineReplayError, OnlineReplayOptions, OnlineReplaySummary};
+use super::pacer::RequestSendTimer;
+use super::prompt::{ChatHistory, PromptTextWriter};
+use super::target::{TargetServer, TurnIdentityHeaders};
 use crate::outcome::{
     AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
 };
@@ -26,11 +26,11 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 const PREPARE_LEAD: Duration = Duration::from_millis(20);
 
 struct OnlineRun {
-    options: OnlineOptions,
+    options: OnlineReplayOptions,
     targets: Vec<Arc<TargetServer>>,
-    writer: PromptWriter,
+    writer: PromptTextWriter,
     epoch: Instant,
-    pacer: SendTimer,
+    pacer: RequestSendTimer,
     number: AtomicU64,
     /// Sent requests without a reported result, by their number.
     unreported: Mutex<BTreeMap<u64, SentRequest>>,
@@ -188,13 +188,13 @@ impl OnlineRun {
 
 pub(super) async fn send_workload(
     source: &mut dyn WorkloadSource,
-    options: &OnlineOptions,
+    options: &OnlineReplayOptions,
     sink: &mut dyn ReplaySink,
     progress: &mut dyn FnMut(u64),
-) -> Result<OnlineSummary, OnlineReplayError> {
+) -> Result<OnlineReplaySummary, OnlineReplayError> {
     let mut targets = Vec::new();
     for url in &options.targets {
-        targets.push(Arc::new(TargetServer::parse_url("--target", url, options)?));
+        targets.push(Arc::new(TargetServer::parse_server_url("--target", url, options)?));
     }
     let none = || OnlineReplayError::Option("no --target is given".to_owned());
     let first = targets.first().ok_or_else(none)?;
@@ -203,10 +203,11 @@ pub(super) async fn send_workload(
         None => first.first_model_name(options.timeout).await?,
     };
     let tokenizer = match &options.tokenizer {
-        Some(url) => Arc::new(TargetServer::parse_url("--target", url, options)?),
+        Some(url) => Arc::new(TargetServer::parse_server_url("--target", url, options)?),
         None => first.clone(),
     };
-    let writer = PromptWriter::measure_words_and_template(&tokenizer, model, options).await?;
+    let writer =
+        PromptTextWriter::calibrate_prompt_token_counts(&tokenizer, model, options).await?;
     let (out, mut news) = mpsc::channel(1024);
     let places = options.concurrency.unwrap_or(options.max_in_flight);
     let shared = Arc::new(OnlineRun {
@@ -214,7 +215,7 @@ pub(super) async fn send_workload(
         targets,
         writer,
         epoch: real_time_now(),
-        pacer: SendTimer::start_timer_thread().map_err(OnlineReplayError::Runtime)?,
+        pacer: RequestSendTimer::start_timer_thread().map_err(OnlineReplayError::Runtime)?,
         number: AtomicU64::new(0),
         unreported: Mutex::default(),
         reached: Mutex::new(BTreeMap::new()),
@@ -256,7 +257,7 @@ pub(super) async fn send_workload(
     drop(report);
     let wall = shared.replay_time();
     shared.report_unfinished(sink, wall);
-    Ok(OnlineSummary {
+    Ok(OnlineReplaySummary {
         requests: feed.requests,
         wall: wall.duration_since(SimTime::ZERO),
         latest,
@@ -290,7 +291,7 @@ impl SessionStarter {
             let start = shared.epoch + shared.divide_by_speedup(session.start.as_nanos());
             if self.timer.is_none() {
                 let early = start.checked_sub(PREPARE_LEAD).unwrap_or(start);
-                self.timer = shared.pacer.receiver_at_instant(early);
+                self.timer = shared.pacer.timer_receiver_at_instant(early);
             }
         }
         if let Some(timer) = &mut self.timer {
@@ -373,7 +374,7 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         let order = shared.number.fetch_add(1, Ordering::Relaxed);
         update_turn_times(shared, number, |times| times.sent.push(real_time_now()));
         let gateway = shared.options.identity.as_ref();
-        let identity = TurnIdentity {
+        let identity = TurnIdentityHeaders {
             gateway: gateway.map(|names| (names, number, n as u32)),
             session_id: session.id.as_deref(),
         };

@@ -129,7 +129,7 @@ pub(super) struct SseReader {
 }
 
 impl SseReader {
-    pub(super) fn feed_bytes(
+    pub(super) fn feed_sse_bytes(
         &mut self,
         data: &[u8],
         at: Instant,
@@ -187,7 +187,7 @@ mod tests {
         for cut in 0..stream.len() {
             let (mut reader, mut exchange) = (SseReader::default(), GenerationResponse::new(3));
             for part in [&stream[..cut], &stream[cut..]] {
-                reader.feed_bytes(part.as_bytes(), at, &mut exchange).expect("is a stream");
+                reader.feed_sse_bytes(part.as_bytes(), at, &mut exchange).expect("is a stream");
             }
             assert_eq!(exchange.check_response_completeness(), None);
             assert_eq!((exchange.tokens.len(), exchange.prompt_tokens), (3, Some(7)));
@@ -200,7 +200,7 @@ mod tests {
         let at = crate::online::drive::real_time_now();
         let read = |text: &str| {
             let mut exchange = GenerationResponse::new(1);
-            let read = SseReader::default().feed_bytes(text.as_bytes(), at, &mut exchange);
+            let read = SseReader::default().feed_sse_bytes(text.as_bytes(), at, &mut exchange);
             (read, exchange.check_response_completeness())
         };
         let (read_, missing) = read("data: {\"choices\":[{\"text\":\"x\"}]}\n\n");
@@ -217,7 +217,9 @@ mod tests {
         let mut short = GenerationResponse::new(20);
         let stream = "data: {\"choices\":[{\"text\":\"x\",\"finish_reason\":\"length\"}],\
                       \"usage\":{\"completion_tokens\":4}}\n\ndata: [DONE]\n\n";
-        SseReader::default().feed_bytes(stream.as_bytes(), at, &mut short).expect("is a stream");
+        SseReader::default()
+            .feed_sse_bytes(stream.as_bytes(), at, &mut short)
+            .expect("is a stream");
         assert_eq!(
             short.check_response_completeness().as_deref(),
             Some("4 of 20 tokens came (finish_reason length)")

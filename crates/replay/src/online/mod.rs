@@ -14,7 +14,7 @@ use super::outcome::ReplaySink;
 use super::workload::WorkloadSource;
 
 pub use options::{
-    GenerationApi, OnlineOptions, OnlineReplayError, OnlineSummary, RequestHeaderNames,
+    GenerationApi, OnlineReplayError, OnlineReplayOptions, OnlineReplaySummary, RequestHeaderNames,
 };
 pub use target::TargetServer;
 
@@ -26,10 +26,10 @@ pub use target::TargetServer;
 /// Returns [`OnlineReplayError`] if no request can be sent. A failed request is an outcome, not an error.
 pub fn replay_over_http(
     source: &mut dyn WorkloadSource,
-    options: &OnlineOptions,
+    options: &OnlineReplayOptions,
     sink: &mut dyn ReplaySink,
     progress: &mut dyn FnMut(u64),
-) -> Result<OnlineSummary, OnlineReplayError> {
+) -> Result<OnlineReplaySummary, OnlineReplayError> {
     if !(options.speedup.is_finite() && options.speedup > 0.0) {
         let problem = format!("arrival speed-up is {}, must be above 0", options.speedup);
         return Err(OnlineReplayError::Option(problem));

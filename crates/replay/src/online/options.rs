@@ -16,7 +16,7 @@ pub enum GenerationApi {
 
 /// Options of a replay over HTTP.
 #[derive(Debug, Clone)]
-pub struct OnlineOptions {
+pub struct OnlineReplayOptions {
     /// URLs of the target servers, `http://host:port` or `https://…`, with or without `/v1`;
     /// sessions use the servers in rotation.
     pub targets: Vec<String>,
@@ -82,7 +82,7 @@ impl RequestHeaderNames {
     }
 }
 
-impl Default for OnlineOptions {
+impl Default for OnlineReplayOptions {
     fn default() -> Self {
         Self {
             targets: Vec::new(),
@@ -128,7 +128,7 @@ pub enum OnlineReplayError {
 
 /// Totals of a replay over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OnlineSummary {
+pub struct OnlineReplaySummary {
     /// Number of requests of all started sessions.
     pub requests: u64,
     /// Duration of the replay in real time.

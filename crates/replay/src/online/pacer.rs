@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::drive::real_time_now;
 use vllm_sim_engine::driver::minimize_timer_slack;
 
-pub(super) struct SendTimer(Arc<SendTimerShared>);
+pub(super) struct RequestSendTimer(Arc<SendTimerShared>);
 
 #[derive(Default)]
 struct SendTimerShared {
@@ -27,8 +27,8 @@ struct TimerQueue {
     is_over: bool,
 }
 
-impl SendTimer {
-    /// Starts the thread that wakes tasks at exact times; it ends when the [`SendTimer`] is
+impl RequestSendTimer {
+    /// Starts the thread that wakes tasks at exact times; it ends when the [`RequestSendTimer`] is
     /// dropped.
     ///
     /// # Errors
@@ -42,7 +42,10 @@ impl SendTimer {
     }
 
     /// Returns a receiver that resolves at `instant`, or `None` if that time has passed.
-    pub(super) fn receiver_at_instant(&self, instant: Instant) -> Option<oneshot::Receiver<()>> {
+    pub(super) fn timer_receiver_at_instant(
+        &self,
+        instant: Instant,
+    ) -> Option<oneshot::Receiver<()>> {
         if instant <= real_time_now() {
             return None;
         }
@@ -68,14 +71,14 @@ impl SendTimer {
     }
 
     pub(super) async fn sleep_until(&self, instant: Instant) {
-        if let Some(ticket) = self.receiver_at_instant(instant) {
+        if let Some(ticket) = self.timer_receiver_at_instant(instant) {
             // Fails only after the end of the run.
             let _ = ticket.await;
         }
     }
 }
 
-impl Drop for SendTimer {
+impl Drop for RequestSendTimer {
     fn drop(&mut self) {
         self.0.waiting.lock().is_over = true;
         self.0.changed.notify_one();
@@ -113,14 +116,15 @@ mod tests {
 
     #[tokio::test]
     async fn waiters_wake_in_order_of_time() {
-        let pacer = SendTimer::start_timer_thread().expect("there are threads");
+        let pacer = RequestSendTimer::start_timer_thread().expect("there are threads");
         let start = real_time_now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        let (late, early) = (pacer.receiver_at_instant(at(12)), pacer.receiver_at_instant(at(4)));
+        let (late, early) =
+            (pacer.timer_receiver_at_instant(at(12)), pacer.timer_receiver_at_instant(at(4)));
         early.expect("is to come").await.expect("is woken");
         assert!((4..12).contains(&start.elapsed().as_millis()) || late.is_some());
         late.expect("is to come").await.expect("is woken");
         assert!(real_time_now() >= at(12));
-        assert!(pacer.receiver_at_instant(start).is_none());
+        assert!(pacer.timer_receiver_at_instant(start).is_none());
     }
 }

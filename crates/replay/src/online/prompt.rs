@@ -9,7 +9,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::exchange::GenerationResponse;
-use super::options::{GenerationApi, OnlineOptions, OnlineReplayError};
+use super::options::{GenerationApi, OnlineReplayError, OnlineReplayOptions};
 use super::target::TargetServer;
 use crate::workload::{PromptTokenRun, SessionTurn, TurnPrompt};
 use vllm_sim_random::mix_u64_pair;
@@ -19,7 +19,7 @@ const MIN_TOKEN_IDS: usize = 16;
 const DEFAULT_TOKEN_ID_RANGE: (u32, u32) = (100, 30_000);
 
 /// Short words, most of which are one token with a leading space;
-/// [`PromptWriter::measure_words_and_template`] removes the others.
+/// [`PromptTextWriter::calibrate_prompt_token_counts`] removes the others.
 const PROMPT_WORDS: &str = "time year people way day man thing woman life child world school state family \
 student group country problem hand part place case week company system program question work \
 government number night point home water room mother area money story fact month lot right study \
@@ -28,7 +28,7 @@ end member law car city community name president team minute idea kid body infor
 face others level office door health person art war history party result change morning reason \
 research girl guy moment air teacher force education";
 
-pub(super) struct PromptWriter {
+pub(super) struct PromptTextWriter {
     api: GenerationApi,
     model: String,
     /// Whether every request asks for token ids, so that the client can count the generated tokens.
@@ -55,13 +55,13 @@ impl ChatHistory {
     }
 }
 
-impl PromptWriter {
+impl PromptTextWriter {
     /// Measures for chat prompts which words are one token and how many tokens the chat template
     /// adds.
-    pub(super) async fn measure_words_and_template(
+    pub(super) async fn calibrate_prompt_token_counts(
         target: &Arc<TargetServer>,
         model: String,
-        options: &OnlineOptions,
+        options: &OnlineReplayOptions,
     ) -> Result<Self, OnlineReplayError> {
         let mut writer = Self {
             api: options.api,
@@ -209,7 +209,7 @@ impl PromptWriter {
 async fn accepted_token_ids(
     target: &TargetServer,
     model: &str,
-    options: &OnlineOptions,
+    options: &OnlineReplayOptions,
 ) -> Vec<u32> {
     let range = |(low, high): (u32, u32)| (low..high).collect();
     if let Some(given) = options.token_ids {

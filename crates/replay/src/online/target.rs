@@ -10,12 +10,12 @@ use hyper::{Method, Request, Response};
 use serde_json::Value;
 
 use super::exchange::{GenerationResponse, SseReader};
-use super::options::{GenerationApi, OnlineOptions, OnlineReplayError, RequestHeaderNames};
+use super::options::{GenerationApi, OnlineReplayError, OnlineReplayOptions, RequestHeaderNames};
 use vllm_sim_http_client::{HttpConnector, HttpServerEndpoint, PooledHttpClient};
 
 /// Maximum size of a response without a stream, in bytes.
 const MAX_JSON_RESPONSE_BYTES: usize = 16 << 20;
-/// Maximum size of a response to [`TargetServer::request_any_status`], in bytes.
+/// Maximum size of a response to [`TargetServer::request_accepting_any_status`], in bytes.
 const MAX_CALL_RESPONSE_BYTES: usize = 256 << 20;
 const MAX_ERROR_TEXT_BYTES: usize = 2048;
 
@@ -23,7 +23,7 @@ type Body = Full<Bytes>;
 
 /// HTTP headers to identify one turn of a session.
 #[derive(Clone, Copy, Default)]
-pub(super) struct TurnIdentity<'a> {
+pub(super) struct TurnIdentityHeaders<'a> {
     /// Names of the headers behind a gateway, number of the session, and index of the turn.
     pub(super) gateway: Option<(&'a RequestHeaderNames, u64, u32)>,
     /// Session id of the trace, which a gateway's own session header replaces.
@@ -48,10 +48,10 @@ impl TargetServer {
     ///
     /// # Errors
     /// Returns [`OnlineReplayError::Option`] if `url` is not the URL of a server.
-    pub fn parse_url(
+    pub fn parse_server_url(
         flag: &str,
         url: &str,
-        options: &OnlineOptions,
+        options: &OnlineReplayOptions,
     ) -> Result<Self, OnlineReplayError> {
         let wrong = |problem: &str| {
             OnlineReplayError::Option(format!(
@@ -120,7 +120,7 @@ impl TargetServer {
         timeout: Duration,
     ) -> Result<Value, String> {
         let asked = async {
-            let request = self.build_request(method, path, body, TurnIdentity::default())?;
+            let request = self.build_request(method, path, body, TurnIdentityHeaders::default())?;
             let answer = self.client.fetch_response_body(request, MAX_JSON_RESPONSE_BYTES).await?;
             let (status, body) = (answer.status(), answer.into_body());
             if !status.is_success() {
@@ -141,7 +141,7 @@ impl TargetServer {
     ///
     /// # Errors
     /// Returns a message if the connection fails or times out.
-    pub async fn request_any_status(
+    pub async fn request_accepting_any_status(
         &self,
         method: Method,
         path: &str,
@@ -149,7 +149,7 @@ impl TargetServer {
         timeout: Duration,
     ) -> Result<Response<Bytes>, String> {
         let called = async {
-            let request = self.build_request(method, path, body, TurnIdentity::default())?;
+            let request = self.build_request(method, path, body, TurnIdentityHeaders::default())?;
             let again = request.clone();
             match self.client.fetch_response_body(request, MAX_CALL_RESPONSE_BYTES).await {
                 Ok(answer) => Ok(answer),
@@ -171,7 +171,7 @@ impl TargetServer {
     pub(super) async fn send_generation_request(
         &self,
         body: &Bytes,
-        identity: TurnIdentity<'_>,
+        identity: TurnIdentityHeaders<'_>,
         output: u32,
         timeout: Duration,
     ) -> GenerationResponse {
@@ -199,7 +199,7 @@ impl TargetServer {
     async fn read_generation_stream(
         &self,
         body: &Bytes,
-        identity: TurnIdentity<'_>,
+        identity: TurnIdentityHeaders<'_>,
         exchange: &mut GenerationResponse,
     ) -> Result<(), String> {
         let request = self.build_request(Method::POST, self.path, body.clone(), identity)?;
@@ -224,7 +224,7 @@ impl TargetServer {
             let frame = frame.map_err(|error| format!("the stream ended early: {error}"))?;
             let first = exchange.tokens.is_empty();
             if let Some(data) = frame.data_ref() {
-                reader.feed_bytes(data, at, exchange)?;
+                reader.feed_sse_bytes(data, at, exchange)?;
             }
             if first && !exchange.tokens.is_empty() {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -239,7 +239,7 @@ impl TargetServer {
         method: Method,
         path: &str,
         body: Bytes,
-        identity: TurnIdentity<'_>,
+        identity: TurnIdentityHeaders<'_>,
     ) -> Result<Request<Body>, String> {
         let mut request = Request::builder()
             .method(method)

@@ -47,7 +47,7 @@ const STUDENT_T_QUANTILES_95: [f64; 30] = [
 
 /// Reports of one replay configuration, for example with different seeds.
 #[derive(Debug, Clone)]
-pub struct ReportGroup {
+pub struct ReplayReportGroup {
     /// Heading of the group's column in the comparison.
     pub name: String,
     /// Replay reports of the group as JSON, or only the summaries of the reports.
@@ -82,11 +82,11 @@ pub fn compare_two_reports(
     b: &Value,
     names: (&str, &str),
 ) -> Result<ReportComparison, String> {
-    let group = |report: &Value, name: &str| ReportGroup {
+    let group = |report: &Value, name: &str| ReplayReportGroup {
         name: name.to_owned(),
         reports: vec![report.clone()],
     };
-    compare_groups(&[group(a, names.0), group(b, names.1)])
+    compare_report_groups(&[group(a, names.0), group(b, names.1)])
 }
 
 /// Compares each group of replay reports with the first group.
@@ -95,7 +95,7 @@ pub fn compare_two_reports(
 ///
 /// # Errors
 /// Returns a message if a report has no summary.
-pub fn compare_groups(groups: &[ReportGroup]) -> Result<ReportComparison, String> {
+pub fn compare_report_groups(groups: &[ReplayReportGroup]) -> Result<ReportComparison, String> {
     for group in groups {
         for report in &group.reports {
             if !COMPARED_METRICS.iter().any(|(_, key, _)| metric_value(report, key).is_some()) {
@@ -137,7 +137,7 @@ struct MetricMean {
 }
 
 impl MetricMean {
-    fn over_group(group: &ReportGroup, key: &str) -> Option<Self> {
+    fn over_group(group: &ReplayReportGroup, key: &str) -> Option<Self> {
         let values: Option<Vec<f64>> = group.reports.iter().map(|r| metric_value(r, key)).collect();
         let values = values.filter(|values| !values.is_empty())?;
         let n = values.len() as f64;
@@ -158,7 +158,7 @@ impl MetricMean {
 }
 
 fn comparison_row(
-    groups: &[ReportGroup],
+    groups: &[ReplayReportGroup],
     (label, key, more_is_better): &(&str, &str, bool),
     is_repeated: bool,
 ) -> Option<Vec<String>> {
@@ -191,7 +191,7 @@ fn comparison_row(
 }
 
 /// Returns the latency distributions of each group whose reports have request records.
-fn latency_curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
+fn latency_curves(groups: &[ReplayReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
     let all = [
         ("Time to first token", "ttft_ms"),
         ("ITL of a request (its mean gap)", "itl_ms"),

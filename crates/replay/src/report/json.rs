@@ -3,7 +3,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::ReplayReport;
-use super::record::OutcomeRecord;
+use super::record::RequestOutcomeRecord;
 
 impl Serialize for ReplayReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -38,7 +38,7 @@ impl Serialize for ReplayReport {
 }
 
 /// Serializes request records one by one, so that they need not all be in memory.
-struct RequestRecords<'a>(&'a [OutcomeRecord]);
+struct RequestRecords<'a>(&'a [RequestOutcomeRecord]);
 
 impl Serialize for RequestRecords<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -21,15 +21,17 @@ use super::outcome::{
 use super::samples::SampleDistribution;
 use vllm_sim_engine::SimTime;
 
-pub use compare::{ReportComparison, ReportGroup, compare_groups, compare_two_reports};
+pub use compare::{
+    ReplayReportGroup, ReportComparison, compare_report_groups, compare_two_reports,
+};
 pub use over_time::ReportTimeSeries;
 use record::sim_time_ms;
-pub use record::{AdmissionRecord, OutcomeRecord, RequestRecord};
+pub use record::{AdmissionRecord, RequestOutcomeRecord, RequestRecord};
 pub use rows::{RequestRowWriter, RowFileFormat};
 pub use spans::{RequestPhase, RequestWorkerSpan, SampledRequestSpans};
 pub(super) use table::format_with_thousands_separators as grouped;
 pub use table::group_thousands;
-pub use timeline::{TimelinePoint, WorkerSampleTrack, WorkerTimeline};
+pub use timeline::{WorkerSampleTrack, WorkerTimeline, WorkerTimelinePoint};
 pub use trace_events::TraceEventWriter;
 
 const CURVE_POINTS: usize = 401;
@@ -53,7 +55,7 @@ impl LatencySlo {
     }
 
     /// Returns whether a request completed within every latency bound.
-    pub fn is_met_by(&self, outcome: &RequestOutcome<'_>) -> bool {
+    pub fn is_slo_met_by(&self, outcome: &RequestOutcome<'_>) -> bool {
         let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
             return false;
         };
@@ -162,7 +164,7 @@ pub struct ReportCollector {
     rates: SampleDistribution,
     sending: Option<Box<SendTimes>>,
     first_error: Option<String>,
-    kept: Vec<OutcomeRecord>,
+    kept: Vec<RequestOutcomeRecord>,
     left_out: Option<usize>,
     timeline: WorkerTimeline,
     over_time: ReportTimeSeries,
@@ -189,14 +191,14 @@ impl SendTimes {
     }
 
     fn add(&mut self, sent: SimTime, outcome: &RequestOutcome<'_>) {
-        self.lateness.add(sim_time_ms(sent) - sim_time_ms(outcome.arrival), 1);
+        self.lateness.add_sample(sim_time_ms(sent) - sim_time_ms(outcome.arrival), 1);
         if outcome.status != RequestStatus::Completed {
             return;
         }
         let times = [(&mut self.ttft, outcome.first), (&mut self.e2e, outcome.last)];
         for (samples, at) in times {
             if let Some(at) = at {
-                samples.add(sim_time_ms(at) - sim_time_ms(sent), 1);
+                samples.add_sample(sim_time_ms(at) - sim_time_ms(sent), 1);
             }
         }
     }
@@ -259,24 +261,24 @@ impl ReportCollector {
         // Differences of millisecond values, as in Dynamo's report.
         let arrival = sim_time_ms(outcome.arrival);
         let (ttft, e2e) = (sim_time_ms(first) - arrival, sim_time_ms(last) - arrival);
-        self.ttft.add(ttft, 1);
-        self.e2e.add(e2e, 1);
+        self.ttft.add_sample(ttft, 1);
+        self.e2e.add_sample(e2e, 1);
         let gaps = outcome.output.saturating_sub(1);
         let itl = (gaps > 0).then(|| (sim_time_ms(last) - sim_time_ms(first)) / f64::from(gaps));
         if let Some(itl) = itl {
-            self.tpot.add(itl, 1);
+            self.tpot.add_sample(itl, 1);
             if self.options.user_rate == PerUserRateSamples::PerRequest && itl > 0.0 {
-                self.rates.add(1e3 / itl, 1);
+                self.rates.add_sample(1e3 / itl, 1);
             }
         }
         if let Some(second) = outcome.second {
-            self.ttst.add(sim_time_ms(second) - sim_time_ms(first), 1);
+            self.ttst.add_sample(sim_time_ms(second) - sim_time_ms(first), 1);
         }
         if let Some(best) = outcome.best_overlap {
             let missed = u64::from(best.saturating_sub(outcome.overlap));
             *self.regret.get_or_insert(0) += missed * u64::from(outcome.block_size);
         }
-        if self.options.slo.is_met_by(outcome) {
+        if self.options.slo.is_slo_met_by(outcome) {
             self.good.0 += 1;
             self.good.1 += u64::from(outcome.output);
         }
@@ -351,9 +353,9 @@ impl ReportCollector {
         put("first_admission_prefix_cache_reused_ratio", share(self.first_reused));
         put("committed_prefill_tokens", json!(computed));
         put("kv_eviction_policy", json!("lru"));
-        put("num_ttft_samples", json!(self.ttft.count()));
-        put("num_tpot_samples", json!(self.tpot.count()));
-        put("num_e2e_latency_samples", json!(self.e2e.count()));
+        put("num_ttft_samples", json!(self.ttft.sample_count()));
+        put("num_tpot_samples", json!(self.tpot.sample_count()));
+        put("num_e2e_latency_samples", json!(self.e2e.sample_count()));
         for (name, samples) in [
             ("ttft_ms", &mut self.ttft),
             ("ttst_ms", &mut self.ttst),
@@ -430,9 +432,9 @@ impl ReplaySink for ReportCollector {
             }
         }
         if self.options.slo.has_any_latency_bound() {
-            self.over_time.record_request(outcome.arrival, self.good.0 > good);
+            self.over_time.record_request_goodput(outcome.arrival, self.good.0 > good);
         }
-        self.spans.add_request(outcome);
+        self.spans.add_request_spans(outcome);
         self.over_time.record_prefix_reuse(outcome);
         match self.options.records {
             KeptRequestRecords::None => {}
@@ -449,9 +451,9 @@ impl ReplaySink for ReportCollector {
 
     fn on_token_gaps(&mut self, nanos: u64, times: u64) {
         let ms = nanos as f64 / 1e6;
-        self.gaps.add(ms, times);
+        self.gaps.add_sample(ms, times);
         if self.options.user_rate == PerUserRateSamples::PerGap && nanos > 0 {
-            self.rates.add(1e3 / ms, times);
+            self.rates.add_sample(1e3 / ms, times);
         }
     }
 
@@ -460,7 +462,7 @@ impl ReplaySink for ReportCollector {
     }
 
     fn on_worker_sample(&mut self, sample: &WorkerSample) {
-        self.timeline.push(sample);
+        self.timeline.push_worker_sample(sample);
     }
 }
 
@@ -488,7 +490,7 @@ fn push_distribution_keys(
 }
 
 fn quantile_curve(samples: &mut SampleDistribution) -> Vec<f64> {
-    if samples.count() == 0 {
+    if samples.sample_count() == 0 {
         return Vec::new();
     }
     let percents: [f64; CURVE_POINTS] =
@@ -519,7 +521,7 @@ pub struct ReplayReport {
     /// Number of requests at which the report stopped keeping records; `None` if it did not stop.
     left_out: Option<usize>,
     first_error: Option<String>,
-    kept: Vec<OutcomeRecord>,
+    kept: Vec<RequestOutcomeRecord>,
 }
 
 impl ReplayReport {
@@ -529,14 +531,14 @@ impl ReplayReport {
     }
 
     /// Adds the cost of the replay to the summary, from the price of a GPU hour.
-    pub fn add_cost(&mut self, gpu_hour: f64) {
+    pub fn add_gpu_cost(&mut self, gpu_hour: f64) {
         let cost = self.summary_number("gpu_hours") * gpu_hour;
         self.summary.insert("cost".to_owned(), json!(cost));
     }
 
     /// Returns the records of all kept requests, in order of arrival.
     pub fn request_records(&self) -> impl ExactSizeIterator<Item = RequestRecord> {
-        self.kept.iter().map(OutcomeRecord::to_request_record)
+        self.kept.iter().map(RequestOutcomeRecord::to_request_record)
     }
 
     /// Writes the replay report as JSON.

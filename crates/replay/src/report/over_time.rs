@@ -81,7 +81,7 @@ impl ReportTimeSeries {
         }
     }
 
-    pub(super) fn record_request(&mut self, arrival: SimTime, is_good: bool) {
+    pub(super) fn record_request_goodput(&mut self, arrival: SimTime, is_good: bool) {
         self.good.add(arrival, (u64::from(is_good), 1));
     }
 
@@ -167,7 +167,7 @@ mod tests {
         // Only the second worker has a start event, and none has an end event.
         assert_eq!(over.accumulated_cost(10.0, 9.5), [(0.5, 0.0), (10.0, 9.5)]);
         for second in 0..100_000 {
-            over.record_request(at(second * 1000), second % 4 > 0);
+            over.record_request_goodput(at(second * 1000), second % 4 > 0);
         }
         let seen = over.slo_attainment_percent();
         assert!(

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::outcome::{AdmissionOutcome, HandoffTimes, PoolRole, RequestOutcome, RequestStatus};
+use crate::outcome::{
+    AdmissionOutcome, PoolRole, PrefillHandoffTimes, RequestOutcome, RequestStatus,
+};
 use vllm_sim_engine::SimTime;
 
 /// Copy of a [`RequestOutcome`] without its token times.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OutcomeRecord {
+pub struct RequestOutcomeRecord {
     pub(super) session_id: Option<Arc<str>>,
     pub(super) turn: u32,
     request_id: Option<Arc<str>>,
@@ -30,7 +32,7 @@ pub struct OutcomeRecord {
     prefill_worker: Option<u32>,
     admissions: Box<[AdmissionOutcome]>,
     preemptions: Box<[u64]>,
-    handoff: Option<Box<HandoffTimes>>,
+    handoff: Option<Box<PrefillHandoffTimes>>,
     overlap: u32,
     best_overlap: Option<u32>,
     block_size: u32,
@@ -40,7 +42,7 @@ pub struct OutcomeRecord {
     error: Option<Box<str>>,
 }
 
-impl From<&RequestOutcome<'_>> for OutcomeRecord {
+impl From<&RequestOutcome<'_>> for RequestOutcomeRecord {
     fn from(outcome: &RequestOutcome<'_>) -> Self {
         Self {
             session_id: outcome.session_id.cloned(),
@@ -142,7 +144,7 @@ pub struct AdmissionRecord {
     pub host_reused_input_tokens: Option<u32>,
 }
 
-pub(super) fn status_word(status: RequestStatus) -> &'static str {
+pub(super) fn request_status_name(status: RequestStatus) -> &'static str {
     match status {
         RequestStatus::Completed => "completed",
         RequestStatus::Rejected => "rejected",
@@ -162,7 +164,7 @@ pub(super) fn sim_time_ms(at: SimTime) -> f64 {
     at.as_nanos() as f64 / 1e6
 }
 
-impl OutcomeRecord {
+impl RequestOutcomeRecord {
     pub(super) fn request_number(&self) -> u64 {
         self.number
     }
@@ -196,7 +198,7 @@ impl OutcomeRecord {
             first_token_ms: first,
             last_token_ms: last,
             terminal_time_ms: sim_time_ms(self.ended),
-            terminal_status: status_word(self.status),
+            terminal_status: request_status_name(self.status),
             ttft_ms: first.map(|first| first - arrival),
             ttst_ms: self.second.map(sim_time_ms).zip(first).map(|(second, first)| second - first),
             itl_ms: span.filter(|_| gaps > 0).map(|span| span / f64::from(gaps)),

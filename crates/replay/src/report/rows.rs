@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::outcome::{ReplaySink, RequestOutcome};
 
-use super::record::{OutcomeRecord, RequestRecord};
+use super::record::{RequestOutcomeRecord, RequestRecord};
 
 /// File format for one row per request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +127,8 @@ impl std::fmt::Debug for RequestRowWriter {
 impl ReplaySink for RequestRowWriter {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         if self.failed.is_none() {
-            self.failed = self.write(&OutcomeRecord::from(outcome).to_request_record()).err();
+            self.failed =
+                self.write(&RequestOutcomeRecord::from(outcome).to_request_record()).err();
         }
     }
 

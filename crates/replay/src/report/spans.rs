@@ -60,21 +60,21 @@ impl SampledRequestSpans {
     }
 
     /// Returns the phases of the sampled requests.
-    pub fn kept_spans(&self) -> &[RequestWorkerSpan] {
+    pub fn sampled_request_spans(&self) -> &[RequestWorkerSpan] {
         &self.kept
     }
 
-    /// Returns the number of requests from which [`SampledRequestSpans::kept_spans`] is sampled.
-    pub fn requests_seen(&self) -> u64 {
+    /// Returns the number of requests from which [`SampledRequestSpans::sampled_request_spans`] is sampled.
+    pub fn total_request_count(&self) -> u64 {
         self.seen
     }
 
     /// Returns the sampling interval `n`: one of `n` requests is kept.
-    pub fn sampling_interval(&self) -> u64 {
+    pub fn request_sampling_interval(&self) -> u64 {
         self.one_of
     }
 
-    pub(super) fn add_request(&mut self, outcome: &RequestOutcome<'_>) {
+    pub(super) fn add_request_spans(&mut self, outcome: &RequestOutcome<'_>) {
         if self.most == 0 {
             return;
         }
@@ -172,7 +172,10 @@ mod tests {
             spans.add_if_sampled(number, || vec![span]);
         }
         assert!((200..=500).contains(&spans.kept.len()));
-        assert_eq!((spans.requests_seen(), spans.sampling_interval()), (100_000, 256));
+        assert_eq!(
+            (spans.total_request_count(), spans.request_sampling_interval()),
+            (100_000, 256)
+        );
         let on_first = spans.kept.iter().filter(|span| span.worker == 0).count();
         assert!((20..120).contains(&on_first), "{on_first}");
     }

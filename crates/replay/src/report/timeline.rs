@@ -19,14 +19,14 @@ pub struct WorkerSampleTrack {
     /// Pool of the worker whose gauges are averaged.
     pub pool: PoolRole,
     /// Averages of the worker's gauges over consecutive intervals.
-    pub points: Vec<TimelinePoint>,
+    pub points: Vec<WorkerTimelinePoint>,
     per_point: u32,
     open: u32,
 }
 
 /// Averages of a worker's gauges over one time interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct TimelinePoint {
+pub struct WorkerTimelinePoint {
     /// End of the time interval over which gauges are averaged, in seconds.
     pub at: f64,
     /// Mean number of running sequences on the worker.
@@ -42,7 +42,7 @@ pub struct TimelinePoint {
 }
 
 impl WorkerTimeline {
-    pub(super) fn push(&mut self, sample: &WorkerSample) {
+    pub(super) fn push_worker_sample(&mut self, sample: &WorkerSample) {
         let key = (sample.pool, sample.worker);
         let place = self.tracks.binary_search_by_key(&key, |track| (track.pool, track.worker));
         let place = match place {
@@ -69,12 +69,12 @@ impl WorkerSampleTrack {
             if self.points.len() == MAX_POINTS_PER_WORKER {
                 self.halve_resolution();
             }
-            self.points.push(TimelinePoint::default());
+            self.points.push(WorkerTimelinePoint::default());
         }
         let n = f64::from(self.open);
         let mean = |old: f64, new: f64| (old * n + new) / (n + 1.0);
         if let Some(point) = self.points.last_mut() {
-            *point = TimelinePoint {
+            *point = WorkerTimelinePoint {
                 at: sample.at.as_secs_f64(),
                 running: mean(point.running, sample.running.into()),
                 waiting: mean(point.waiting, sample.waiting.into()),
@@ -89,7 +89,7 @@ impl WorkerSampleTrack {
     fn halve_resolution(&mut self) {
         let half = |a: f64, b: f64| (a + b) / 2.0;
         let pairs = self.points.chunks(2).map(|pair| match pair {
-            [a, b] => TimelinePoint {
+            [a, b] => WorkerTimelinePoint {
                 at: b.at,
                 running: half(a.running, b.running),
                 waiting: half(a.waiting, b.waiting),

@@ -13,7 +13,7 @@ use vllm_sim_engine::SimTime;
 
 use crate::outcome::{EngineStep, PoolRole, ReplaySink, RequestOutcome};
 
-use super::record::OutcomeRecord;
+use super::record::RequestOutcomeRecord;
 use super::spans::{RequestPhase, spans_of_request};
 
 /// Process id in the trace file for requests that reached no worker.
@@ -25,7 +25,7 @@ const CATEGORY: &str = "vllm-sim";
 /// Id of the track for an engine's steps in the trace file; request `n` has track `n` + 2.
 const STEP_TRACK: u64 = 1;
 
-/// Writes trace events of requests and steps; [`TraceEventWriter::finish`] returns the first error.
+/// Writes trace events of requests and steps; [`TraceEventWriter::finish_trace_file`] returns the first error.
 pub struct TraceEventWriter<W> {
     out: W,
     /// Set of the process ids whose names are already written.
@@ -52,7 +52,7 @@ impl<W: Write> TraceEventWriter<W> {
     ///
     /// # Errors
     /// Returns the first error of this call or of an earlier event.
-    pub fn finish(mut self) -> io::Result<W> {
+    pub fn finish_trace_file(mut self) -> io::Result<W> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -82,7 +82,7 @@ impl<W: Write> TraceEventWriter<W> {
     fn process_of(&mut self, pool: PoolRole, worker: u32) -> u64 {
         let process = 2 + 2 * u64::from(worker) + u64::from(pool == PoolRole::Serving);
         if self.named.insert(process) {
-            let name = format!("{} {worker}", pool.page_label());
+            let name = format!("{} {worker}", pool.pool_role_page_label());
             self.write_metadata((process, STEP_TRACK), "process_name", &name);
             self.name_track((process, STEP_TRACK), "steps");
         }
@@ -106,7 +106,7 @@ impl<W: Write> TraceEventWriter<W> {
     /// Writes a request with its phases on each worker; the worker on which the request ends comes
     /// last.
     fn write_request(&mut self, outcome: &RequestOutcome<'_>) {
-        let record = OutcomeRecord::from(outcome).to_request_record();
+        let record = RequestOutcomeRecord::from(outcome).to_request_record();
         let track = outcome.number.saturating_add(2);
         let spans = spans_of_request(outcome);
         let last = spans.last().map(|span| (span.pool, span.worker));

@@ -94,7 +94,7 @@ impl RouterBlockIndex {
 
     pub(super) fn remove_worker(&mut self, worker: u32) {
         self.copies.retain(|pair, _| pair >> 32 != u64::from(worker));
-        for node in self.table.node_indices() {
+        for node in self.table.block_node_indices() {
             self.clear_worker(BlockUseKind::Cached, node, worker);
             self.drop_unused(node);
         }
@@ -148,7 +148,7 @@ impl RouterBlockIndex {
     /// Prefetches the index nodes of `keys` into the CPU cache, so that their cache misses overlap.
     fn prefetch_nodes(&self, keys: impl Iterator<Item = BlockKey>) {
         let stride = self.words_per_node();
-        let nodes = keys.filter_map(|key| self.table.node_in_home_slot(key.0));
+        let nodes = keys.filter_map(|key| self.table.block_node_in_home_slot(key.0));
         let read = nodes.map(|node| self.nodes[node as usize * stride]);
         std::hint::black_box(read.fold(0, |all, key| all ^ key));
     }
@@ -163,7 +163,7 @@ impl RouterBlockIndex {
 
     /// Returns the worker's number of cached blocks in the last call of
     /// [`Self::cached_prefix_blocks`].
-    pub(super) fn last_cached_blocks_of(&self, worker: u32) -> u32 {
+    pub(super) fn last_lookup_cached_blocks(&self, worker: u32) -> u32 {
         self.overlaps[worker as usize]
     }
 
@@ -177,7 +177,7 @@ impl RouterBlockIndex {
     }
 
     /// Returns the worker's number of used blocks in the last call of [`Self::used_prefix_blocks`].
-    pub(super) fn last_used_blocks_of(&self, worker: u32) -> u32 {
+    pub(super) fn last_lookup_used_blocks(&self, worker: u32) -> u32 {
         self.shared[worker as usize]
     }
 
@@ -261,14 +261,14 @@ impl RouterBlockIndex {
 
     fn find_node(&self, key: BlockKey) -> Option<u32> {
         let stride = self.words_per_node();
-        self.table.find_node(key.0, |node| self.nodes[node as usize * stride] == key.0)
+        self.table.find_block_node(key.0, |node| self.nodes[node as usize * stride] == key.0)
     }
 
     fn find_or_create_node(&mut self, key: BlockKey) -> u32 {
         let stride = self.words_per_node();
         let Self { table, nodes, free, .. } = self;
         let is = |nodes: &Vec<u64>, node: u32| nodes[node as usize * stride] == key.0;
-        let slot = match table.find_or_free_slot(key.0, |node| is(nodes, node)) {
+        let slot = match table.find_node_or_free_slot(key.0, |node| is(nodes, node)) {
             Ok(node) => return node,
             Err(slot) => slot,
         };
@@ -285,7 +285,7 @@ impl RouterBlockIndex {
         let at = node as usize * self.words_per_node();
         let (key, bits) = (self.nodes[at], &self.nodes[at + 1..][..2 * self.words]);
         if bits.iter().all(|&bits| bits == 0) {
-            self.table.remove(key, node);
+            self.table.remove_block_node(key, node);
             self.free.push(node);
         }
     }
@@ -409,7 +409,7 @@ mod tests {
             index.apply_kv_event(0, &removed(&[1]));
         }
         assert_eq!(found, [1, 1, 0]);
-        assert!(index.table.node_indices().is_empty());
+        assert!(index.table.block_node_indices().is_empty());
     }
 
     #[test]
@@ -424,6 +424,6 @@ mod tests {
             (index.remove_request_blocks(1, &a), index.remove_request_blocks(1, &b)),
             (1, 3)
         );
-        assert!(index.table.node_indices().is_empty());
+        assert!(index.table.block_node_indices().is_empty());
     }
 }

@@ -26,8 +26,8 @@ impl KeySlot {
 }
 
 impl BlockKeyTable {
-    /// Returns the index node of a block key; `is` compares the key with that of a node.
-    pub(super) fn find_node(&self, key: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+    /// Returns the index node of a block key; `is_key_of_node` compares the key with that of a node.
+    pub(super) fn find_block_node(&self, key: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
         }
@@ -36,14 +36,14 @@ impl BlockKeyTable {
 
     /// Returns the node in the home slot of a block key, usually the key's own node, for
     /// read-ahead.
-    pub(super) fn node_in_home_slot(&self, key: u64) -> Option<u32> {
+    pub(super) fn block_node_in_home_slot(&self, key: u64) -> Option<u32> {
         let slot = self.slots.get(self.home_slot(hash(key)))?;
         Some(slot.node).filter(|_| !slot.is_empty())
     }
 
     /// Returns the node of a block key, or the free slot for the key: call
     /// [`BlockKeyTable::fill_slot`] with that slot first.
-    pub(super) fn find_or_free_slot(
+    pub(super) fn find_node_or_free_slot(
         &mut self,
         key: u64,
         is: impl Fn(u32) -> bool,
@@ -63,7 +63,7 @@ impl BlockKeyTable {
     /// Removes an index node from the table by backward-shift deletion.
     ///
     /// Moves later entries of the probe sequence into the gap, so lookups need no tombstones.
-    pub(super) fn remove(&mut self, key: u64, node: u32) {
+    pub(super) fn remove_block_node(&mut self, key: u64, node: u32) {
         let mask = self.slots.len() - 1;
         let mut hole = self.home_slot(hash(key));
         while self.slots[hole].node != node {
@@ -86,7 +86,7 @@ impl BlockKeyTable {
         self.len -= 1;
     }
 
-    pub(super) fn node_indices(&self) -> Vec<u32> {
+    pub(super) fn block_node_indices(&self) -> Vec<u32> {
         let filled = self.slots.iter().filter(|slot| !slot.is_empty());
         filled.map(|slot| slot.node).collect()
     }
@@ -144,15 +144,15 @@ mod tests {
         let mut draws = request_rng(1, 2, RandomStreamPurpose::Workload);
         for _ in 0..20_000 {
             let key = draws.draw_u64_between(0, 400);
-            let found = table.find_node(key, |node| keys[node as usize] == key);
+            let found = table.find_block_node(key, |node| keys[node as usize] == key);
             assert_eq!(found, model.get(&key).copied(), "{key}");
             match found {
                 Some(node) => {
-                    table.remove(key, node);
+                    table.remove_block_node(key, node);
                     model.remove(&key);
                 }
                 None => {
-                    let slot = table.find_or_free_slot(key, |node| keys[node as usize] == key);
+                    let slot = table.find_node_or_free_slot(key, |node| keys[node as usize] == key);
                     let node = keys.len() as u32;
                     keys.push(key);
                     table.fill_slot(slot.expect_err("it is not there"), key, node);
@@ -161,7 +161,8 @@ mod tests {
             }
             assert_eq!(table.len, model.len());
         }
-        let (mut nodes, mut expected) = (table.node_indices(), Vec::from_iter(model.into_values()));
+        let (mut nodes, mut expected) =
+            (table.block_node_indices(), Vec::from_iter(model.into_values()));
         nodes.sort_unstable();
         expected.sort_unstable();
         assert_eq!(nodes, expected);

@@ -152,7 +152,7 @@ impl KvRouterState {
             let load = &self.workers[worker as usize];
             let overlap = match overlaps {
                 Some(overlaps) => overlaps.get(worker as usize).copied().unwrap_or(0),
-                None => index.last_cached_blocks_of(worker),
+                None => index.last_lookup_cached_blocks(worker),
             };
             let surplus = (load.prefill_tokens - least) as f64 / block;
             let decay = 1.0 / (1.0 + config.overlap_score_credit_decay * surplus / request_blocks);
@@ -163,7 +163,7 @@ impl KvRouterState {
             };
             let decode = match config.track_active_blocks {
                 true => {
-                    let shared = if known { index.last_used_blocks_of(worker) } else { 0 };
+                    let shared = if known { index.last_lookup_used_blocks(worker) } else { 0 };
                     load.blocks as f64 + (keys.len() as f64 - f64::from(shared))
                 }
                 false => 0.0,

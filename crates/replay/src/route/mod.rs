@@ -119,7 +119,7 @@ impl Router {
         self.queue.len()
     }
 
-    /// Adds a worker that accepts requests. `batched` is the token budget of one of its steps.
+    /// Adds a worker that accepts requests. `max_batched_tokens` is the token budget of one of its steps.
     pub(super) fn add_worker(&mut self, worker: u32, batched: u32) {
         let at = worker as usize;
         if self.loads.len() <= at {
@@ -168,7 +168,7 @@ impl Router {
                 RouterConfig::Kv(_) => self.index.cached_prefix_blocks(ask.block_keys()).to_vec(),
                 _ => Vec::new(),
             };
-            self.queue.push(ask, overlaps, now);
+            self.queue.push_request(ask, overlaps, now);
             return None;
         }
         if let RouterConfig::Kv(_) = &self.config {
@@ -216,7 +216,7 @@ impl Router {
                 let worker = serving[at];
                 let overlap = |worker: u32| match overlaps {
                     Some(overlaps) => overlaps.get(worker as usize).copied().unwrap_or(0),
-                    None => self.index.last_cached_blocks_of(worker),
+                    None => self.index.last_lookup_cached_blocks(worker),
                 };
                 RouteChoice {
                     worker,
@@ -230,7 +230,7 @@ impl Router {
                     false => &[],
                 };
                 self.gauges.scrape_gauges_if_due(config, serving, now, gauges);
-                let scores = self.gauges.weighted_scores(
+                let scores = self.gauges.weighted_endpoint_scores(
                     config,
                     serving,
                     &self.loads,

@@ -68,7 +68,7 @@ impl RouterQueue {
         self.waiting.is_empty()
     }
 
-    pub(super) fn push(&mut self, ask: RouteRequest, overlaps: Vec<u32>, now: SimTime) {
+    pub(super) fn push_request(&mut self, ask: RouteRequest, overlaps: Vec<u32>, now: SimTime) {
         let priority = f64::from(ask.priority.max(0));
         let arrival = now.as_secs_f64();
         let score = match self.policy {
@@ -112,7 +112,7 @@ mod tests {
                 strict_priority,
             };
             let now = SimTime::from_millis(u64::from(slot) * 1000);
-            queue.push(ask, Vec::new(), now);
+            queue.push_request(ask, Vec::new(), now);
         }
         std::iter::from_fn(|| queue.pop()).map(|w| w.ask.slot).collect()
     }

@@ -94,7 +94,7 @@ impl ScrapedGauges {
         }
     }
 
-    pub(super) fn weighted_scores(
+    pub(super) fn weighted_endpoint_scores(
         &mut self,
         config: &EndpointPickerConfig,
         serving: &[u32],
@@ -125,9 +125,9 @@ impl ScrapedGauges {
                         let hits = overlaps.get(worker as usize).copied().unwrap_or(0);
                         f64::from(hits) / (blocks.max(1) as f64)
                     }
-                    EndpointScorer::Session => affinity.session_score(ask, worker),
+                    EndpointScorer::Session => affinity.session_affinity_score(ask, worker),
                     EndpointScorer::Lora => {
-                        affinity.lora_score(ask, worker, config.max_loras as usize)
+                        affinity.lora_affinity_score(ask, worker, config.max_loras as usize)
                     }
                 };
                 sum += weight * score;

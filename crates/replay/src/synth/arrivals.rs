@@ -131,7 +131,7 @@ impl SessionStartTimes {
     /// Returns the next session's start time, in ms.
     ///
     /// The first is 0, or one gap after 0 for gamma arrivals, like `vllm bench serve`.
-    pub(crate) fn next_start_ms(&mut self) -> f64 {
+    pub(crate) fn next_session_start_ms(&mut self) -> f64 {
         if std::mem::take(&mut self.first) {
             return self.at_ms;
         }
@@ -171,7 +171,7 @@ mod tests {
         for burstiness in [0.25, 1.0, 4.0] {
             let n = 20_000;
             let mut starts = ArrivalProcess::gamma_at_rate(10.0, burstiness).start_times(7, n);
-            let at: Vec<f64> = (0..n).map(|_| starts.next_start_ms()).collect();
+            let at: Vec<f64> = (0..n).map(|_| starts.next_session_start_ms()).collect();
             let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
             let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
             let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;

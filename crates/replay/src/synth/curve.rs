@@ -7,14 +7,14 @@ use vllm_sim_engine::SimTime;
 ///
 /// The first and last factors also apply before and after all points.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RateCurve {
+pub struct ArrivalRateCurve {
     points: Vec<(f64, f64)>,
 }
 
-impl RateCurve {
-    /// Returns the time in seconds at which an event occurs that would occur after `seconds` at a
+impl ArrivalRateCurve {
+    /// Returns the time in seconds at which an event occurs that would occur after `unscaled_seconds` at a
     /// constant factor of 1.
-    pub fn event_time_at_rate_curve(&self, seconds: f64) -> f64 {
+    pub fn rate_scaled_event_time(&self, seconds: f64) -> f64 {
         let mut left = seconds;
         let (mut from, mut factor) = (0.0, self.points.first().map_or(1.0, |point| point.1));
         for &(at, next) in &self.points {
@@ -36,7 +36,7 @@ impl RateCurve {
 }
 
 /// Parses a rate curve such as `0=0,60=1,600=1,601=5`: times in seconds, each with a rate factor.
-impl FromStr for RateCurve {
+impl FromStr for ArrivalRateCurve {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -63,25 +63,25 @@ impl FromStr for RateCurve {
 
 /// Reschedules the sessions of another workload along a rate curve.
 #[derive(Debug)]
-pub struct RateCurveSource<S> {
+pub struct ArrivalRateCurveSource<S> {
     source: S,
-    curve: RateCurve,
+    curve: ArrivalRateCurve,
     last: SimTime,
 }
 
-impl<S: WorkloadSource> RateCurveSource<S> {
+impl<S: WorkloadSource> ArrivalRateCurveSource<S> {
     /// Reschedules the sessions of `source` along `curve`.
-    pub fn new(source: S, curve: RateCurve) -> Self {
+    pub fn new(source: S, curve: ArrivalRateCurve) -> Self {
         Self { source, curve, last: SimTime::ZERO }
     }
 }
 
-impl<S: WorkloadSource> WorkloadSource for RateCurveSource<S> {
+impl<S: WorkloadSource> WorkloadSource for ArrivalRateCurveSource<S> {
     fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         let Some(mut session) = self.source.next_session()? else {
             return Ok(None);
         };
-        let start = self.curve.event_time_at_rate_curve(session.start.as_nanos() as f64 / 1e9);
+        let start = self.curve.rate_scaled_event_time(session.start.as_nanos() as f64 / 1e9);
         // Rounding must not change the order.
         let start = SimTime::from_nanos((start * 1e9).round() as u64);
         self.last = self.last.max(start);
@@ -101,17 +101,17 @@ mod tests {
     #[test]
     fn rate_curve_moves_session_starts() {
         // Ten seconds from zero to the full rate equal five seconds at the full rate.
-        let ramp: RateCurve = "0=0,10=1".parse().expect("is a curve");
-        assert_eq!(ramp.event_time_at_rate_curve(0.0), 0.0);
-        assert!((ramp.event_time_at_rate_curve(1.25) - 5.0).abs() < 1e-9);
-        assert!((ramp.event_time_at_rate_curve(5.0) - 10.0).abs() < 1e-9);
-        assert!((ramp.event_time_at_rate_curve(8.0) - 13.0).abs() < 1e-9);
+        let ramp: ArrivalRateCurve = "0=0,10=1".parse().expect("is a curve");
+        assert_eq!(ramp.rate_scaled_event_time(0.0), 0.0);
+        assert!((ramp.rate_scaled_event_time(1.25) - 5.0).abs() < 1e-9);
+        assert!((ramp.rate_scaled_event_time(5.0) - 10.0).abs() < 1e-9);
+        assert!((ramp.rate_scaled_event_time(8.0) - 13.0).abs() < 1e-9);
         // Four times the rate in the third second.
-        let burst: RateCurve = "2=1,2=4,3=4,3=1".parse().expect("is a curve");
-        let at = [1.0, 2.0, 4.0, 6.0, 7.0].map(|at| burst.event_time_at_rate_curve(at));
+        let burst: ArrivalRateCurve = "2=1,2=4,3=4,3=1".parse().expect("is a curve");
+        let at = [1.0, 2.0, 4.0, 6.0, 7.0].map(|at| burst.rate_scaled_event_time(at));
         assert_eq!(at, [1.0, 2.0, 2.5, 3.0, 4.0]);
         for text in ["", "1", "2=1,1=1", "0=1,9=0", "0=-1"] {
-            assert!(text.parse::<RateCurve>().is_err(), "{text:?}");
+            assert!(text.parse::<ArrivalRateCurve>().is_err(), "{text:?}");
         }
     }
 }

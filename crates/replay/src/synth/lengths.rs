@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::workload::MAX_TOKENS_PER_LENGTH;
+use crate::workload::MAX_PROMPT_OR_OUTPUT_TOKENS;
 use vllm_sim_random::DrawRandom;
 
 /// Distribution of prompt or output lengths, in tokens.
@@ -37,7 +37,7 @@ pub enum TokenLengthDistribution {
 }
 
 impl TokenLengthDistribution {
-    /// Draws one random length in tokens, at least `least`.
+    /// Draws one random length in tokens, at least `min_tokens`.
     pub fn draw_tokens(&self, rng: &mut impl DrawRandom, least: u32) -> u32 {
         let within = |x: f64, range: &(u32, u32)| (x.round() as u32).clamp(range.0, range.1);
         let length = match self {
@@ -102,8 +102,9 @@ impl TokenLengthDistribution {
 
 fn parse_token_count(text: &str) -> Result<u32, String> {
     let n: Option<u32> = text.trim().parse().ok();
-    n.filter(|n| u64::from(*n) <= MAX_TOKENS_PER_LENGTH)
-        .ok_or_else(|| format!("{text:?} is not a whole number from 0 to {MAX_TOKENS_PER_LENGTH}"))
+    n.filter(|n| u64::from(*n) <= MAX_PROMPT_OR_OUTPUT_TOKENS).ok_or_else(|| {
+        format!("{text:?} is not a whole number from 0 to {MAX_PROMPT_OR_OUTPUT_TOKENS}")
+    })
 }
 
 /// Parses a distribution of lengths: `N`, `uniform:LOW:HIGH`, `normal:MEAN:STD[:MIN:MAX]`,
@@ -124,7 +125,7 @@ impl FromStr for TokenLengthDistribution {
         };
         let range = |parts: &[&str]| -> Result<(u32, u32), String> {
             let (low, high) = match parts {
-                [] => (1, MAX_TOKENS_PER_LENGTH as u32),
+                [] => (1, MAX_PROMPT_OR_OUTPUT_TOKENS as u32),
                 [low, high] => (parse_token_count(low)?, parse_token_count(high)?),
                 _ => return Err(format!("{text:?} must have both MIN and MAX, or neither")),
             };

@@ -16,7 +16,7 @@ use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng
 
 pub use adapters::LoraAdapterSource;
 pub use arrivals::{ArrivalProcess, SessionStartTimes};
-pub use curve::{RateCurve, RateCurveSource};
+pub use curve::{ArrivalRateCurve, ArrivalRateCurveSource};
 pub use lengths::TokenLengthDistribution;
 use vllm_sim_random::std_rng::StdRng;
 
@@ -172,7 +172,7 @@ impl WorkloadSource for SyntheticSource {
             return Ok(None);
         }
         self.made += 1;
-        let start = (self.starts.next_start_ms() * 1e6).round() as u64;
+        let start = (self.starts.next_session_start_ms() * 1e6).round() as u64;
         let mut rng = request_rng(self.what.seed, i, RandomStreamPurpose::Workload);
         let (ratio, groups) = (self.what.shared_prefix_ratio, self.what.prefix_groups);
         let group = match groups {
@@ -256,7 +256,7 @@ impl<S: WorkloadSource> WorkloadSource for RescheduledSource<S> {
         };
         session.start = match (&self.run, &session.play) {
             (Some((run, start)), Some(play)) if run == play && !play.1.is_empty() => *start,
-            _ => SimTime::from_nanos((self.starts.next_start_ms() * 1e6).round() as u64),
+            _ => SimTime::from_nanos((self.starts.next_session_start_ms() * 1e6).round() as u64),
         };
         self.run = session.play.clone().map(|play| (play, session.start));
         Ok(Some(session))

@@ -21,7 +21,7 @@ impl Grammar {
     ///
     /// # Errors
     /// [`ConstraintError::BadGrammar`] with the position of the syntax error.
-    pub(crate) fn parse(source: &str) -> Result<Self, ConstraintError> {
+    pub(crate) fn parse_grammar(source: &str) -> Result<Self, ConstraintError> {
         let parsed = if is_lark_source(source) {
             lark::parse_lark(source, 0).map_err(|error| match ebnf::parse_ebnf(source) {
                 Err(ebnf_error) if !has_lark_start(source) => conversion_error(&ebnf_error),

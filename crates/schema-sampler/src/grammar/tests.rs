@@ -4,7 +4,8 @@ use crate::work::WorkBudget;
 use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 fn sample_texts(source: &str) -> Vec<String> {
-    let grammar = Grammar::parse(source).unwrap_or_else(|error| panic!("{source}: {error}"));
+    let grammar =
+        Grammar::parse_grammar(source).unwrap_or_else(|error| panic!("{source}: {error}"));
     (0..60)
         .map(|seed| {
             let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
@@ -23,7 +24,7 @@ fn assert_samples_match(source: &str, pattern: &str) {
 }
 
 fn grammar_error(source: &str) -> String {
-    Grammar::parse(source).expect_err(&format!("{source} should be refused")).to_string()
+    Grammar::parse_grammar(source).expect_err(&format!("{source} should be refused")).to_string()
 }
 
 #[test]
@@ -177,7 +178,7 @@ fn hostile_grammars_have_bounded_work() {
     let nested = format!("root ::= {}\"x\"{}", "(".repeat(5000), ")".repeat(5000));
     let counted = "root ::= ((\"a\"{1000}){1000}){1000}".to_owned();
     for source in [doubling, chain, nested, counted] {
-        if let Ok(grammar) = Grammar::parse(&source) {
+        if let Ok(grammar) = Grammar::parse_grammar(&source) {
             let mut rng = request_rng(1, 0, RandomStreamPurpose::Structured);
             let text =
                 grammar.sample_text(&SampleLimits::default(), &mut rng, &mut WorkBudget::default());

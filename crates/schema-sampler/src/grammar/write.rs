@@ -150,9 +150,9 @@ impl GrammarWriter<'_> {
                 self.out.push_str(text);
                 Ok(())
             }
-            GrammarExpr::Class(class) => {
-                class.append_match(1, 1, self.rng, &mut self.out).ok_or(GrammarWriteError::TooLong)
-            }
+            GrammarExpr::Class(class) => class
+                .append_random_match(1, 1, self.rng, &mut self.out)
+                .ok_or(GrammarWriteError::TooLong),
             GrammarExpr::Pattern(regex) => {
                 let text = regex.sample_text(self.limits.max_chars, self.rng, self.work);
                 self.out.push_str(&text.ok_or(GrammarWriteError::TooLong)?);

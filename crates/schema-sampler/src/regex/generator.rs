@@ -93,7 +93,7 @@ impl RegexGenerator {
     }
 
     /// Appends a random match of `low..=high` characters to `out`; `None` if none was found.
-    pub(crate) fn append_match(
+    pub(crate) fn append_random_match(
         &self,
         low: u32,
         high: u32,
@@ -113,7 +113,7 @@ impl RegexGenerator {
                 for part in parts {
                     let (low, high) = window.next_range((part.min, part.max))?;
                     let before = out.len();
-                    part.append_match(low, high, rng, out)?;
+                    part.append_random_match(low, high, rng, out)?;
                     window.used += saturating_u32(out[before..].chars().count());
                 }
             }
@@ -123,7 +123,7 @@ impl RegexGenerator {
                 let done = (0..parts.len()).any(|i| {
                     out.truncate(before);
                     let part = &parts[(first + i) % parts.len()];
-                    part.append_match(low, high, rng, out).is_some()
+                    part.append_random_match(low, high, rng, out).is_some()
                 });
                 return done.then_some(());
             }
@@ -210,7 +210,7 @@ fn append_repetition(
     for _ in 0..count {
         let (low, high) = window.next_range(each)?;
         let before = out.len();
-        sub.append_match(low, high, rng, out)?;
+        sub.append_random_match(low, high, rng, out)?;
         window.used += saturating_u32(out[before..].chars().count());
     }
     Some(())

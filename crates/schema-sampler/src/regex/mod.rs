@@ -8,6 +8,6 @@ mod whole;
 
 pub(crate) use generator::RegexGenerator;
 pub(crate) use pattern::{
-    MAX_TRANSLATION_COST, SchemaPattern, pattern_engine_options, translation_cost,
+    MAX_REGEX_TRANSLATION_COST, SchemaPattern, pattern_engine_options, regex_translation_cost,
 };
 pub(crate) use whole::WholeTextRegex;

@@ -23,18 +23,18 @@ const MAX_PATTERN_BYTES: usize = 64 * 1024;
 /// Maximum of a pattern's size in bytes times its number of classes such as `\w`.
 ///
 /// Each class takes kilobytes in the parser, and the translation scans the whole pattern per class.
-pub(crate) const MAX_TRANSLATION_COST: usize = 1 << 20;
+pub(crate) const MAX_REGEX_TRANSLATION_COST: usize = 1 << 20;
 
 /// Maximum cost of checking one match, in steps; a costlier match is assumed to succeed if the
 /// generator is exact.
 const MAX_MATCH_CHECK_STEPS: u32 = 20_000;
 
 pub(super) fn is_pattern_too_large(source: &str) -> bool {
-    source.len() > MAX_PATTERN_BYTES || translation_cost(source) > MAX_TRANSLATION_COST
+    source.len() > MAX_PATTERN_BYTES || regex_translation_cost(source) > MAX_REGEX_TRANSLATION_COST
 }
 
 /// Returns the cost of translating a regular expression: bytes times classes.
-pub(crate) fn translation_cost(source: &str) -> usize {
+pub(crate) fn regex_translation_cost(source: &str) -> usize {
     let classes =
         source.as_bytes().windows(2).filter(|two| two[0] == b'\\' && b"wWdDsSpP".contains(&two[1]));
     source.len() * classes.count()
@@ -138,7 +138,7 @@ impl SchemaPattern {
 
     /// Returns the position of this pattern's match in a string that concatenates matches of
     /// several patterns. 0: start; 1: middle; 2: end.
-    pub(crate) fn splice_order(&self) -> u8 {
+    pub(crate) fn position_in_combined_string(&self) -> u8 {
         match (self.open_start, self.open_end) {
             (false, _) => 0,
             (true, true) => 1,
@@ -201,7 +201,7 @@ impl SchemaPattern {
         // An open end allows any text outside the match, used only to reach the length.
         let open = self.open_start || self.open_end;
         let (core_low, core_high) = (if open { low.min(generator.max) } else { low }, high);
-        generator.append_match(core_low, core_high, rng, &mut out)?;
+        generator.append_random_match(core_low, core_high, rng, &mut out)?;
         let length = out.chars().count();
         let missing = (low as usize).saturating_sub(length);
         if missing == 0 {
@@ -230,7 +230,7 @@ impl SchemaPattern {
         let mut out = String::new();
         for piece in &self.look_aheads {
             if rng.draw_percent_chance(90) {
-                piece.append_match(piece.min, piece.min.max(2).min(high), rng, &mut out)?;
+                piece.append_random_match(piece.min, piece.min.max(2).min(high), rng, &mut out)?;
             }
         }
         let used = u32::try_from(out.chars().count()).ok()?;
@@ -238,7 +238,7 @@ impl SchemaPattern {
             let low = low.max(generator.min).saturating_sub(used).max(generator.min.min(1));
             let mut body = String::new();
             if generator
-                .append_match(
+                .append_random_match(
                     low.max(generator.min.saturating_sub(used)),
                     high - used,
                     rng,
@@ -247,7 +247,7 @@ impl SchemaPattern {
                 .is_none()
             {
                 body.clear();
-                generator.append_match(generator.min, high, rng, &mut body)?;
+                generator.append_random_match(generator.min, high, rng, &mut body)?;
             }
             let missing = low.max(generator.min.saturating_sub(used)) as usize;
             let take = body.chars().count().min(missing.max(2));

@@ -83,7 +83,7 @@ impl WholeTextRegex {
         // The generator ignores word boundaries and inner anchors, so each text is checked.
         for _ in 0..64 {
             let mut out = String::new();
-            let made = self.generator.append_match(0, max_chars, rng, &mut out);
+            let made = self.generator.append_random_match(0, max_chars, rng, &mut out);
             work.spend_steps(1 + regex_match_cost_steps(1, &out))?;
             if made.is_some() && self.exact {
                 return Some(out);

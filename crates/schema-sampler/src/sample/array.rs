@@ -34,14 +34,14 @@ impl ValueSampler<'_> {
         let shape = self.array_shape(rules, plan.bounds.items);
         if shape.min > shape.max {
             let (min, max) = (shape.min, shape.max);
-            return self.record_failure(
+            return self.record_sample_failure(
                 at_fault,
                 format!("minItems ({min}) is greater than maxItems ({max})"),
             );
         }
         if shape.min > MAX_ARRAY_ITEMS {
             let min = shape.min;
-            return self.record_failure(
+            return self.record_sample_failure(
                 at_fault,
                 format!("minItems ({min}) is more than a reply can hold"),
             );
@@ -79,7 +79,7 @@ impl ValueSampler<'_> {
     ) -> Result<Vec<(u64, SchemaNodeId)>, SampleFailure> {
         let mut needed: Vec<(u64, SchemaNodeId)> = Vec::new();
         for contains in &shape.contains {
-            self.validator.spend_fuel(count as u32 / 8)?;
+            self.validator.spend_validation_fuel(count as u32 / 8)?;
             let types = self.schema.schema_node(contains.node).possible;
             let (mut free, mut taken) = (Vec::new(), Vec::new());
             for index in 0..count {
@@ -98,7 +98,7 @@ impl ValueSampler<'_> {
             for _ in 0..contains.min {
                 let pool = if free.is_empty() { &mut taken } else { &mut free };
                 if pool.is_empty() {
-                    return self.record_failure(
+                    return self.record_sample_failure(
                         Some(contains.node),
                         "too few items of the array can be what `contains` asks for",
                     );
@@ -186,7 +186,7 @@ impl ValueSampler<'_> {
             self.spread = spread;
             let item = item?;
             if shape.unique {
-                self.validator.spend_fuel(before.len() as u32 / 8)?;
+                self.validator.spend_validation_fuel(before.len() as u32 / 8)?;
                 if before.iter().any(|other| json_equal(other, &item)) {
                     continue;
                 }
@@ -199,7 +199,7 @@ impl ValueSampler<'_> {
         if let Some(item) = self.unused_enum_value(&goal, before, inner)? {
             return Ok(item);
         }
-        self.record_failure(goal.first().copied(), "there are not enough different items")
+        self.record_sample_failure(goal.first().copied(), "there are not enough different items")
     }
 
     /// Returns the schemas that an array item must satisfy; `is_plain` means that no `contains`
@@ -248,11 +248,11 @@ impl ValueSampler<'_> {
     ) -> Result<Option<Value>, SampleFailure> {
         let schema = self.schema;
         for _ in 0..4 {
-            let plan = self.plan_value(goal, context, 0)?;
+            let plan = self.plan_sampled_value(goal, context, 0)?;
             let listed = plan.allowed.and_then(|id| schema.schema_node(id).allowed.as_deref());
             let constants = [Value::Bool(false), Value::Bool(true), Value::Null];
             for value in listed.unwrap_or(&constants) {
-                self.validator.spend_fuel(used.len() as u32 / 8)?;
+                self.validator.spend_validation_fuel(used.len() as u32 / 8)?;
                 let fresh = !used.iter().any(|other| json_equal(other, value));
                 if fresh
                     && self.allows_type_of_value(goal, value)

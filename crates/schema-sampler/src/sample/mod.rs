@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::constraint::ConstraintError;
 use crate::json_text;
 use crate::limits::SampleLimits;
-use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, Schema};
+use crate::schema::{BoundedValidator, JsonTypes, Schema, ValidationFuelExhausted};
 use crate::work::WorkBudget;
 use sampler::{SampleFailure, SampleStrategy, ValueContext, ValueSampler};
 
@@ -98,7 +98,7 @@ pub(crate) fn sample_value(
             parts: JsonTypes::NO_TYPES,
         };
         let made = sampler.sample_value(&[schema.root], context);
-        fuel -= share - sampler.validator.remaining_fuel();
+        fuel -= share - sampler.validator.remaining_validation_fuel();
         match made {
             Ok(value) => {
                 let accepted = schema_accepts(schema, &value, work);
@@ -126,13 +126,13 @@ pub(crate) fn sample_value(
 fn schema_accepts(schema: &Schema, value: &Value, work: &mut WorkBudget) -> bool {
     let plain = BoundedValidator::new_uncached(schema, CHECK_FUEL_STEPS);
     let valid = plain.is_valid(schema.root, value);
-    let _ = work.spend_steps(CHECK_FUEL_STEPS - plain.remaining_fuel());
+    let _ = work.spend_steps(CHECK_FUEL_STEPS - plain.remaining_validation_fuel());
     match valid {
         Ok(true) => {
             !schema.is_checkable_by_jsonschema() || schema.jsonschema_accepts(value).unwrap_or(true)
         }
         Ok(false) => false,
-        Err(FuelExhausted) => {
+        Err(ValidationFuelExhausted) => {
             BoundedValidator::new(schema, CHECK_FUEL_STEPS).is_valid(schema.root, value) == Ok(true)
         }
     }

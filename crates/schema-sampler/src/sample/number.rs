@@ -57,7 +57,7 @@ impl ValueSampler<'_> {
                 let reason = range.conflict_message();
                 let reason =
                     reason.unwrap_or_else(|| "no number lies within the bounds".to_owned());
-                self.record_failure(at_fault, reason)
+                self.record_sample_failure(at_fault, reason)
             }
         }
     }

@@ -93,7 +93,8 @@ impl<'a> ValueSampler<'a> {
             names.add_name(&name, MemberNeed::Optional);
         }
         if (map.len() as u64) < min {
-            return self.record_failure(at_fault, format!("no {min} properties are possible"));
+            return self
+                .record_sample_failure(at_fault, format!("no {min} properties are possible"));
         }
         // Members follow the order in the schema; others come last.
         let mut sorted = Map::new();
@@ -126,7 +127,7 @@ impl<'a> ValueSampler<'a> {
         let never = goal.iter().any(|&id| self.schema.schema_node(id).never);
         if never || !self.is_allowed_name(rules, name)? {
             if need == MemberNeed::Required {
-                return self.record_failure(
+                return self.record_sample_failure(
                     at_fault,
                     format!("required property '{name}' is unsatisfiable"),
                 );
@@ -196,7 +197,7 @@ impl<'a> ValueSampler<'a> {
             _ => self.limits.nested_optional_percent,
         };
         for r in &rules {
-            self.validator.spend_fuel(r.properties.len() as u32 / 8)?;
+            self.validator.spend_validation_fuel(r.properties.len() as u32 / 8)?;
             for name in r.properties.keys() {
                 if (names.list.len() as u64) < max
                     && !names.has_name(name)
@@ -215,7 +216,7 @@ impl<'a> ValueSampler<'a> {
         let (_, max) = member_count_bounds(&rules, plan);
         if names.required_count() as u64 > max {
             let required = names.required_count();
-            return self.record_failure(
+            return self.record_sample_failure(
                 at_fault,
                 format!("{required} properties are required but maxProperties is {max}"),
             );
@@ -242,7 +243,7 @@ impl<'a> ValueSampler<'a> {
             let mut changed = false;
             let mut join = Vec::new();
             for rules in self.object_rules(facets) {
-                self.validator.spend_fuel(1)?;
+                self.validator.spend_validation_fuel(1)?;
                 for name in &rules.required {
                     changed |= names.add_name(name, MemberNeed::Required);
                 }
@@ -263,7 +264,7 @@ impl<'a> ValueSampler<'a> {
                 changed = true;
                 self.extend_value_plan(facets, &join, context, attempt)?;
                 if let Some((node, reason)) = facets.impossible {
-                    return self.record_failure(Some(node), reason);
+                    return self.record_sample_failure(Some(node), reason);
                 }
             }
             if !changed {
@@ -285,14 +286,14 @@ impl<'a> ValueSampler<'a> {
         let (min, max) = member_count_bounds(&rules, plan);
         if min > max {
             let at_fault = self.first_object_node(plan);
-            return self.record_failure(
+            return self.record_sample_failure(
                 at_fault,
                 format!("minProperties ({min}) is greater than maxProperties ({max})"),
             );
         }
         if min > MAX_OBJECT_MEMBERS {
             let at_fault = self.first_object_node(plan);
-            return self.record_failure(
+            return self.record_sample_failure(
                 at_fault,
                 format!("minProperties ({min}) is more than a reply can hold"),
             );
@@ -361,7 +362,7 @@ impl<'a> ValueSampler<'a> {
         let checks: Vec<SchemaNodeId> = rules.iter().filter_map(|r| r.names).collect();
         let patterns: Vec<_> = rules.iter().flat_map(|r| &r.patterns).collect();
         for attempt in 0..MAX_NAME_TRIES {
-            self.validator.spend_fuel(2)?;
+            self.validator.spend_validation_fuel(2)?;
             let name = if !patterns.is_empty() && (attempt % 3 != 2 || checks.is_empty()) {
                 let index = self.random_below(patterns.len());
                 let (pattern, _) = patterns[index];

@@ -18,7 +18,7 @@ enum SchemaBranchChoice {
 impl ValueSampler<'_> {
     /// Flattens the schema nodes in `goal`, which all constrain one value, with random choices of
     /// `anyOf`, `oneOf` and `if` branches.
-    pub(super) fn plan_value(
+    pub(super) fn plan_sampled_value(
         &mut self,
         goal: &[SchemaNodeId],
         context: ValueContext,
@@ -67,7 +67,7 @@ impl ValueSampler<'_> {
         if plan.facets.contains(&id) {
             return Ok(());
         }
-        self.validator.spend_fuel(1 + plan.facets.len() as u32 / 8)?;
+        self.validator.spend_validation_fuel(1 + plan.facets.len() as u32 / 8)?;
         if plan.facets.len() >= MAX_PLAN_NODES {
             plan.impossible = Some((id, "too many schemas apply to one value"));
             return Ok(());
@@ -125,7 +125,7 @@ impl ValueSampler<'_> {
         }
         if let Some(not) = applicators.not {
             plan.is_hard = true;
-            self.plan_violation(plan, not, certain);
+            self.plan_schema_violation(plan, not, certain);
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl ValueSampler<'_> {
                         // The other branches reject most values anyway.
                         for &other in applicators.one.iter().filter(|_| attempt > 0) {
                             if other != branch && self.random_chance(70) {
-                                self.plan_violation(plan, other, certain);
+                                self.plan_schema_violation(plan, other, certain);
                             }
                         }
                     }
@@ -190,7 +190,7 @@ impl ValueSampler<'_> {
                     certain.extend(when.then);
                 } else {
                     certain.extend(when.otherwise);
-                    self.plan_violation(plan, when.test, certain);
+                    self.plan_schema_violation(plan, when.test, certain);
                 }
             }
         }
@@ -204,7 +204,7 @@ impl ValueSampler<'_> {
         plan: &ValuePlan,
         context: ValueContext,
     ) -> Result<Option<SchemaNodeId>, SampleFailure> {
-        self.validator.spend_fuel(branches.len() as u32 / 8)?;
+        self.validator.spend_validation_fuel(branches.len() as u32 / 8)?;
         let schema = self.schema;
         let fits = |types: JsonTypes| {
             branches

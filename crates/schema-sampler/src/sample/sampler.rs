@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::plan::ValuePlan;
 use crate::limits::SampleLimits;
 use crate::schema::{
-    BoundedValidator, FuelExhausted, JsonTypes, Schema, SchemaNodeId, json_type_of,
+    BoundedValidator, JsonTypes, Schema, SchemaNodeId, ValidationFuelExhausted, json_type_of,
 };
 use crate::semantic_type::SemanticType;
 use vllm_sim_random::DrawRandom;
@@ -38,8 +38,8 @@ pub(super) enum SampleFailure {
     FuelExhausted,
 }
 
-impl From<FuelExhausted> for SampleFailure {
-    fn from(FuelExhausted: FuelExhausted) -> Self {
+impl From<ValidationFuelExhausted> for SampleFailure {
+    fn from(ValidationFuelExhausted: ValidationFuelExhausted) -> Self {
         Self::FuelExhausted
     }
 }
@@ -88,7 +88,7 @@ pub(super) struct ValueSampler<'a> {
 
 impl ValueSampler<'_> {
     /// Records why no JSON value can be generated, unless an earlier reason is recorded.
-    pub(super) fn record_failure<T>(
+    pub(super) fn record_sample_failure<T>(
         &mut self,
         node: Option<SchemaNodeId>,
         reason: impl Into<String>,
@@ -123,10 +123,10 @@ impl ValueSampler<'_> {
         goal: &[SchemaNodeId],
         context: ValueContext,
     ) -> Result<Value, SampleFailure> {
-        self.validator.spend_fuel(4)?;
+        self.validator.spend_validation_fuel(4)?;
         self.values += 1;
         if context.depth > MAX_VALUE_DEPTH {
-            return self.record_failure(goal.first().copied(), "every value nests too deep");
+            return self.record_sample_failure(goal.first().copied(), "every value nests too deep");
         }
         let first = goal.first().copied();
         let rounds = self.open.iter().filter(|&&id| Some(id) == first).count();
@@ -148,7 +148,7 @@ impl ValueSampler<'_> {
         let mut tries = 1;
         let mut attempt = 0;
         while attempt < tries {
-            let plan = self.plan_value(goal, context, attempt)?;
+            let plan = self.plan_sampled_value(goal, context, attempt)?;
             tries = match plan.choices {
                 0 if !plan.is_hard => 1,
                 choices => (8 + 3 * choices).min(40),
@@ -168,7 +168,7 @@ impl ValueSampler<'_> {
             attempt += 1;
         }
         self.failure = earlier.or(self.failure.take());
-        self.record_failure(goal.first().copied(), "no value satisfies the schema")
+        self.record_sample_failure(goal.first().copied(), "no value satisfies the schema")
     }
 
     fn attempt_value(
@@ -179,7 +179,7 @@ impl ValueSampler<'_> {
         attempt: u32,
     ) -> Result<Value, SampleFailure> {
         if let Some((node, reason)) = plan.impossible {
-            return self.record_failure(Some(node), reason);
+            return self.record_sample_failure(Some(node), reason);
         }
         if let Some(source) = plan.allowed {
             return self.sample_enum_value(goal, source);
@@ -193,7 +193,8 @@ impl ValueSampler<'_> {
         let kind = self.choose_json_type(plan, context, attempt);
         let value = self.build_value(kind, plan, context, attempt)?;
         if plan.is_hard && !self.validator.is_valid_for_all(goal, &value)? {
-            return self.record_failure(goal.first().copied(), "no value satisfies the schema");
+            return self
+                .record_sample_failure(goal.first().copied(), "no value satisfies the schema");
         }
         Ok(value)
     }
@@ -213,7 +214,7 @@ impl ValueSampler<'_> {
                 return Ok(value.clone());
             }
         }
-        self.record_failure(Some(source), "no value of the enum satisfies the schema")
+        self.record_sample_failure(Some(source), "no value of the enum satisfies the schema")
     }
 
     /// Returns the `default` or one of the `examples` of a schema, if one of these values is valid.
@@ -322,7 +323,7 @@ impl ValueSampler<'_> {
             JsonTypes::STRING => self.sample_string(plan, context).map(Value::String),
             JsonTypes::ARRAY => self.sample_array(plan, context),
             JsonTypes::OBJECT => self.sample_object(plan, context, attempt),
-            _ => self.record_failure(plan.facets.first().copied(), "no type is allowed"),
+            _ => self.record_sample_failure(plan.facets.first().copied(), "no type is allowed"),
         }
     }
 

@@ -30,7 +30,7 @@ impl ValueSampler<'_> {
         let (min, max) = self.string_length_bounds(&rules, plan, at_fault)?;
         let cap = u64::from(self.limits.max_chars);
         let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
-        self.validator.spend_fuel(window.0 / 16)?;
+        self.validator.spend_validation_fuel(window.0 / 16)?;
         let patterns: Vec<&SchemaPattern> =
             rules.iter().filter_map(|r| r.pattern.as_ref()).collect();
         let formats: Vec<&StringFormat> = rules
@@ -43,7 +43,7 @@ impl ValueSampler<'_> {
             return Ok(self.plausible_text(plan, context, window));
         }
         for attempt in 0..MAX_STRING_TRIES {
-            self.validator.spend_fuel(2)?;
+            self.validator.spend_validation_fuel(2)?;
             let candidate = if attempt == 0 && !patterns.is_empty() {
                 // A real word that matches is preferred.
                 Some(self.plausible_text(plan, context, window))
@@ -60,7 +60,7 @@ impl ValueSampler<'_> {
                     text
                 };
             let length = text.chars().count() as u64;
-            self.validator.spend_fuel(length as u32 / 64)?;
+            self.validator.spend_validation_fuel(length as u32 / 64)?;
             if length < min || max.is_some_and(|max| length > max) {
                 continue;
             }
@@ -77,7 +77,7 @@ impl ValueSampler<'_> {
             .chain(formats.iter().map(|f| format!("format {:?}", f.name)))
             .collect();
         let asked = asked.join(" and ");
-        self.record_failure(
+        self.record_sample_failure(
             at_fault,
             match max {
                 Some(max) => format!("no string of {min} to {max} characters has {asked}"),
@@ -98,13 +98,13 @@ impl ValueSampler<'_> {
         let most = Some(most).filter(|&most| most < u64::MAX);
         let max = rules.iter().filter_map(|r| r.max).chain(most).min();
         if let Some(max) = max.filter(|&max| min > max) {
-            return self.record_failure(
+            return self.record_sample_failure(
                 at_fault,
                 format!("minLength ({min}) is greater than maxLength ({max})"),
             );
         }
         if min > u64::from(self.limits.max_chars) {
-            return self.record_failure(
+            return self.record_sample_failure(
                 at_fault,
                 format!("minLength ({min}) is more than a reply can hold"),
             );
@@ -119,7 +119,8 @@ impl ValueSampler<'_> {
         text: &str,
     ) -> Result<bool, SampleFailure> {
         let work = patterns.iter().map(|pattern| pattern.match_cost_steps(text));
-        self.validator.spend_fuel(work.fold(formats.len() as u32, u32::saturating_add))?;
+        self.validator
+            .spend_validation_fuel(work.fold(formats.len() as u32, u32::saturating_add))?;
         Ok(formats.iter().all(|f| f.is_match(text)) && patterns.iter().all(|p| p.is_match(text)))
     }
 
@@ -137,7 +138,7 @@ impl ValueSampler<'_> {
         }
         if patterns.len() > 1 && attempt % 3 == 2 {
             let mut sorted = patterns.to_vec();
-            sorted.sort_by_key(|pattern| pattern.splice_order());
+            sorted.sort_by_key(|pattern| pattern.position_in_combined_string());
             return sorted.iter().map(|pattern| pattern.sample_string(0, high, self.rng)).collect();
         }
         let pattern = patterns[attempt as usize % patterns.len()];
@@ -158,7 +159,7 @@ impl ValueSampler<'_> {
         let (Some(over), Some(base)) = (over, base) else {
             return Ok(None);
         };
-        self.validator.spend_fuel(base.len() as u32)?;
+        self.validator.spend_validation_fuel(base.len() as u32)?;
         let cuts: Vec<usize> = base.char_indices().map(|(at, _)| at).collect();
         let inside = |at: usize| {
             let rest = base.get(at + over.len()..).unwrap_or_default();

@@ -44,7 +44,7 @@ impl ValueSampler<'_> {
     ///
     /// The validator detects values that `id` accepts after all. Nodes that must hold for the
     /// violation are added to `certain`.
-    pub(super) fn plan_violation(
+    pub(super) fn plan_schema_violation(
         &mut self,
         plan: &mut ValuePlan,
         id: SchemaNodeId,
@@ -114,7 +114,7 @@ impl ValueSampler<'_> {
                 plan.parts = types;
             }
             SchemaViolation::Items(types) => plan.parts = types,
-            SchemaViolation::Numbers(range) => bounds.range.intersect(&range),
+            SchemaViolation::Numbers(range) => bounds.range.intersect_range(&range),
             SchemaViolation::Part(id) => self.plan_violation_at_depth(plan, id, certain, depth + 1),
             SchemaViolation::Meet(id) => certain.push(id),
         }

@@ -1,6 +1,6 @@
 //! Computes the possible types and the minimum nesting of every schema node before sampling.
 
-use super::node::{INFINITE_HEIGHT, SchemaNode, SchemaNodeId};
+use super::node::{INFINITE_NODE_HEIGHT, SchemaNode, SchemaNodeId};
 use super::types::{JsonTypes, json_type_of};
 
 /// Maximum number of rounds in which types and heights of schema nodes are computed; longer chains
@@ -60,7 +60,7 @@ fn possible_types_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
 /// heights.
 fn compute_heights(nodes: &mut [SchemaNode]) {
     for node in nodes.iter_mut() {
-        node.height = INFINITE_HEIGHT;
+        node.height = INFINITE_NODE_HEIGHT;
     }
     let mut settled = false;
     for _ in 0..MAX_FIXPOINT_ROUNDS {
@@ -79,8 +79,8 @@ fn compute_heights(nodes: &mut [SchemaNode]) {
     }
     if !settled {
         // The chain is too long to prove that any node is infinite.
-        for node in nodes.iter_mut().filter(|n| n.height == INFINITE_HEIGHT) {
-            node.height = INFINITE_HEIGHT - 1;
+        for node in nodes.iter_mut().filter(|n| n.height == INFINITE_NODE_HEIGHT) {
+            node.height = INFINITE_NODE_HEIGHT - 1;
         }
     }
 }
@@ -115,7 +115,7 @@ fn height_by_keywords(node: &SchemaNode, of: &impl Fn(&SchemaNodeId) -> u16) -> 
         return 0;
     }
     let above = |inner: u16| {
-        if inner >= INFINITE_HEIGHT - 1 { inner } else { inner + 1 }
+        if inner >= INFINITE_NODE_HEIGHT - 1 { inner } else { inner + 1 }
     };
     let array = node.array.as_ref().map_or(0, |rules| {
         let prefix = rules.prefix.iter().take(rules.min as usize);

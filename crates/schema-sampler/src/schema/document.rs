@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use jsonschema::{Draft, Validator};
 use serde_json::Value;
 
-use super::node::{INFINITE_HEIGHT, SchemaNode, SchemaNodeId};
+use super::node::{INFINITE_NODE_HEIGHT, SchemaNode, SchemaNodeId};
 use super::{analysis, read};
 use crate::constraint::InvalidSchema;
 
@@ -56,7 +56,7 @@ impl Schema {
 
     /// Returns whether every value that satisfies the schema would be infinitely nested.
     pub(crate) fn is_infinitely_nested(&self) -> bool {
-        self.schema_node(self.root).height == INFINITE_HEIGHT
+        self.schema_node(self.root).height == INFINITE_NODE_HEIGHT
     }
 
     /// Returns whether the crate `jsonschema` can compile the document in reasonable time.

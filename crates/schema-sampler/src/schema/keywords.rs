@@ -12,7 +12,7 @@ use super::number::{ExactDecimal, JsonNumber, NumberBound};
 use super::read::{JsonObject, KeywordSet, SchemaParser, shortened_json_text};
 use super::types::{JsonTypes, json_equal};
 use crate::constraint::InvalidSchema;
-use crate::regex::{MAX_TRANSLATION_COST, SchemaPattern, translation_cost};
+use crate::regex::{MAX_REGEX_TRANSLATION_COST, SchemaPattern, regex_translation_cost};
 use crate::semantic_type::{SemanticType, example_in_description};
 
 impl SchemaParser<'_> {
@@ -152,9 +152,9 @@ impl SchemaParser<'_> {
     }
 
     fn compile_pattern(&self, path: &str, source: &str) -> Result<SchemaPattern, InvalidSchema> {
-        let cost = self.translation.get() + translation_cost(source);
+        let cost = self.translation.get() + regex_translation_cost(source);
         self.translation.set(cost);
-        if cost > MAX_TRANSLATION_COST {
+        if cost > MAX_REGEX_TRANSLATION_COST {
             return self
                 .invalid_schema_error(path, "the patterns of the schema are too large".to_owned());
         }

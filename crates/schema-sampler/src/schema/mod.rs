@@ -22,4 +22,4 @@ pub(crate) use node::{
 };
 pub(crate) use range::{NumberRange, PreferredRange};
 pub(crate) use types::{JsonTypes, json_equal, json_type_of};
-pub(crate) use validator::{BoundedValidator, FuelExhausted};
+pub(crate) use validator::{BoundedValidator, ValidationFuelExhausted};

@@ -10,7 +10,7 @@ use crate::regex::SchemaPattern;
 use crate::semantic_type::SemanticType;
 
 /// Height (minimum nesting) of a schema node that no finite value satisfies.
-pub(crate) const INFINITE_HEIGHT: u16 = u16::MAX;
+pub(crate) const INFINITE_NODE_HEIGHT: u16 = u16::MAX;
 
 pub(crate) type SchemaNodeId = u32;
 
@@ -24,7 +24,7 @@ pub(crate) struct SchemaNode {
     pub(crate) typed: bool,
     /// Possible JSON types of a value, with references and combinators resolved.
     pub(crate) possible: JsonTypes,
-    /// Lower bound of a value's minimum nesting; [`INFINITE_HEIGHT`] if no finite value exists.
+    /// Lower bound of a value's minimum nesting; [`INFINITE_NODE_HEIGHT`] if no finite value exists.
     pub(crate) height: u16,
     /// Whether the schema is the boolean `false`, which no value satisfies.
     pub(crate) never: bool,

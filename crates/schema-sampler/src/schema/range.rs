@@ -62,7 +62,7 @@ impl NumberRange {
         });
     }
 
-    pub(crate) fn intersect(&mut self, other: &Self) {
+    pub(crate) fn intersect_range(&mut self, other: &Self) {
         if let Some(bound) = other.low {
             self.add_lower_bound(bound);
         }

@@ -21,9 +21,9 @@ const MAX_VALIDATION_DEPTH: u32 = 400;
 
 /// Error of a validation whose work budget is spent, or whose schema applies itself infinitely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FuelExhausted;
+pub(crate) struct ValidationFuelExhausted;
 
-type ValidationResult = Result<bool, FuelExhausted>;
+type ValidationResult = Result<bool, ValidationFuelExhausted>;
 
 /// Flags for the members or items of a JSON value, by position; true means that a schema keyword
 /// has evaluated this member or item.
@@ -55,18 +55,18 @@ impl<'a> BoundedValidator<'a> {
         Self { known: None, ..Self::new(schema, fuel) }
     }
 
-    pub(crate) fn remaining_fuel(&self) -> u32 {
+    pub(crate) fn remaining_validation_fuel(&self) -> u32 {
         self.fuel.get()
     }
 
     /// Spends `amount` steps of the validator's work budget.
     ///
     /// # Errors
-    /// [`FuelExhausted`] if fewer steps are left.
-    pub(crate) fn spend_fuel(&self, amount: u32) -> Result<(), FuelExhausted> {
+    /// [`ValidationFuelExhausted`] if fewer steps are left.
+    pub(crate) fn spend_validation_fuel(&self, amount: u32) -> Result<(), ValidationFuelExhausted> {
         let left = self.fuel.get().checked_sub(amount);
         self.fuel.set(left.unwrap_or(0));
-        left.map(|_| ()).ok_or(FuelExhausted)
+        left.map(|_| ()).ok_or(ValidationFuelExhausted)
     }
 
     pub(crate) fn is_valid(&self, id: SchemaNodeId, value: &Value) -> ValidationResult {
@@ -100,10 +100,10 @@ impl<'a> BoundedValidator<'a> {
         value: &Value,
         evaluated: Option<&mut EvaluatedParts>,
     ) -> ValidationResult {
-        self.spend_fuel(1)?;
+        self.spend_validation_fuel(1)?;
         let depth = self.depth.get();
         if depth >= MAX_VALIDATION_DEPTH {
-            return Err(FuelExhausted);
+            return Err(ValidationFuelExhausted);
         }
         self.depth.set(depth + 1);
         let node = self.schema.schema_node(id);
@@ -133,7 +133,7 @@ impl<'a> BoundedValidator<'a> {
             return Ok(false);
         }
         if let Some(values) = &node.allowed {
-            self.spend_fuel(values.len() as u32 / 8)?;
+            self.spend_validation_fuel(values.len() as u32 / 8)?;
             if !values.iter().any(|allowed| json_equal(allowed, value)) {
                 return Ok(false);
             }
@@ -204,13 +204,13 @@ impl<'a> BoundedValidator<'a> {
             }
         }
         if let Some(pattern) = &rules.pattern {
-            self.spend_fuel(pattern.match_cost_steps(text).saturating_add(4))?;
+            self.spend_validation_fuel(pattern.match_cost_steps(text).saturating_add(4))?;
             if !pattern.is_match(text) {
                 return Ok(false);
             }
         }
         if let Some(format) = &rules.format {
-            self.spend_fuel(4)?;
+            self.spend_validation_fuel(4)?;
             return Ok(format.is_match(text));
         }
         Ok(true)
@@ -235,7 +235,7 @@ impl<'a> BoundedValidator<'a> {
             }
         }
         if rules.unique {
-            self.spend_fuel((items.len() * items.len() / 16) as u32)?;
+            self.spend_validation_fuel((items.len() * items.len() / 16) as u32)?;
             let twice = |(i, a): (usize, &Value)| items[..i].iter().any(|b| json_equal(a, b));
             if items.iter().enumerate().any(twice) {
                 return Ok(false);
@@ -284,7 +284,7 @@ impl<'a> BoundedValidator<'a> {
             }
         }
         for (i, (name, value)) in map.iter().enumerate() {
-            self.spend_fuel(1)?;
+            self.spend_validation_fuel(1)?;
             let mut known = false;
             if let Some(property) = rules.properties.get(name) {
                 known = true;
@@ -293,7 +293,7 @@ impl<'a> BoundedValidator<'a> {
                 }
             }
             for (pattern, id) in &rules.patterns {
-                self.spend_fuel(pattern.match_cost_steps(name).saturating_add(1))?;
+                self.spend_validation_fuel(pattern.match_cost_steps(name).saturating_add(1))?;
                 if pattern.is_match(name) {
                     known = true;
                     if !self.is_valid(*id, value)? {
@@ -406,7 +406,7 @@ impl<'a> BoundedValidator<'a> {
         value: &Value,
         evaluated: &mut Option<&mut EvaluatedParts>,
         enough: usize,
-    ) -> Result<usize, FuelExhausted> {
+    ) -> Result<usize, ValidationFuelExhausted> {
         let mut count = 0;
         for &id in branches {
             let held = match evaluated.as_deref_mut() {

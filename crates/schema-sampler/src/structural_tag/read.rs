@@ -22,7 +22,7 @@ impl StructuralTag {
     ///
     /// # Errors
     /// [`ConstraintError`] of the first invalid part.
-    pub(crate) fn parse(value: &Value) -> TagResult<Self> {
+    pub(crate) fn parse_structural_tag(value: &Value) -> TagResult<Self> {
         let parsed;
         let value = match value {
             Value::String(text) => match serde_json::from_str::<Value>(text) {
@@ -104,7 +104,7 @@ fn parse_format(format: &Value, nesting: u32) -> TagResult<StructuralTag> {
             StructuralTag::JsonSchema(Box::new(schema_of_json(schema)?), TaggedJsonStyle::Qwen)
         }
         "grammar" => {
-            StructuralTag::Grammar(Box::new(Grammar::parse(&text_field(map, "grammar")?)?))
+            StructuralTag::Grammar(Box::new(Grammar::parse_grammar(&text_field(map, "grammar")?)?))
         }
         "regex" => {
             StructuralTag::Regex(Box::new(WholeTextRegex::new(&text_field(map, "pattern")?)?))

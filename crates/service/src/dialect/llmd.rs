@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{ServerDialect, ValidationPoint};
+use super::{RequestValidationPoint, ServerDialect};
 use vllm_sim_tokenizer::message_plain_text;
 use vllm_sim_wire::openai::message::{ChatContent, RequestMessage};
 use vllm_sim_wire::{Fault, ServerLimits};
@@ -26,8 +26,8 @@ impl ServerDialect for LlmdDialect {
         true
     }
 
-    fn validation_point(&self) -> ValidationPoint {
-        ValidationPoint::AfterPrompt
+    fn validation_point(&self) -> RequestValidationPoint {
+        RequestValidationPoint::AfterPrompt
     }
 
     /// Checks that prompt and requested output fit into the context together; an output without a

@@ -27,8 +27,8 @@ pub trait ServerDialect: Debug + Send + Sync {
     }
 
     /// Returns the point at which the values of a request are validated.
-    fn validation_point(&self) -> ValidationPoint {
-        ValidationPoint::BeforePrompt
+    fn validation_point(&self) -> RequestValidationPoint {
+        RequestValidationPoint::BeforePrompt
     }
 
     /// Checks that the prompt and the requested output fit into the context together, as vLLM up to
@@ -120,7 +120,7 @@ impl ServerDialect for VllmDialect {}
 
 /// The point at which the values of a request are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ValidationPoint {
+pub enum RequestValidationPoint {
     /// Request values are validated before tokenization (vLLM).
     BeforePrompt,
     /// Request values are validated after tokenization (llm-d-inference-sim).
@@ -156,9 +156,9 @@ pub struct RequestRules {
 ///
 /// Admission is checked only on submission, and texts are encoded without a prior length check.
 #[derive(Debug)]
-pub struct TokenIdDialect;
+pub struct GrpcAndEngineCoreDialect;
 
-impl ServerDialect for TokenIdDialect {
+impl ServerDialect for GrpcAndEngineCoreDialect {
     fn admits_on_arrival(&self) -> bool {
         false
     }

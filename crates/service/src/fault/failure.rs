@@ -23,7 +23,7 @@ pub enum InjectedFailure {
 
 impl InjectedFailure {
     /// All injected error responses, in llm-d's order.
-    pub const ALL: [Self; 6] = [
+    pub const ALL_INJECTED_FAILURES: [Self; 6] = [
         Self::RateLimit,
         Self::InvalidApiKey,
         Self::ContextLength,
@@ -33,7 +33,7 @@ impl InjectedFailure {
     ];
 
     /// Returns the name of the injected error response, as in flags, files, headers and metrics.
-    pub fn name(self) -> &'static str {
+    pub fn injected_failure_name(self) -> &'static str {
         match self {
             Self::RateLimit => "rate_limit",
             Self::InvalidApiKey => "invalid_api_key",
@@ -46,7 +46,9 @@ impl InjectedFailure {
 
     /// Returns the injected error response with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|failure| failure.name() == name)
+        Self::ALL_INJECTED_FAILURES
+            .into_iter()
+            .find(|failure| failure.injected_failure_name() == name)
     }
 
     /// Returns the injected error response to a request for `model`.

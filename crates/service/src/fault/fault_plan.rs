@@ -4,7 +4,7 @@ use super::StreamFault;
 
 /// A fault injected at one token of a streamed reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultAction {
+pub enum StreamFaultAction {
     /// Injected fault: pauses the streamed reply for the given time.
     Stall(Duration),
     /// Injected fault: closes the client's connection in the normal way, without a TCP reset.
@@ -31,15 +31,15 @@ pub enum StreamEnding {
 ///
 /// The writer may send [`Self::tokens_until_fault`] tokens, then [`Self::take_due_fault`] returns the next action.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FaultPlan {
+pub struct ReplyFaultPlan {
     /// Fault actions, each with the number of tokens before it, sorted descending so that the next
     /// action is last.
-    actions: Vec<(u32, FaultAction)>,
+    actions: Vec<(u32, StreamFaultAction)>,
     sent: u32,
     ending: StreamEnding,
 }
 
-impl FaultPlan {
+impl ReplyFaultPlan {
     /// Creates the plan of the given faults; `None` if none of them affects tokens or the end of
     /// the stream.
     pub fn new(stream_faults: &[StreamFault]) -> Option<Self> {
@@ -47,12 +47,14 @@ impl FaultPlan {
         for stream_fault in stream_faults {
             match *stream_fault {
                 StreamFault::Stall { after, time } => {
-                    plan.actions.push((after, FaultAction::Stall(time)));
+                    plan.actions.push((after, StreamFaultAction::Stall(time)));
                 }
-                StreamFault::CutAfter(after) => plan.actions.push((after, FaultAction::Cut)),
-                StreamFault::ResetAfter(after) => plan.actions.push((after, FaultAction::Reset)),
+                StreamFault::CutAfter(after) => plan.actions.push((after, StreamFaultAction::Cut)),
+                StreamFault::ResetAfter(after) => {
+                    plan.actions.push((after, StreamFaultAction::Reset))
+                }
                 StreamFault::MalformedAfter(after) => {
-                    plan.actions.push((after, FaultAction::Malformed))
+                    plan.actions.push((after, StreamFaultAction::Malformed))
                 }
                 StreamFault::DuplicateDone => plan.ending = StreamEnding::Duplicate,
                 StreamFault::MissingDone => plan.ending = StreamEnding::Missing,
@@ -88,11 +90,11 @@ impl FaultPlan {
     /// Returns whether the plan contains a malformed event.
     pub fn has_malformed_event(&self) -> bool {
         let mut actions = self.actions.iter();
-        actions.any(|(_, action)| *action == FaultAction::Malformed)
+        actions.any(|(_, action)| *action == StreamFaultAction::Malformed)
     }
 
     /// Removes and returns the fault that is due at the current token, if any.
-    pub fn take_due_fault(&mut self) -> Option<FaultAction> {
+    pub fn take_due_fault(&mut self) -> Option<StreamFaultAction> {
         if self.tokens_until_fault() > 0 {
             return None;
         }
@@ -112,7 +114,7 @@ mod tests {
             StreamFault::MalformedAfter(2),
             StreamFault::Stall { after: 2, time },
         ];
-        let mut plan = FaultPlan::new(&stream_faults).unwrap();
+        let mut plan = ReplyFaultPlan::new(&stream_faults).unwrap();
         let mut seen = Vec::new();
         for _ in 0..10 {
             while let Some(action) = plan.take_due_fault() {
@@ -124,7 +126,11 @@ mod tests {
         }
         assert_eq!(
             seen,
-            [(2, FaultAction::Malformed), (2, FaultAction::Stall(time)), (5, FaultAction::Cut)]
+            [
+                (2, StreamFaultAction::Malformed),
+                (2, StreamFaultAction::Stall(time)),
+                (5, StreamFaultAction::Cut)
+            ]
         );
         assert_eq!(plan.tokens_until_fault(), u32::MAX);
     }
@@ -133,8 +139,9 @@ mod tests {
     fn faults_outside_the_tokens_make_no_plan() {
         let stream_faults =
             [StreamFault::SlowFirstByte(Duration::ZERO), StreamFault::WrongContentLength(3)];
-        assert_eq!(FaultPlan::new(&stream_faults), None);
-        let ending = FaultPlan::new(&[StreamFault::MissingDone]).map(|plan| plan.stream_ending());
+        assert_eq!(ReplyFaultPlan::new(&stream_faults), None);
+        let ending =
+            ReplyFaultPlan::new(&[StreamFault::MissingDone]).map(|plan| plan.stream_ending());
         assert_eq!(ending, Some(StreamEnding::Missing));
     }
 }

@@ -25,7 +25,8 @@ pub struct FaultSpecError {
 }
 
 fn allowed_fault_forms() -> String {
-    let failures = InjectedFailure::ALL.map(|f| f.name().to_owned());
+    let failures =
+        InjectedFailure::ALL_INJECTED_FAILURES.map(|f| f.injected_failure_name().to_owned());
     let all: Vec<String> = StreamFault::all_fault_syntax_forms().chain(failures).collect();
     all.join(", ")
 }
@@ -69,7 +70,7 @@ impl FromStr for FaultSpec {
 
 impl fmt::Display for FaultSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let failure = self.failure.map(|failure| failure.name().to_owned());
+        let failure = self.failure.map(|failure| failure.injected_failure_name().to_owned());
         let parts = failure.into_iter();
         let parts: Vec<String> =
             parts.chain(self.stream_faults.iter().map(StreamFault::to_string)).collect();

@@ -61,7 +61,7 @@ const FAULT_FORMS: [(&str, &str); 9] = [
 
 impl StreamFault {
     /// Returns the names of all stream faults.
-    pub fn all_fault_names() -> impl Iterator<Item = &'static str> {
+    pub fn all_stream_fault_names() -> impl Iterator<Item = &'static str> {
         FAULT_FORMS.iter().map(|(name, _)| *name)
     }
 
@@ -74,7 +74,7 @@ impl StreamFault {
     }
 
     /// Returns the name of the fault in headers, flags and metrics.
-    pub fn name(&self) -> &'static str {
+    pub fn stream_fault_name(&self) -> &'static str {
         let index = match self {
             Self::SlowFirstByte(_) => 0,
             Self::Stall { .. } => 1,
@@ -139,7 +139,7 @@ impl StreamFault {
 
 impl fmt::Display for StreamFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.name();
+        let name = self.stream_fault_name();
         match self {
             Self::SlowFirstByte(time) => {
                 write!(f, "{name}={}", duration::format_go_duration(*time))

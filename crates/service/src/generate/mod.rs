@@ -24,7 +24,7 @@ pub use script::{
 use crate::generate::request::{
     AllowedOutputTokens, ReplyContentKind, ReplyGeneratorInput, StopConditions,
 };
-use script::{CorpusSentenceIndex, ScriptTokenRun, ScriptTokenSource};
+use script::{CorpusSentenceIndex, ReplyTokenRun, ReplyTokenSource};
 use vllm_sim_random::{DrawRandom, RandomStreamPurpose, request_rng};
 use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
 
@@ -66,15 +66,15 @@ pub struct ReplyGenerator {
 struct ScriptBuilder {
     own: Vec<TokenFragments>,
     sentences: Vec<u16>,
-    runs: Vec<ScriptTokenRun>,
+    runs: Vec<ReplyTokenRun>,
     len: u32,
     times: Option<Arc<[Duration]>>,
 }
 
 impl ScriptBuilder {
-    fn push_run(&mut self, source: ScriptTokenSource, from: u32, to: u32, channel: OutputChannel) {
+    fn push_run(&mut self, source: ReplyTokenSource, from: u32, to: u32, channel: OutputChannel) {
         if to > from {
-            self.runs.push(ScriptTokenRun { source, from, to, channel });
+            self.runs.push(ReplyTokenRun { source, from, to, channel });
             self.len += to - from;
         }
     }
@@ -86,7 +86,7 @@ impl ScriptBuilder {
             return;
         };
         self.own.push(fragments);
-        self.push_run(ScriptTokenSource::Own(index), 0, tokens, channel);
+        self.push_run(ReplyTokenSource::Own(index), 0, tokens, channel);
     }
 }
 
@@ -226,12 +226,12 @@ impl ReplyGenerator {
         }
         match self.tokenizer.eos_token_id() {
             Some(eos) if draft.len < request.limit => {
-                draft.push_run(ScriptTokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
+                draft.push_run(ReplyTokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
             }
             _ => {}
         }
         if draft.len == 0 {
-            draft.push_run(ScriptTokenSource::Silent(0), 0, 1, OutputChannel::Marker);
+            draft.push_run(ReplyTokenSource::Silent(0), 0, 1, OutputChannel::Marker);
         }
         OutputEndReason::Stop
     }
@@ -273,7 +273,7 @@ impl ReplyGenerator {
                     OutputChannel::Content,
                 );
                 for _ in 1..wanted {
-                    draft.push_run(ScriptTokenSource::Own(0), 0, 1, OutputChannel::Content);
+                    draft.push_run(ReplyTokenSource::Own(0), 0, 1, OutputChannel::Content);
                 }
                 return (OutputEndReason::Length, None);
             }
@@ -295,7 +295,7 @@ impl ReplyGenerator {
         self.add_reasoning_share(request, words, draft, rng);
         self.add_sentences(words, draft, rng, OutputChannel::Content, request);
         if let Some(eos) = eos {
-            draft.push_run(ScriptTokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
+            draft.push_run(ReplyTokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
         }
         (if full { OutputEndReason::Length } else { OutputEndReason::Stop }, None)
     }
@@ -377,10 +377,10 @@ impl ReplyGenerator {
             len = (len + fragments.ids.len() as u32).min(until);
         }
         let tokens = len - from;
-        draft.push_run(ScriptTokenSource::Sentences { start, first }, 0, tokens, channel);
+        draft.push_run(ReplyTokenSource::Sentences { start, first }, 0, tokens, channel);
         // A tokenizer may encode a sentence to no tokens.
         while draft.len < until {
-            draft.push_run(ScriptTokenSource::Silent(0), 0, 1, channel);
+            draft.push_run(ReplyTokenSource::Silent(0), 0, 1, channel);
         }
     }
 
@@ -548,7 +548,7 @@ impl ReplyGenerator {
         let Some(last) = last else {
             return (OutputEndReason::Length, None);
         };
-        draft.push_run(ScriptTokenSource::Silent(last), 0, 1, OutputChannel::Marker);
+        draft.push_run(ReplyTokenSource::Silent(last), 0, 1, OutputChannel::Marker);
         (OutputEndReason::Stop, (Some(last) != eos).then_some(StopReason::Token(last)))
     }
 
@@ -562,7 +562,7 @@ impl ReplyGenerator {
 fn push_marker_tokens(ids: &[u32], request: &ReplyGeneratorInput, draft: &mut ScriptBuilder) {
     let room = request.limit.saturating_sub(draft.len) as usize;
     for id in ids.iter().take(room) {
-        draft.push_run(ScriptTokenSource::Silent(*id), 0, 1, OutputChannel::Marker);
+        draft.push_run(ReplyTokenSource::Silent(*id), 0, 1, OutputChannel::Marker);
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 
-use super::script::{OutputChannel, OutputEndReason, ScriptTokenSource};
+use super::script::{OutputChannel, OutputEndReason, ReplyTokenSource};
 use super::{ReplyGenerator, ReplyTextMode, ScriptBuilder, push_marker_tokens};
 use crate::generate::request::{ReplyGeneratorInput, TokenizedPrompt};
 use vllm_sim_dataset::{
@@ -116,7 +116,7 @@ impl ReplyGenerator {
             self.add_sentences(least, draft, rng, OutputChannel::Content, request);
         }
         if draft.len == 0 {
-            draft.push_run(ScriptTokenSource::Silent(0), 0, 1, OutputChannel::Marker);
+            draft.push_run(ReplyTokenSource::Silent(0), 0, 1, OutputChannel::Marker);
         }
         // A reply as long as the limit counts as ended only if its end was recorded.
         if !cut && (draft.len < limit || (ends && least < limit)) {
@@ -151,7 +151,7 @@ impl ReplyGenerator {
         }
         self.push_recorded_texts(&tokens, &texts, reasoning, request, draft);
         if let Some(eos) = eos.filter(|_| ends && draft.len < request.limit) {
-            draft.push_run(ScriptTokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
+            draft.push_run(ReplyTokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
         }
         ends
     }

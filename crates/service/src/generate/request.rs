@@ -251,8 +251,8 @@ impl StopString {
     /// Continues the search for the stop string in `piece`, and returns the byte offset at which a
     /// match ends first.
     ///
-    /// `matched` is the number of bytes of the stop string matched so far, initially 0.
-    pub(super) fn match_piece(&self, piece: &str, matched: &mut u32) -> Option<usize> {
+    /// `matched_bytes` is the number of bytes of the stop string matched so far, initially 0.
+    pub(super) fn find_stop_string_end(&self, piece: &str, matched: &mut u32) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let mut end = None;
         for (at, byte) in piece.bytes().enumerate() {
@@ -366,7 +366,7 @@ mod tests {
     fn ends(stop: &str, pieces: &[String]) -> Vec<Option<usize>> {
         let stop = StopString::new(stop.to_owned()).expect("a text");
         let mut matched = 0;
-        let read = pieces.iter().map(|piece| stop.match_piece(piece, &mut matched));
+        let read = pieces.iter().map(|piece| stop.find_stop_string_end(piece, &mut matched));
         read.collect()
     }
 

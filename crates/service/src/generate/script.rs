@@ -58,7 +58,7 @@ pub struct ReplyScript {
     pub(super) own: Vec<TokenFragments>,
     /// Indices of the reply's sentences in the corpus; the token runs of the reply refer to them.
     pub(super) sentences: Vec<u16>,
-    pub(super) runs: Vec<ScriptTokenRun>,
+    pub(super) runs: Vec<ReplyTokenRun>,
     pub(super) len: u32,
     /// Planned end of the output.
     pub finish: PlannedOutputEnd,
@@ -79,15 +79,15 @@ pub fn extend_context_hash(context: u64, token: u32) -> u64 {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ScriptTokenRun {
-    pub(super) source: ScriptTokenSource,
+pub(super) struct ReplyTokenRun {
+    pub(super) source: ReplyTokenSource,
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) channel: OutputChannel,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum ScriptTokenSource {
+pub(super) enum ReplyTokenSource {
     /// Source of a reply's token run: consecutive sentences of the built-in corpus, from index
     /// `start` of the sentence list. The run may end within its last sentence; `first` selects the
     /// form without a leading space.
@@ -137,7 +137,7 @@ struct RunPiece<'a> {
 impl ReplyScriptCursor {
     /// Moves a cursor of a reply script over `tokens` tokens of the [`TokenTexts`] that begin at
     /// the cursor.
-    pub fn advance(&mut self, tokens: u32) {
+    pub fn advance_script_cursor(&mut self, tokens: u32) {
         self.taken += tokens;
         self.offset += tokens;
     }
@@ -196,8 +196,8 @@ impl ReplyScript {
     }
 
     pub(super) fn remove_token_texts(&mut self) {
-        let silent = |token: OutputToken<'_>| ScriptTokenRun {
-            source: ScriptTokenSource::Silent(token.id),
+        let silent = |token: OutputToken<'_>| ReplyTokenRun {
+            source: ReplyTokenSource::Silent(token.id),
             from: 0,
             to: 1,
             channel: token.channel,
@@ -212,7 +212,7 @@ impl ReplyScript {
     }
 
     /// Returns the token position at which each tool call but the first starts, markers included.
-    pub(crate) fn later_tool_call_starts(&self) -> Box<[u32]> {
+    pub(crate) fn later_tool_call_positions(&self) -> Box<[u32]> {
         let (mut begun, mut position, mut marker) = (0u32, 0, None);
         let mut starts = Vec::new();
         for run in &self.runs {
@@ -272,11 +272,11 @@ impl ReplyScript {
             }
             let mut has_escapes = None;
             let (fragments, from, tokens) = match run.source {
-                ScriptTokenSource::Silent(id) => (Err(id), 0, left),
-                ScriptTokenSource::Own(own) => {
+                ReplyTokenSource::Silent(id) => (Err(id), 0, left),
+                ReplyTokenSource::Own(own) => {
                     (Ok(&self.own[own as usize]), run.from + at.offset, left)
                 }
-                ScriptTokenSource::Sentences { start, first } => {
+                ReplyTokenSource::Sentences { start, first } => {
                     let index = self.sentences[(start + at.sentence) as usize];
                     let first = first && at.sentence == 0;
                     let sentence =
@@ -298,7 +298,7 @@ impl ReplyScript {
     }
 
     /// Returns the ids of the output tokens before a position, at most the last four.
-    pub fn token_ids_before(&self, position: usize) -> Vec<u32> {
+    pub fn preceding_token_ids(&self, position: usize) -> Vec<u32> {
         let from = position.saturating_sub(4);
         let mut cursor = self.cursor_at(from as u32);
         let last = std::iter::from_fn(|| self.next_token(&mut cursor));
@@ -307,7 +307,7 @@ impl ReplyScript {
 
     /// Returns a hash of the prompt and the last four output tokens before a position.
     pub fn context_hash(&self, position: usize) -> u64 {
-        let last = self.token_ids_before(position).into_iter();
+        let last = self.preceding_token_ids(position).into_iter();
         last.fold(self.prompt, extend_context_hash)
     }
 

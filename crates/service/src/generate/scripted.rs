@@ -1,6 +1,6 @@
 //! Generates the tokens and texts of a scripted reply.
 
-use super::script::{OutputChannel, OutputEndReason, ScriptTokenSource};
+use super::script::{OutputChannel, OutputEndReason, ReplyTokenSource};
 use super::{ReplyGenerator, ScriptBuilder, push_marker_tokens};
 use crate::generate::request::ReplyGeneratorInput;
 use crate::scripted::{ScriptedFinishReason, ScriptedReply};
@@ -28,7 +28,7 @@ impl ReplyGenerator {
         let wanted = reply.completion_tokens.unwrap_or(0);
         let lacking = wanted.saturating_sub(draft.len.saturating_add(self.end_tokens(reply)));
         let filled = lacking.min(room(draft));
-        draft.push_run(ScriptTokenSource::Silent(0), 0, filled, OutputChannel::Marker);
+        draft.push_run(ReplyTokenSource::Silent(0), 0, filled, OutputChannel::Marker);
         whole = whole.saturating_add(lacking);
         let reason = match reply.finish {
             Some(ScriptedFinishReason::Length) => OutputEndReason::Length,
@@ -37,7 +37,7 @@ impl ReplyGenerator {
             }
         };
         if draft.len == 0 {
-            draft.push_run(ScriptTokenSource::Silent(0), 0, 1, OutputChannel::Marker);
+            draft.push_run(ReplyTokenSource::Silent(0), 0, 1, OutputChannel::Marker);
         }
         draft.times = reply.token_release_times(draft.len);
         reason

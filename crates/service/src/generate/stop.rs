@@ -5,7 +5,7 @@
 
 use super::script::{
     OutputChannel, OutputEndReason, OutputToken, PlannedOutputEnd, ReplyScript, ReplyScriptCursor,
-    ScriptTokenRun, ScriptTokenSource, StopReason,
+    ReplyTokenRun, ReplyTokenSource, StopReason,
 };
 use crate::generate::request::{ReplyGeneratorInput, StopConditions, StopString};
 use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
@@ -53,8 +53,8 @@ fn cut_at_stop_token(script: &mut ReplyScript, stops: &StopConditions, tokenizer
     };
     let primary = tokenizer.eos_token_id() == Some(id) && !stops.ignore_eos;
     truncate_script(script, index);
-    script.runs.push(ScriptTokenRun {
-        source: ScriptTokenSource::Silent(id),
+    script.runs.push(ReplyTokenRun {
+        source: ReplyTokenSource::Silent(id),
         from: 0,
         to: 1,
         channel: OutputChannel::Marker,
@@ -69,7 +69,7 @@ fn show_stop_token(script: &mut ReplyScript, tokenizer: &Tokenizer, special: Spe
     let [.., before, last] = script.runs.as_slice() else {
         return;
     };
-    let (ScriptTokenSource::Silent(id), channel) = (last.source, before.channel) else {
+    let (ReplyTokenSource::Silent(id), channel) = (last.source, before.channel) else {
         return;
     };
     let ended = match script.finish.stop {
@@ -82,14 +82,14 @@ fn show_stop_token(script: &mut ReplyScript, tokenizer: &Tokenizer, special: Spe
     let (Ok(own), true) = (u16::try_from(script.own.len()), ended) else {
         return;
     };
-    let context = script.token_ids_before(script.len.saturating_sub(1) as usize);
+    let context = script.preceding_token_ids(script.len.saturating_sub(1) as usize);
     let text = tokenizer.detokenizer_after(&context, special).decode_token(id);
     if text.is_empty() {
         return;
     }
     script.own.push(TokenFragments { ids: vec![id], ends: vec![text.len() as u32], text });
     if let Some(last) = script.runs.last_mut() {
-        last.source = ScriptTokenSource::Own(own);
+        last.source = ReplyTokenSource::Own(own);
         last.channel = channel;
     }
 }
@@ -213,7 +213,7 @@ fn find_first_match(
 ) -> Option<(usize, usize)> {
     let mut first = None;
     for (which, (stop, matched)) in strings.iter().zip(progress).enumerate() {
-        let end = stop.match_piece(added, matched);
+        let end = stop.find_stop_string_end(added, matched);
         first = first.or(end.map(|end| (which, end)));
     }
     first
@@ -266,8 +266,8 @@ fn rebuild_script(script: &mut ReplyScript, seen: SearchedText) {
     let mut from = 0;
     for same in seen.channels.chunk_by(|a, b| a == b) {
         let to = from + same.len() as u32;
-        script.runs.push(ScriptTokenRun {
-            source: ScriptTokenSource::Own(own),
+        script.runs.push(ReplyTokenRun {
+            source: ReplyTokenSource::Own(own),
             from,
             to,
             channel: same[0],

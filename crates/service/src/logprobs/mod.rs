@@ -53,7 +53,7 @@ impl LogprobInputs {
         row
     }
 
-    /// Returns log probabilities: the chosen token `id`, then the `most` most likely tokens in
+    /// Returns log probabilities: the chosen token `id`, then the `max_top_tokens` most likely tokens in
     /// order of rank.
     ///
     /// The chosen token appears a second time if it is among the most likely.

@@ -29,7 +29,7 @@ pub(super) struct ConversationMedia {
 
 impl ConversationMedia {
     /// Divides the tokens of the finished prompt evenly among the unmarked media items.
-    pub(super) fn spread_over_tokens(self, tokens: usize) -> Vec<PlacedMediaItem> {
+    pub(super) fn place_media_over_tokens(self, tokens: usize) -> Vec<PlacedMediaItem> {
         let items = self.spread.len().max(1);
         let span = (tokens / items) as u32;
         let spans = (0..).map(|i: u32| i * span);
@@ -113,7 +113,7 @@ fn mark_media(
             *part = json!({"type": "text", "text": media_text_marker(items.len() - 1)});
         }
     }
-    Ok(message.with_json(json))
+    Ok(message.with_message_json(json))
 }
 
 fn part_modality(part: &Value) -> Option<MediaModality> {

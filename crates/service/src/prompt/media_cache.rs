@@ -90,7 +90,7 @@ impl MediaCache {
     }
 
     /// Removes all media items from the cache.
-    pub fn clear(&self) {
+    pub fn clear_media_cache(&self) {
         *self.cached.lock() = CachedItems::default();
     }
 }
@@ -116,7 +116,7 @@ mod tests {
         // Evicts b, then a; an item larger than the cache evicts nothing.
         assert_eq!(look(&[("c", 20), ("a", 10), ("b", 10), ("huge", 31), ("c", 20)]), Some(1));
         assert_eq!(look(&[("huge", 31), ("b", 10), ("c", 20)]), Some(2));
-        cache.clear();
+        cache.clear_media_cache();
         assert_eq!(look(&[("c", 20)]), Some(0));
         assert_eq!(MediaCache::default().add_and_count_hits(&[item("a", 1)]), None);
     }

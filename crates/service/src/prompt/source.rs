@@ -13,7 +13,7 @@ use super::schema;
 use super::truncation::PromptTruncation;
 use crate::dialect::RequestRules;
 use crate::generate::request::TokenizedPrompt;
-use crate::{DeferredCheck, InferenceService, is_large_text, run_blocking_if_large};
+use crate::{DeferredRequestCheck, InferenceService, is_large_text, run_blocking_if_large};
 use vllm_sim_tokenizer::{
     ChatMessage, ChatTemplateError, ChatTemplateInput, MessageContentPart, PlacedMediaItem,
     SpecialTokenHandling, TemplateMessage,
@@ -106,7 +106,7 @@ pub struct Conversation {
     /// Maximum length of the conversation's prompt.
     pub bound: PromptLengthLimit,
     /// Token ids of the same conversation from another server, used instead of tokenizing.
-    pub token_ids: DeferredCheck<Option<Vec<u32>>>,
+    pub token_ids: DeferredRequestCheck<Option<Vec<u32>>>,
 }
 
 /// The maximum length of a conversation's prompt.
@@ -317,7 +317,7 @@ impl InferenceService {
             rules.dialect.check_encoded_length(&rules.limits, tokens.len())?;
         }
         if !found.spread.is_empty() {
-            media = found.spread_over_tokens(tokens.len());
+            media = found.place_media_over_tokens(tokens.len());
         }
         Ok((tokens, media))
     }

@@ -75,8 +75,8 @@ impl PromptTruncation {
         tokens
     }
 
-    /// Removes the media items of a truncated prompt that were cut; truncation removed `gone`
-    /// tokens and kept `left`.
+    /// Removes the media items of a truncated prompt that were cut; truncation removed `removed_tokens`
+    /// tokens and kept `remaining_tokens`.
     pub(super) fn truncate_media(self, media: &mut Vec<PlacedMediaItem>, gone: usize, left: usize) {
         if gone == 0 {
             return;

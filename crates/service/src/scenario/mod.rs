@@ -15,7 +15,8 @@ use serde_json::{Map, Value};
 
 pub use read::ScenarioError;
 pub use run::{
-    ScenarioArrival, ScenarioPhaseCallback, ScenarioPhaseChange, ScenarioPosition, ScenarioRun,
+    ScenarioPhaseCallback, ScenarioPhaseChange, ScenarioPosition, ScenarioRequestArrival,
+    ScenarioRun,
 };
 
 /// A fault scenario: a sequence of phases that change the fault settings.
@@ -59,7 +60,7 @@ pub struct ReplicaId {
 impl FaultScenario {
     /// Returns the scenario of one replica, with the replica's overrides merged into each phase.
     #[must_use]
-    pub fn for_replica(mut self, id: &ReplicaId) -> Self {
+    pub fn scenario_for_replica(mut self, id: &ReplicaId) -> Self {
         let number = id.number.to_string();
         for phase in &mut self.phases {
             let mut replicas = std::mem::take(&mut phase.replicas);
@@ -84,7 +85,7 @@ impl FaultScenario {
                 let why = format!(
                     "there is no replica {number}: {count} replicas have the numbers from 0"
                 );
-                return Err(ScenarioError::in_phase(index, &phase.name, why));
+                return Err(ScenarioError::error_in_phase(index, &phase.name, why));
             }
         }
         Ok(())

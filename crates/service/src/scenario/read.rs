@@ -23,7 +23,7 @@ pub struct ScenarioError {
 
 impl ScenarioError {
     /// Creates an error about the phase of a fault scenario with this index and name.
-    pub fn in_phase(index: usize, name: &str, why: impl ToString) -> Self {
+    pub fn error_in_phase(index: usize, name: &str, why: impl ToString) -> Self {
         Self { place: format!("phases[{index}] {name:?}: "), why: why.to_string() }
     }
 }
@@ -131,14 +131,15 @@ fn read_phase((index, value): (usize, &Value)) -> Result<ScenarioPhase, Scenario
     let Value::Object(fields) = value else {
         let keys = PHASE_KEYS.join(", ");
         let why = format!("a mapping with the keys {keys} was expected, not {value}");
-        return Err(ScenarioError::in_phase(index, &unnamed, why));
+        return Err(ScenarioError::error_in_phase(index, &unnamed, why));
     };
     let name = match fields.get("name") {
         None | Some(Value::Null) => unnamed.clone(),
-        Some(name) => text_value(name)
-            .ok_or_else(|| ScenarioError::in_phase(index, &unnamed, "'name' must be a string"))?,
+        Some(name) => text_value(name).ok_or_else(|| {
+            ScenarioError::error_in_phase(index, &unnamed, "'name' must be a string")
+        })?,
     };
-    let fail = |why: String| ScenarioError::in_phase(index, &name, why);
+    let fail = |why: String| ScenarioError::error_in_phase(index, &name, why);
     check_known_keys(fields, &PHASE_KEYS).map_err(fail)?;
     let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
     let length = match (given("for"), given("requests")) {

@@ -19,7 +19,7 @@ pub struct ScenarioPosition {
 
 /// The position of one arriving request in a fault scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScenarioArrival {
+pub struct ScenarioRequestArrival {
     /// Round over the fault scenario's phases in which the request arrived, starting at 0.
     pub round: u32,
     /// Index of the scenario's phase, starting at 0.
@@ -43,7 +43,7 @@ impl ScenarioPosition {
 
     /// Returns the current round and phase index of the fault scenario; `None` if the scenario is
     /// over.
-    pub fn round_and_phase(&self) -> Option<(u32, usize)> {
+    pub fn scenario_round_and_phase(&self) -> Option<(u32, usize)> {
         (!self.over).then_some((self.round, self.phase))
     }
 
@@ -54,7 +54,7 @@ impl ScenarioPosition {
 
     /// Returns the time at which the current phase of the fault scenario ends; `None` if it has no
     /// time limit.
-    pub fn phase_end(&self) -> Option<SimTime> {
+    pub fn scenario_phase_end_time(&self) -> Option<SimTime> {
         match self.scenario.phases[self.phase].length {
             ScenarioPhaseLength::Time(time) if !self.over => Some(self.since + time),
             _ => None,
@@ -66,7 +66,7 @@ impl ScenarioPosition {
     ///
     /// A phase after one of fixed duration starts at the end time of that phase, however late
     /// `step` is called.
-    pub fn advance_phase(&mut self, now: SimTime) -> bool {
+    pub fn advance_scenario_phase(&mut self, now: SimTime) -> bool {
         let began = match self.scenario.phases[self.phase].length {
             _ if self.over => return false,
             ScenarioPhaseLength::Time(time) if self.since + time <= now => self.since + time,
@@ -86,8 +86,8 @@ impl ScenarioPosition {
 
     /// Counts a request in the current phase of the fault scenario and returns its position; `None`
     /// if the scenario is over.
-    pub fn count_request_arrival(&mut self, id: Option<&str>) -> Option<ScenarioArrival> {
-        let (round, phase) = self.round_and_phase()?;
+    pub fn count_request_arrival(&mut self, id: Option<&str>) -> Option<ScenarioRequestArrival> {
+        let (round, phase) = self.scenario_round_and_phase()?;
         let ordinal = self.requests;
         self.requests += 1;
         let known = match (self.scenario.by, id) {
@@ -97,7 +97,7 @@ impl ScenarioPosition {
             _ => ordinal,
         };
         let place = u64::from(round) << 32 | phase as u64;
-        Some(ScenarioArrival {
+        Some(ScenarioRequestArrival {
             round,
             phase,
             ordinal,
@@ -142,7 +142,7 @@ impl ScenarioRun {
     pub fn enter_due_phases(&self, now: SimTime) -> Option<SimTime> {
         let mut position = self.position.lock();
         self.catch_up(&mut position, now);
-        position.phase_end()
+        position.scenario_phase_end_time()
     }
 
     /// Counts an arriving request, and calls `decide` with its position while the phase cannot
@@ -153,7 +153,7 @@ impl ScenarioRun {
         &self,
         now: SimTime,
         id: Option<&str>,
-        decide: impl FnOnce(&FaultScenario, ScenarioArrival) -> T,
+        decide: impl FnOnce(&FaultScenario, ScenarioRequestArrival) -> T,
     ) -> Option<T> {
         let mut position = self.position.lock();
         self.catch_up(&mut position, now);
@@ -166,17 +166,17 @@ impl ScenarioRun {
     }
 
     /// Returns the current position in the fault scenario.
-    pub fn current_position(&self) -> ScenarioPosition {
+    pub fn current_scenario_position(&self) -> ScenarioPosition {
         self.position.lock().clone()
     }
 
     /// Calls the scenario's callback for the current phase again, unless the scenario is over.
     pub fn repeat_phase_callback(&self) {
         let position = self.position.lock();
-        if position.round_and_phase().is_some() {
+        if position.scenario_round_and_phase().is_some() {
             (self.on_change)(
                 position.scenario(),
-                position.round_and_phase(),
+                position.scenario_round_and_phase(),
                 ScenarioPhaseChange::Again,
             );
         }
@@ -191,10 +191,10 @@ impl ScenarioRun {
     }
 
     fn catch_up(&self, position: &mut ScenarioPosition, now: SimTime) {
-        while position.advance_phase(now) {
+        while position.advance_scenario_phase(now) {
             (self.on_change)(
                 position.scenario(),
-                position.round_and_phase(),
+                position.scenario_round_and_phase(),
                 ScenarioPhaseChange::Begin,
             );
         }
@@ -237,7 +237,7 @@ phases:
         assert_eq!(run.enter_due_phases(at(4)), Some(at(10_003)));
         assert_eq!(arrival(5), Some((1, 0)));
         assert_eq!(arrival(20_000), Some((2, 0)));
-        assert_eq!(run.current_position().round_and_phase(), Some((1, 0)));
+        assert_eq!(run.current_scenario_position().scenario_round_and_phase(), Some((1, 0)));
         for ms in 20_001..20_004 {
             arrival(ms);
         }
@@ -279,7 +279,7 @@ phases:
         let scenario = FaultScenario::from_yaml(text).unwrap();
         let played = |number, pod: &str| {
             let id = ReplicaId { number, pod: Some(pod.to_owned()) };
-            let phase = scenario.clone().for_replica(&id).phases.remove(0);
+            let phase = scenario.clone().scenario_for_replica(&id).phases.remove(0);
             assert!(phase.replicas.is_empty());
             (phase.set["latency-factor"].clone(), phase.actions.len())
         };

@@ -89,7 +89,7 @@ impl ReplyRuleCondition {
     }
 
     /// Returns the names of the request headers in the conditions of a scripted-reply rule.
-    pub(super) fn header_names(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn condition_header_names(&self) -> impl Iterator<Item = &str> {
         self.headers.iter().map(|(name, _)| name.as_str())
     }
 

@@ -136,7 +136,7 @@ impl ScriptedReplies {
     }
 
     /// Returns the rules of scripted replies in use; `None` if there are none.
-    pub fn current_rules(&self) -> Option<Arc<ReplyRules>> {
+    pub fn current_reply_rules(&self) -> Option<Arc<ReplyRules>> {
         self.rules.load_full()
     }
 
@@ -211,7 +211,7 @@ fn unmatched_refusal(text: &str, prompt: usize, request: &MatchedRequest<'_>) ->
 
 /// A scripted reply reserved for one prompt.
 ///
-/// Unless [`Self::mark_used`] is called, dropping the value returns the use to its rule.
+/// Unless [`Self::mark_reply_used`] is called, dropping the value returns the use to its rule.
 #[derive(Debug)]
 pub struct ReservedReply {
     reply: Arc<ScriptedReply>,
@@ -225,7 +225,7 @@ impl ReservedReply {
     }
 
     /// Counts the use of the scripted-reply rule permanently, because the request was accepted.
-    pub fn mark_used(mut self) {
+    pub fn mark_reply_used(mut self) {
         self.rule = None;
     }
 }
@@ -344,7 +344,9 @@ fn increment_below(count: &AtomicU64, most: Option<u64>) -> bool {
 impl ScriptedFailure {
     fn to_fault(&self, model: &str) -> (Fault, &'static str) {
         let (fault, name) = match self.error {
-            ScriptedError::Failure(failure) => (failure.to_fault(model), failure.name()),
+            ScriptedError::Failure(failure) => {
+                (failure.to_fault(model), failure.injected_failure_name())
+            }
             ScriptedError::Status(status) => {
                 let words = format!("Scripted error (code {status})");
                 let kind = ErrorType::from_http_status(status);
@@ -384,7 +386,7 @@ mod tests {
         let chosen = chosen.map_err(|refusal| refusal.fault.status)?;
         Ok(chosen.map(|chosen| {
             let text = chosen.reply().text.clone();
-            chosen.mark_used();
+            chosen.mark_reply_used();
             text
         }))
     }

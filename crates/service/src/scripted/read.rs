@@ -47,8 +47,11 @@ impl ReplyRules {
             read_rule(value).map_err(|why| ScriptedReplyError(format!("replies[{index}]: {why}")))
         });
         let rules: Vec<ReplyRule> = rules.collect::<Result<_, _>>()?;
-        let mut headers: Vec<Box<str>> =
-            rules.iter().flat_map(|rule| rule.condition.header_names()).map(Into::into).collect();
+        let mut headers: Vec<Box<str>> = rules
+            .iter()
+            .flat_map(|rule| rule.condition.condition_header_names())
+            .map(Into::into)
+            .collect();
         headers.sort();
         headers.dedup();
         let reads_conversations =
@@ -180,7 +183,9 @@ fn read_failure(value: &Value) -> Result<ScriptedFailure, String> {
         (Some(failure), _) => ScriptedError::Failure(failure),
         (None, Some(status @ 400..=599)) => ScriptedError::Status(status as u16),
         _ => {
-            let names = InjectedFailure::ALL.map(InjectedFailure::name).join(", ");
+            let names = InjectedFailure::ALL_INJECTED_FAILURES
+                .map(InjectedFailure::injected_failure_name)
+                .join(", ");
             let shown = given_error.cloned().unwrap_or_default();
             return Err(format!(
                 "'error' must be {names} or a status from 400 to 599, not {shown}"

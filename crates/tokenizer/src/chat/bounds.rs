@@ -65,7 +65,7 @@ pub(super) fn check_template_limits(source: &str) -> Result<(), ChatTemplateErro
         return refuse(&format!("{depth} operators in one expression"), MAX_NESTED_OPERATORS);
     }
     let first = |tag: &JinjaTag<'_>| tag.tokens.first().map_or("", |token| token.text).to_owned();
-    let mut words = tags.iter().filter(|tag| tag.is_statement()).map(first);
+    let mut words = tags.iter().filter(|tag| tag.is_statement_tag()).map(first);
     if let Some(word) = words.find(|word| TEMPLATE_LOADING_TAGS.contains(&word.as_str())) {
         let text = format!("no loader for this environment specified: `{word}` finds no template");
         return Err(ChatTemplateError::Rejected(text));
@@ -110,7 +110,7 @@ fn max_nested_operators(tag: &JinjaTag<'_>) -> usize {
 
 fn max_nested_branches(tags: &[JinjaTag<'_>]) -> usize {
     let (mut open, mut most) = (Vec::new(), 0);
-    for tag in tags.iter().filter(|tag| tag.is_statement()) {
+    for tag in tags.iter().filter(|tag| tag.is_statement_tag()) {
         match tag.tokens.first().map(|token| token.text) {
             Some("if") => open.push(0),
             Some("elif") => {
@@ -191,7 +191,7 @@ fn is_container_value(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
 }
 
-pub(super) fn spend_element_work() -> Result<(), Error> {
+pub(super) fn count_element_work() -> Result<(), Error> {
     count_render_work(ELEMENT_WORK_BYTES)
 }
 

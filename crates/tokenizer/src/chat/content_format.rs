@@ -21,7 +21,7 @@ pub enum ChatTemplateContentFormat {
 
 impl ChatTemplateContentFormat {
     /// Returns the content format that `template` expects; `String` if it cannot be determined.
-    pub(super) fn detect_in_template(template: &str) -> Self {
+    pub(super) fn detect_content_format(template: &str) -> Self {
         let found = lex_jinja_tags(template)
             .and_then(|tags| TemplateStatements::parse(&tags).iterates_content());
         if found == Some(true) { Self::Openai } else { Self::String }
@@ -147,7 +147,7 @@ impl<'t> TemplateStatements<'t> {
         let mut within: Vec<usize> = Vec::new();
         for tag in tags {
             let mut tokens = tag.tokens.as_slice();
-            if tag.is_statement() {
+            if tag.is_statement_tag() {
                 match tokens {
                     [word, rest @ ..] if word.is_identifier_named("set") => {
                         template.add_assignment(rest)
@@ -398,7 +398,8 @@ mod tests {
     use super::*;
 
     fn detect(template: &str) -> bool {
-        ChatTemplateContentFormat::detect_in_template(template) == ChatTemplateContentFormat::Openai
+        ChatTemplateContentFormat::detect_content_format(template)
+            == ChatTemplateContentFormat::Openai
     }
 
     #[test]

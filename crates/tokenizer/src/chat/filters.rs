@@ -120,7 +120,7 @@ fn join_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
                 Some(attribute) => attribute_at_path(&item, attribute)?,
                 None => item,
             };
-            bounds::spend_element_work()?;
+            bounds::count_element_work()?;
             bounds::count_render_work(separator.len() as u64)?;
             parts.push(text_of(&item)?);
         }

@@ -66,11 +66,13 @@ fn tag_edits(tag: &JinjaTag<'_>, counted: Vec<TextEdit>) -> Vec<TextEdit> {
             SliceToken::None if token.kind == JinjaTokenKind::Str && token.text.contains('\\') => {
                 edits.push((token.span.clone(), minijinja_string_literal(token.text)));
             }
-            SliceToken::None if tag.is_statement() && index == 0 && token.text == "generation" => {
+            SliceToken::None
+                if tag.is_statement_tag() && index == 0 && token.text == "generation" =>
+            {
                 edits.push((token.span.clone(), "with".to_owned()));
             }
             SliceToken::None
-                if tag.is_statement() && index == 0 && token.text == "endgeneration" =>
+                if tag.is_statement_tag() && index == 0 && token.text == "endgeneration" =>
             {
                 edits.push((token.span.clone(), "endwith".to_owned()));
             }
@@ -142,8 +144,8 @@ fn comparison_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
             token.kind == JinjaTokenKind::Str || ["[", "]", "(", ")", ","].contains(&token.text)
         })
     };
-    let mut loops =
-        tag.is_statement() && tokens.first().is_some_and(|word| word.is_identifier_named("for"));
+    let mut loops = tag.is_statement_tag()
+        && tokens.first().is_some_and(|word| word.is_identifier_named("for"));
     let mut operands = BTreeSet::new();
     for (at, token) in tokens.iter().enumerate().skip(1) {
         if named(at, "in") && std::mem::take(&mut loops) {
@@ -223,7 +225,7 @@ fn binary_operator_positions<'t>(
 
 fn operand_before(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> OperandRange {
     // The keyword of a statement is not an operand.
-    let least = usize::from(tag.is_statement());
+    let least = usize::from(tag.is_statement_tag());
     let mut depth = 0usize;
     let mut start = at;
     while start > least {
@@ -372,7 +374,7 @@ fn slice_roles(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
 /// literal or a small number.
 fn is_slow_subscript(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
     // The keyword of a statement is not a value.
-    let least = 1 + usize::from(tag.is_statement());
+    let least = 1 + usize::from(tag.is_statement_tag());
     if open < least || !ends_value(&tag.tokens[open - 1], &OPERATOR_KEYWORDS) {
         return false;
     }

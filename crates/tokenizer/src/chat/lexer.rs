@@ -41,7 +41,7 @@ pub(super) struct JinjaTag<'s> {
 }
 
 impl JinjaTag<'_> {
-    pub(super) fn is_statement(&self) -> bool {
+    pub(super) fn is_statement_tag(&self) -> bool {
         self.kind == JinjaTagKind::Statement
     }
 }
@@ -196,7 +196,10 @@ mod tests {
                 vec!["1.5e3", "~", "z", "[", "0", "]", "[", "1", ":", "]"],
             ]
         );
-        assert_eq!(tags.iter().map(|tag| tag.is_statement()).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(
+            tags.iter().map(|tag| tag.is_statement_tag()).collect::<Vec<_>>(),
+            [true, false]
+        );
     }
 
     #[test]

@@ -277,7 +277,7 @@ impl CompiledTemplate {
         Ok(Self {
             env,
             source: source.to_owned(),
-            format: ChatTemplateContentFormat::detect_in_template(source),
+            format: ChatTemplateContentFormat::detect_content_format(source),
         })
     }
 

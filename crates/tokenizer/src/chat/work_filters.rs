@@ -13,10 +13,10 @@ pub(super) fn work_counting_filter_edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<TextE
     let again = recursive.map(|(_, body)| *body).max().unwrap_or(0);
     let of = |(tag, body): (&JinjaTag<'_>, &usize)| {
         let mut edits = match tag.tokens.as_slice() {
-            [word, rest @ ..] if tag.is_statement() && word.is_identifier_named("set") => {
+            [word, rest @ ..] if tag.is_statement_tag() && word.is_identifier_named("set") => {
                 count_stored_value_edits(rest)
             }
-            [word, rest @ ..] if tag.is_statement() && word.is_identifier_named("for") => {
+            [word, rest @ ..] if tag.is_statement_tag() && word.is_identifier_named("for") => {
                 enclose_with_filter(
                     loop_iterable(rest),
                     &format!("{COUNT_LOOP_WORK_FILTER}({body})"),
@@ -99,8 +99,8 @@ fn loop_body_sizes(tags: &[JinjaTag<'_>]) -> Vec<usize> {
         }
         end = last.span.end;
         match first.text {
-            "for" if tag.is_statement() => open.push(index),
-            "endfor" if tag.is_statement() => {
+            "for" if tag.is_statement_tag() => open.push(index),
+            "endfor" if tag.is_statement_tag() => {
                 open.pop();
             }
             _ => {}

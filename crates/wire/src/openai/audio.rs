@@ -202,7 +202,7 @@ fn validate_speech_form(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     }
     if let Some(Value::String(text)) = body.get("vllm_xargs") {
         let parsed = python::loads(text.as_bytes()).map_err(|error| {
-            let place = error.message_with_position(text.as_bytes());
+            let place = error.error_message_with_position(text.as_bytes());
             let text = format!("Failed to parse vllm_xargs. Must be valid JSON: {place}");
             Fault::bad_parameter(text, "vllm_xargs")
         })?;
@@ -283,7 +283,7 @@ impl SpeechRequest {
     ///
     /// # Errors
     /// vLLM's 400 or 422 if the form does not match the schema.
-    pub fn parse(task: SpeechTask, fields: Map<String, Value>) -> Result<Self, Fault> {
+    pub fn parse_form_fields(task: SpeechTask, fields: Map<String, Value>) -> Result<Self, Fault> {
         let value = Value::Object(order_form_fields(task, fields));
         Ok(match task {
             SpeechTask::Transcribe => {

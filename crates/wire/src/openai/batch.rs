@@ -142,7 +142,7 @@ fn check_batch_mode(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     validators::check_structural_tag(body)?;
     match non_null_member(body, "n") {
         Some(n) if PythonValue::from_json_value(n).as_number() != Some(1.0) => {
-            Err(Fault::invalid_value(
+            Err(Fault::invalid_value_fault(
                 "Batch chat completions do not support `n > 1`. Please set `n` to 1.",
                 "n",
                 python::python_str(n),
@@ -168,7 +168,7 @@ impl BatchChatRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         body::read_body_within_bounds(value, bounds)
     }
 }

@@ -10,7 +10,7 @@ use vllm_sim_python::{self as python, PythonValue};
 use super::message::RequestMessage;
 use super::message_schema;
 use super::shared::{
-    CACHE_SALT_SCHEMA, ChatTool, ChatToolChoice, ExtraArgs, LogitBias, MM_PAYLOAD_SCHEMA,
+    CACHE_SALT_SCHEMA, ChatTool, ChatToolChoice, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA,
     NULLABLE_POSITIVE_INT_SCHEMA, RepetitionDetection, ResponseFormat, StopStrings, StreamOptions,
     StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA, TOP_LOGPROBS_SCHEMA,
     TRUNCATE_PROMPT_TOKENS_SCHEMA, TRUNCATION_SIDE_SCHEMA,
@@ -178,7 +178,7 @@ wire_model! {
         /// Parameters for the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
         /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
-        vllm_xargs: Option<ExtraArgs> = None,
+        vllm_xargs: Option<ExtraSamplingArgs> = None,
         /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
         /// Number of output tokens per chunk of a streamed response.
@@ -191,7 +191,7 @@ impl ChatRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         body::read_body_within_bounds(value, bounds)
     }
 }

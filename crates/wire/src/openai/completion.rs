@@ -8,9 +8,10 @@ use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
 use super::shared::{
-    CACHE_SALT_SCHEMA, ExtraArgs, LogitBias, MM_PAYLOAD_SCHEMA, NULLABLE_POSITIVE_INT_SCHEMA,
-    RepetitionDetection, ResponseFormat, StopStrings, StreamOptions, StructuredOutputs,
-    THINKING_TOKEN_BUDGET_SCHEMA, TRUNCATE_PROMPT_TOKENS_SCHEMA, TRUNCATION_SIDE_SCHEMA,
+    CACHE_SALT_SCHEMA, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA,
+    NULLABLE_POSITIVE_INT_SCHEMA, RepetitionDetection, ResponseFormat, StopStrings, StreamOptions,
+    StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA, TRUNCATE_PROMPT_TOKENS_SCHEMA,
+    TRUNCATION_SIDE_SCHEMA,
 };
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
 use crate::body;
@@ -200,7 +201,7 @@ wire_model! {
         /// Parameters for the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
         /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
-        vllm_xargs: Option<ExtraArgs> = None,
+        vllm_xargs: Option<ExtraSamplingArgs> = None,
         /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
         /// Maximum number of reasoning tokens to generate.
@@ -214,10 +215,10 @@ impl CompletionRequest {
     /// Validates and reads a request body whose prompt is a long list of token ids.
     ///
     /// The request body is returned too, as JSON with a placeholder prompt. `None` means that
-    /// [`Self::parse`] must read the body.
+    /// [`Self::parse_request_body`] must read the body.
     pub fn parse_long_prompt(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
-        let (value, ids) = long_ids::split_long_token_ids(text, "prompt")?;
-        let mut request = Self::parse(&value, bounds).ok()?;
+        let (value, ids) = long_ids::extract_long_token_ids(text, "prompt")?;
+        let mut request = Self::parse_request_body(&value, bounds).ok()?;
         request.prompt = Some(CompletionPrompts(vec![CompletionPrompt::Tokens(ids)]));
         Some((request, value))
     }
@@ -226,7 +227,7 @@ impl CompletionRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         validate_prompt_list_length(value, bounds)?;
         body::read_body_within_bounds(value, bounds)
     }

@@ -13,7 +13,7 @@ pub struct RequestMessage(MessageForm);
 
 #[derive(Debug, Clone, PartialEq)]
 enum MessageForm {
-    Plain(PlainMessage),
+    Plain(TextOnlyMessage),
     Json(Box<JsonMessage>),
 }
 
@@ -36,9 +36,9 @@ enum MessageOrigin {
 ///
 /// The form is compact because a conversation may have very many messages.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct PlainMessage {
+pub(super) struct TextOnlyMessage {
     pub(super) role: MessageRole,
-    pub(super) content: PlainContent,
+    pub(super) content: TextOnlyContent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(super) enum MessageRole {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum PlainContent {
+pub(super) enum TextOnlyContent {
     Text(String),
     /// Content parts of type `text`, at least one.
     Parts(Vec<String>),
@@ -74,19 +74,19 @@ impl MessageRole {
     }
 }
 
-impl PlainMessage {
+impl TextOnlyMessage {
     /// Returns the compact form of a chat message if it has nothing but role and text.
     fn from_json(value: &Value) -> Option<Self> {
         let [role, content] = exact_members(value, ["role", "content"])?;
         let content = match content {
-            Value::String(text) => PlainContent::Text(text.clone()),
+            Value::String(text) => TextOnlyContent::Text(text.clone()),
             Value::Array(parts) if !parts.is_empty() => {
                 let texts = parts.iter().map(|part| {
                     let [kind, text] = exact_members(part, ["type", "text"])?;
                     let text = text.as_str().filter(|_| *kind == "text")?;
                     Some(text.to_owned())
                 });
-                PlainContent::Parts(texts.collect::<Option<_>>()?)
+                TextOnlyContent::Parts(texts.collect::<Option<_>>()?)
             }
             _ => return None,
         };
@@ -132,13 +132,13 @@ impl RequestMessage {
         Self::new(value, MessageOrigin::Ours)
     }
 
-    pub(super) fn from_plain_message(message: PlainMessage) -> Self {
+    pub(super) fn from_text_only_message(message: TextOnlyMessage) -> Self {
         Self(MessageForm::Plain(message))
     }
 
     fn new(value: Value, trust: MessageOrigin) -> Self {
-        match PlainMessage::from_json(&value) {
-            Some(plain) => Self::from_plain_message(plain),
+        match TextOnlyMessage::from_json(&value) {
+            Some(plain) => Self::from_text_only_message(plain),
             None => Self::json(value, trust),
         }
     }
@@ -153,15 +153,15 @@ impl RequestMessage {
             return None;
         };
         let texts = match &message.content {
-            PlainContent::Text(text) => std::slice::from_ref(text),
-            PlainContent::Parts(texts) => texts,
+            TextOnlyContent::Text(text) => std::slice::from_ref(text),
+            TextOnlyContent::Parts(texts) => texts,
         };
         Some((message.role.as_str(), texts))
     }
 
     /// Returns a copy of the chat message with other JSON and the same origin.
     #[must_use]
-    pub fn with_json(&self, value: Value) -> Self {
+    pub fn with_message_json(&self, value: Value) -> Self {
         match &self.0 {
             MessageForm::Plain(_) => Self::new(value, MessageOrigin::Clients),
             MessageForm::Json(message) => Self::new(value, message.trust),
@@ -179,8 +179,8 @@ impl RequestMessage {
             MessageForm::Json(message) => return Cow::Borrowed(&message.value),
         };
         let content = match &plain.content {
-            PlainContent::Text(text) => Value::from(text.as_str()),
-            PlainContent::Parts(texts) => texts.iter().map(|text| text_part(text)).collect(),
+            TextOnlyContent::Text(text) => Value::from(text.as_str()),
+            TextOnlyContent::Parts(texts) => texts.iter().map(|text| text_part(text)).collect(),
         };
         Cow::Owned(json!({"role": plain.role.as_str(), "content": content}))
     }
@@ -194,7 +194,7 @@ impl RequestMessage {
     }
 
     /// Returns the name of the message's speaker or function, if any.
-    pub fn name(&self) -> Option<&str> {
+    pub fn participant_name(&self) -> Option<&str> {
         self.text_member("name")
     }
 
@@ -204,7 +204,7 @@ impl RequestMessage {
     }
 
     /// Returns the reasoning of an assistant message.
-    pub fn reasoning(&self) -> Option<&str> {
+    pub fn reasoning_text(&self) -> Option<&str> {
         self.text_member("reasoning")
     }
 
@@ -213,8 +213,8 @@ impl RequestMessage {
         let message = match &self.0 {
             MessageForm::Plain(plain) => {
                 return match &plain.content {
-                    PlainContent::Text(text) => ChatContent::Text(text),
-                    PlainContent::Parts(texts) => ChatContent::Texts(texts),
+                    TextOnlyContent::Text(text) => ChatContent::Text(text),
+                    TextOnlyContent::Parts(texts) => ChatContent::Texts(texts),
                 };
             }
             MessageForm::Json(message) => &message.value,
@@ -289,7 +289,7 @@ impl RequestField for RequestMessage {
     const SCHEMA: Schema = Schema::Union(MESSAGE_SCHEMAS);
 
     fn read(value: &Value) -> Option<Self> {
-        let plain = PlainMessage::from_json(value).map(Self::from_plain_message);
+        let plain = TextOnlyMessage::from_json(value).map(Self::from_text_only_message);
         plain.or_else(|| Some(Self::json(value.clone(), MessageOrigin::Clients)))
     }
 }

@@ -244,7 +244,7 @@ static VIDEO_URL_PART: Class = Class::typed_dict(
 );
 
 /// Returns the schema of a content part whose URL is checked again when it is read.
-pub(super) fn url_part_model(kind: &str) -> Option<&'static Class> {
+pub(super) fn url_content_part_model(kind: &str) -> Option<&'static Class> {
     match kind {
         "image_url" => Some(&IMAGE_PART),
         "audio_url" => Some(&AUDIO_URL_PART),

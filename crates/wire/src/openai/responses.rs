@@ -10,8 +10,8 @@ use vllm_sim_python::PythonValue;
 
 use super::responses_schema;
 use super::shared::{
-    CACHE_SALT_SCHEMA, ExtraArgs, LogitBias, MM_PAYLOAD_SCHEMA, StopStrings, StructuredOutputs,
-    TOP_LOGPROBS_SCHEMA,
+    CACHE_SALT_SCHEMA, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA, StopStrings,
+    StructuredOutputs, TOP_LOGPROBS_SCHEMA,
 };
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member};
 use crate::body;
@@ -209,7 +209,7 @@ wire_model! {
         /// Whether generation continues past the end-of-sequence token.
         ignore_eos: bool = false,
         /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
-        vllm_xargs: Option<ExtraArgs> = None,
+        vllm_xargs: Option<ExtraSamplingArgs> = None,
         /// Parameters for the KV connector, such as the blocks of a remote prefill server.
         kv_transfer_params: Option<Map<String, Value>> = None,
         /// Parameters for the encoder-cache connector.
@@ -224,7 +224,7 @@ impl ResponsesRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         body::read_body_within_bounds(value, bounds)
     }
 }

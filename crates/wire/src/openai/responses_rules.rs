@@ -95,7 +95,7 @@ impl ResponsesRequest {
             include_stop_str_in_output: self.include_stop_str_in_output,
             output_kind: if self.stream == Some(true) { 1 } else { 2 },
             structured_outputs: self.structured_outputs()?,
-            logit_bias: self.logit_bias.as_ref().map(sampling::to_token_bias).transpose()?,
+            logit_bias: self.logit_bias.as_ref().map(sampling::to_token_logit_bias).transpose()?,
             extra_args: rules::extra(
                 self.vllm_xargs.as_ref(),
                 self.kv_transfer_params.as_ref(),

@@ -13,7 +13,9 @@ use vllm_sim_python::{self as python, PythonValue};
 
 use super::chat::ChatRequest;
 use super::completion::{CompletionPrompt, CompletionRequest};
-use super::shared::{ChatToolChoice, ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs};
+use super::shared::{
+    ChatToolChoice, ExtraSamplingArgs, LogitBias, ResponseFormat, StructuredOutputs,
+};
 use crate::fault::Fault;
 use crate::limits::ServerLimits;
 use crate::sampling::{self, SamplingDefaults, SamplingParams, StringOrList, TokenLogitBias};
@@ -151,7 +153,7 @@ impl ChatRequest {
 
     /// Returns whether the stream of a chat completion reports token usage, and whether in every
     /// chunk.
-    pub fn stream_usage_options(&self) -> (bool, bool) {
+    pub fn include_usage_and_continuous_stats(&self) -> (bool, bool) {
         parse_usage_options(self.stream_options.as_ref())
     }
 }
@@ -258,7 +260,7 @@ impl CompletionRequest {
     }
 
     /// Returns whether the stream of a completion reports token usage, and whether in every chunk.
-    pub fn stream_usage_options(&self) -> (bool, bool) {
+    pub fn include_usage_and_continuous_stats(&self) -> (bool, bool) {
         parse_usage_options(self.stream_options.as_ref())
     }
 }
@@ -312,13 +314,13 @@ fn stop_ids(asked: Option<&[i128]>, defaults: &SamplingDefaults) -> Option<Vec<i
 }
 
 fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenLogitBias>, Fault> {
-    asked.map(sampling::to_token_bias).transpose()
+    asked.map(sampling::to_token_logit_bias).transpose()
 }
 
 /// Builds the sampling parameter `extra_args` from a request's custom arguments (`vllm_xargs`) and
 /// connector parameters.
 pub(super) fn extra(
-    own: Option<&ExtraArgs>,
+    own: Option<&ExtraSamplingArgs>,
     kv: Option<&Map<String, Value>>,
     ec: Option<&Map<String, Value>>,
 ) -> Option<Map<String, Value>> {

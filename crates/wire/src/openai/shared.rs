@@ -219,9 +219,9 @@ impl RequestField for StopStrings {
 /// Custom sampling arguments for vLLM extensions, `dict[str, str | int | float | list[str | int |
 /// float]]`.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct ExtraArgs(pub Map<String, Value>);
+pub struct ExtraSamplingArgs(pub Map<String, Value>);
 
-impl RequestField for ExtraArgs {
+impl RequestField for ExtraSamplingArgs {
     const SCHEMA: Schema = Schema::Dict(
         &STR,
         &Schema::Union(&[
@@ -274,7 +274,7 @@ fn check_thinking_token_budget(value: &Value) -> Result<Option<Value>, Fault> {
         PythonValue::Int(-1) => Ok(Some(Value::Null)),
         PythonValue::Int(i) if i >= 0 => Ok(None),
         PythonValue::BigInt(text) if !text.starts_with('-') => Ok(None),
-        _ => Err(Fault::invalid_value(
+        _ => Err(Fault::invalid_value_fault(
             "`thinking_token_budget` must be a non-negative integer or -1 for unlimited.",
             "thinking_token_budget",
             python::python_str(value),
@@ -324,7 +324,7 @@ impl StructuredOutputs {
     ///
     /// Source: vLLM's `StructuredOutputsParams.__post_init__`.
     pub(crate) fn check_one_constraint_kind(&self) -> Result<(), Fault> {
-        let members = self.constraint_members();
+        let members = self.structured_outputs_params_json();
         let kinds = ["json", "regex", "choice", "grammar", "json_object", "structural_tag"];
         let text = match kinds.iter().filter(|kind| !members[**kind].is_null()).count() {
             0 => "You must use one kind of structured outputs constraint but none are specified",
@@ -339,7 +339,7 @@ impl StructuredOutputs {
     }
 
     /// Returns all members of vLLM's `StructuredOutputsParams`, in its order.
-    pub fn constraint_members(&self) -> Map<String, Value> {
+    pub fn structured_outputs_params_json(&self) -> Map<String, Value> {
         let members = [
             ("json", self.json.clone().into()),
             ("regex", self.regex.clone().into()),

@@ -225,7 +225,7 @@ pub(crate) fn check_structural_tag(body: &JsonBody) -> ValidatorResult {
 pub(crate) fn check_number_or_absent(body: &JsonBody, key: &str) -> ValidatorResult {
     match non_null_member(body, key) {
         Some(value) if PythonValue::from_json_value(value).as_number().is_none() => {
-            Err(Fault::invalid_value(
+            Err(Fault::invalid_value_fault(
                 format_args!("`{key}` must be an integer."),
                 key,
                 python::python_str(value),
@@ -257,7 +257,7 @@ pub(crate) fn check_prompt_logprobs(body: &JsonBody) -> ValidatorResult {
 /// Rejects a request field with a negative number other than -1.
 pub(crate) fn check_not_below_minus_one(key: &str, value: &Value) -> ValidatorResult {
     match PythonValue::from_json_value(value).as_number() {
-        Some(count) if count < 0.0 && count != -1.0 => Err(Fault::invalid_value(
+        Some(count) if count < 0.0 && count != -1.0 => Err(Fault::invalid_value_fault(
             format_args!("`{key}` must be a positive value or -1."),
             key,
             python::python_str(value),

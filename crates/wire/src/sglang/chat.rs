@@ -187,7 +187,7 @@ impl SglangChatRequest {
     ///
     /// # Errors
     /// A 400 in SGLang's words.
-    pub fn validate(
+    pub fn validate_request(
         &self,
         limits: &ServerLimits,
         context_length: Option<u32>,
@@ -394,7 +394,7 @@ impl SglangChatRequest {
                 Some(choice) => choice.clone(),
             };
         }
-        ChatRequest::parse(&body, bounds)
+        ChatRequest::parse_request_body(&body, bounds)
     }
 
     /// Returns the JSON Schema of a reply text with the tool calls that the request forces.

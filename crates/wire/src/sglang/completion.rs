@@ -125,7 +125,7 @@ impl SglangCompletionRequest {
     ///
     /// # Errors
     /// A 400 in SGLang's words.
-    pub fn validate(&self) -> Result<(), Fault> {
+    pub fn validate_request(&self) -> Result<(), Fault> {
         let is_empty = |prompt: &CompletionPrompt| match prompt {
             CompletionPrompt::Text(text) => text.is_empty(),
             CompletionPrompt::Tokens(ids) => ids.is_empty(),
@@ -205,7 +205,7 @@ mod tests {
         assert!(text.contains("('body', 'prompt', 'list[list[int]]', 1)"), "{text}");
         assert!(errors(&Value::Null).error_message(&ENDPOINT).contains("'loc': ('body',)"));
         let absent = read_body::<SglangCompletionRequest>(None, &RequestBounds::default());
-        let text = absent.unwrap_err().to_fault(&ENDPOINT).message;
+        let text = absent.unwrap_err().to_sglang_fault(&ENDPOINT).message;
         assert!(text.contains("'type': 'missing', 'loc': ('body',)"), "{text}");
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::body::unreadable_value_fault;
 use crate::bounds::RequestBounds;
-use crate::checker::{CheckError, SchemaChecker};
+use crate::checker::{SchemaCheckError, SchemaChecker};
 use crate::fastapi::{BodyReadError, BodySchemaErrors, RouteFunction};
 use crate::fault::{ErrorType, Fault};
 use crate::report::{SchemaErrorStyle, pydantic_error_text};
@@ -33,16 +33,16 @@ impl BodySchemaErrors {
 
     /// Returns SGLang's error response, with status 400, for a request body with these schema
     /// errors.
-    pub fn to_fault(&self, endpoint: &RouteFunction) -> Fault {
+    pub fn to_sglang_fault(&self, endpoint: &RouteFunction) -> Fault {
         Fault::new(400, ErrorType::BadRequestPhrase, self.error_message(endpoint))
     }
 }
 
 impl BodyReadError {
     /// Returns SGLang's error response for a request body that cannot be read.
-    pub fn to_fault(self, endpoint: &RouteFunction) -> Fault {
+    pub fn to_sglang_fault(self, endpoint: &RouteFunction) -> Fault {
         match self {
-            Self::Errors(errors) => errors.to_fault(endpoint),
+            Self::Errors(errors) => errors.to_sglang_fault(endpoint),
             Self::Fault(fault) => fault,
         }
     }
@@ -60,10 +60,10 @@ pub fn construct_python_object<T: RequestField>(
     let mut checker =
         SchemaChecker::default().with_bounds(*bounds).with_error_style(SchemaErrorStyle::Labelled);
     let changed = checker.check_value(&T::SCHEMA, value).map_err(|error| match error {
-        CheckError::Schema(errors) => {
+        SchemaCheckError::Schema(errors) => {
             Fault::bad_request(format!("{} None", pydantic_error_text(class, &errors)))
         }
-        CheckError::Raised(fault) => fault,
+        SchemaCheckError::Raised(fault) => fault,
     })?;
     let read = T::read(changed.as_ref().unwrap_or(value));
     read.ok_or_else(unreadable_value_fault)

@@ -214,7 +214,7 @@ impl SglangResponsesRequest {
     ///
     /// # Errors
     /// A 400 or 404 in SGLang's words; ours for what is not simulated.
-    pub fn validate(&self, knows_model: impl Fn(&str) -> bool) -> Result<(), Fault> {
+    pub fn validate_request(&self, knows_model: impl Fn(&str) -> bool) -> Result<(), Fault> {
         if self.previous_response_id.is_some() {
             return Err(refused("previous_response_id", STORE_DISABLED_MESSAGE));
         }

@@ -98,7 +98,7 @@ impl<'de> Visitor<'de> for StringsVisitor {
 /// The sampling parameters of a request to SGLang. Null means the default.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct SglangSampling {
+pub struct SglangSamplingParams {
     #[serde(default = "default_max_new_tokens")]
     max_new_tokens: Option<i64>,
     stop: Option<Strings>,
@@ -135,13 +135,13 @@ fn default_max_new_tokens() -> Option<i64> {
     Some(DEFAULT_MAX_NEW_TOKENS)
 }
 
-impl SglangSampling {
+impl SglangSamplingParams {
     /// Reads and checks a JSON object of sampling parameters; null means an empty one.
     ///
     /// # Errors
     /// SGLang's 400 for an unknown member, a wrong type or a value out of range, and one of ours
     /// for a parameter that is not simulated.
-    pub fn parse(value: &Value, vocabulary: u32) -> Result<Self, Fault> {
+    pub fn parse_sampling_params(value: &Value, vocabulary: u32) -> Result<Self, Fault> {
         let sampling = Self::read(value)?;
         if sampling.output_count() < 1 {
             let text = match sampling.output_count() {
@@ -157,7 +157,7 @@ impl SglangSampling {
     /// by `outputs`.
     ///
     /// # Errors
-    /// The errors of [`Self::parse`].
+    /// The errors of [`Self::parse_sampling_params`].
     pub fn parse_with_output_count(
         value: &Value,
         vocabulary: u32,
@@ -366,7 +366,7 @@ impl SglangSampling {
     }
 
     /// Returns SGLang's name of the kind of grammar that constrains the output, if any.
-    pub fn grammar_kind(&self) -> Option<&'static str> {
+    pub fn output_grammar_kind(&self) -> Option<&'static str> {
         let kinds = [
             ("json", &self.json_schema),
             ("regex", &self.regex),
@@ -428,7 +428,7 @@ mod tests {
     use super::*;
 
     fn refused(value: &Value) -> String {
-        SglangSampling::parse(value, 100).unwrap_err().message
+        SglangSamplingParams::parse_sampling_params(value, 100).unwrap_err().message
     }
 
     #[test]
@@ -482,10 +482,14 @@ mod tests {
 
     #[test]
     fn null_means_the_default() {
-        let sampling = SglangSampling::parse(&json!({"temperature": null}), 100).unwrap();
+        let sampling =
+            SglangSamplingParams::parse_sampling_params(&json!({"temperature": null}), 100)
+                .unwrap();
         assert_eq!(sampling.max_new_tokens(), Some(128));
         assert_eq!(sampling.to_sampling_params(None, None).temperature, 1.0);
-        let unlimited = SglangSampling::parse(&json!({"max_new_tokens": null}), 100).unwrap();
+        let unlimited =
+            SglangSamplingParams::parse_sampling_params(&json!({"max_new_tokens": null}), 100)
+                .unwrap();
         assert_eq!(unlimited.max_new_tokens(), None);
     }
 }

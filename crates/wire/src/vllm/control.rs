@@ -86,7 +86,7 @@ impl StartProfileRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         body::read_body(value)
     }
 
@@ -96,7 +96,7 @@ impl StartProfileRequest {
     ///
     /// # Errors
     /// vLLM's 400 for an invalid name or count.
-    pub fn validate(&self) -> Result<(), Fault> {
+    pub fn validate_request(&self) -> Result<(), Fault> {
         let usual = |c: char| c.is_ascii_alphanumeric();
         let good = |name: &String| {
             name.len() <= 128
@@ -127,7 +127,7 @@ impl WeightVersionRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         body::read_body(value)
     }
 }

@@ -137,7 +137,7 @@ impl DerenderChatRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         body::read_body(value)
     }
 }
@@ -147,7 +147,7 @@ impl DerenderCompletionRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         body::read_body(value)
     }
 }
@@ -157,7 +157,7 @@ impl DerenderStreamRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         body::read_body(value)
     }
 }

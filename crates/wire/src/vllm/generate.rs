@@ -190,7 +190,7 @@ impl GenerateRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         let mut request: Self = body::read_body_within_bounds(value, bounds)?;
         let params = &mut request.sampling_params;
         params.normalize_and_verify(bounds)?;
@@ -205,10 +205,10 @@ impl GenerateRequest {
     /// Validates and reads a request body with a long prompt.
     ///
     /// The request body is returned too, as JSON with a placeholder prompt. `None` means that
-    /// [`Self::parse`] must read the body.
+    /// [`Self::parse_request_body`] must read the body.
     pub fn parse_long_prompt(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
-        let (value, ids) = long_ids::split_long_token_ids(text, "token_ids")?;
-        let mut request = Self::parse(&value, bounds).ok()?;
+        let (value, ids) = long_ids::extract_long_token_ids(text, "token_ids")?;
+        let mut request = Self::parse_request_body(&value, bounds).ok()?;
         request.token_ids = PromptTokenIds(ids);
         Some((request, value))
     }

@@ -37,7 +37,7 @@ impl LoadLoraRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         body::read_body(value)
     }
 
@@ -45,7 +45,7 @@ impl LoadLoraRequest {
     ///
     /// # Errors
     /// A 400 `InvalidUserInput`.
-    pub fn validate(&self) -> Result<(), Fault> {
+    pub fn validate_request(&self) -> Result<(), Fault> {
         if self.lora_name.is_empty() || self.lora_path.is_empty() {
             return Err(invalid_adapter_request(
                 "Both 'lora_name' and 'lora_path' must be provided.",
@@ -60,7 +60,7 @@ impl UnloadLoraRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         body::read_body(value)
     }
 
@@ -68,7 +68,7 @@ impl UnloadLoraRequest {
     ///
     /// # Errors
     /// A 400 `InvalidUserInput`.
-    pub fn validate(&self) -> Result<(), Fault> {
+    pub fn validate_request(&self) -> Result<(), Fault> {
         if self.lora_name.is_empty() {
             return Err(invalid_adapter_request(
                 "'lora_name' needs to be provided to unload a LoRA adapter.",

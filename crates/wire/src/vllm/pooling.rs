@@ -7,8 +7,9 @@
 use serde_json::{Map, Value};
 
 use super::pooling_schema::{
-    BATCH_CHAT_FORM, CLASSIFY_REQUEST_SCHEMA, EMBEDDING_REQUEST_SCHEMA, POOLING_REQUEST_SCHEMA,
-    RERANK_REQUEST_SCHEMA, SCORE_REQUEST_SCHEMA, SCORE_SIDE_FIELD_NAMES,
+    BATCH_CHAT_SCHEMA_INDEX, CLASSIFY_REQUEST_SCHEMA, EMBEDDING_REQUEST_SCHEMA,
+    POOLING_REQUEST_SCHEMA, QUERY_AND_DOCUMENT_FIELD_NAMES, RERANK_REQUEST_SCHEMA,
+    SCORE_REQUEST_SCHEMA,
 };
 use crate::body;
 use crate::fault::Fault;
@@ -136,10 +137,10 @@ impl PoolingRequest {
     pub fn parse_long_embedding(text: &[u8]) -> Option<(Self, Value)> {
         let ids =
             |ids| PoolingInput::Prompts(CompletionPrompts(vec![CompletionPrompt::Tokens(ids)]));
-        let (value, input) = long_ids::split_long_token_ids(text, "input")
+        let (value, input) = long_ids::extract_long_token_ids(text, "input")
             .map(|(value, list)| (value, ids(list)))
             .or_else(|| {
-                let (value, texts) = long_texts::split_long_texts(text, "input")?;
+                let (value, texts) = long_texts::extract_long_texts(text, "input")?;
                 Some((value, PoolingInput::ConcatenatedTexts(texts)))
             })?;
         let request = Self::parse_embedding(&value).ok()?;
@@ -151,8 +152,8 @@ impl PoolingRequest {
     ///
     /// # Errors
     /// A 400 with the text of the pydantic `ValidationError`.
-    pub fn parse_converted_embedding(value: &Value) -> Result<Self, Fault> {
-        let form = if value.get("input").is_some() { 0 } else { BATCH_CHAT_FORM };
+    pub fn parse_converted_cohere_request(value: &Value) -> Result<Self, Fault> {
+        let form = if value.get("input").is_some() { 0 } else { BATCH_CHAT_SCHEMA_INDEX };
         if let Schema::Model(model) = &EMBEDDING_REQUEST_SCHEMA[form] {
             body::validate_json_value(model, value)?;
         }
@@ -184,7 +185,7 @@ impl PoolingRequest {
     pub fn parse_score(value: &Value) -> Result<Self, Fault> {
         let checked = body::validate_body(&Schema::Union(SCORE_REQUEST_SCHEMA), value)?;
         let form = body::best_union_branch(SCORE_REQUEST_SCHEMA, value).map_or(0, |(form, _)| form);
-        let (one, two) = SCORE_SIDE_FIELD_NAMES[form];
+        let (one, two) = QUERY_AND_DOCUMENT_FIELD_NAMES[form];
         Ok(Self::read(
             &checked,
             PoolingInput::Pair(member_or_null(&checked, one), member_or_null(&checked, two)),

@@ -134,7 +134,7 @@ const fn form(
 
 /// Index of `EmbeddingBatchChatRequest` among the classes of an embedding request
 /// ([`EMBEDDING_REQUEST_SCHEMA`]).
-pub(super) const BATCH_CHAT_FORM: usize = 2;
+pub(super) const BATCH_CHAT_SCHEMA_INDEX: usize = 2;
 
 pub(super) static EMBEDDING_REQUEST_SCHEMA: &[Schema] = &[
     Schema::Model(&form(
@@ -296,7 +296,7 @@ const SCORING_FIELDS: [Field; 14] = concat_fields::<14>(&[
 ]);
 
 /// Pairs of request fields that name the two sides (queries and documents) of a score request.
-pub(super) const SCORE_SIDE_FIELD_NAMES: [(&str, &str); 4] =
+pub(super) const QUERY_AND_DOCUMENT_FIELD_NAMES: [(&str, &str); 4] =
     [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")];
 
 const fn score_side_fields(pair: (&'static str, &'static str)) -> [Field; 16] {
@@ -312,22 +312,22 @@ const fn score_side_fields(pair: (&'static str, &'static str)) -> [Field; 16] {
 pub(super) static SCORE_REQUEST_SCHEMA: &[Schema] = &[
     Schema::Model(&form(
         "ScoreQueriesDocumentsRequest",
-        &score_side_fields(SCORE_SIDE_FIELD_NAMES[0]),
+        &score_side_fields(QUERY_AND_DOCUMENT_FIELD_NAMES[0]),
         TEXT_CHECKS,
     )),
     Schema::Model(&form(
         "ScoreQueriesItemsRequest",
-        &score_side_fields(SCORE_SIDE_FIELD_NAMES[1]),
+        &score_side_fields(QUERY_AND_DOCUMENT_FIELD_NAMES[1]),
         TEXT_CHECKS,
     )),
     Schema::Model(&form(
         "ScoreDataRequest",
-        &score_side_fields(SCORE_SIDE_FIELD_NAMES[2]),
+        &score_side_fields(QUERY_AND_DOCUMENT_FIELD_NAMES[2]),
         TEXT_CHECKS,
     )),
     Schema::Model(&form(
         "ScoreTextRequest",
-        &score_side_fields(SCORE_SIDE_FIELD_NAMES[3]),
+        &score_side_fields(QUERY_AND_DOCUMENT_FIELD_NAMES[3]),
         TEXT_CHECKS,
     )),
 ];

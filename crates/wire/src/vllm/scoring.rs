@@ -46,7 +46,7 @@ impl GenerativeScoringRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         body::read_body(value)
     }
 }

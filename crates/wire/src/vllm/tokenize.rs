@@ -69,7 +69,7 @@ impl TokenizeRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         static REQUEST_FORMS: &[Schema] =
             &[TokenizeTextRequest::SCHEMA, TokenizeChatRequest::SCHEMA];
 
@@ -124,7 +124,7 @@ impl DetokenizeRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
         body::read_body(value)
     }
 }

@@ -8,7 +8,7 @@ mod parsers;
 
 use serde_json::{Map, Value};
 
-use super::{OtherCommandLine, TranslatedCommandLine};
+use super::{ImitatedEngineCommandLine, TranslatedCommandLine};
 use crate::did_you_mean::closest_known_name;
 use crate::error::ConfigError;
 use crate::flag::FlagSpec;
@@ -19,7 +19,7 @@ use vllm_sim_engine::kv::BlockHashAlgorithm;
 use vllm_sim_observe::kv_events::KvEventFormat;
 use vllm_sim_observe::metrics::MetricsCompat;
 
-pub(super) const COMMAND_LINE: OtherCommandLine = OtherCommandLine {
+pub(super) const COMMAND_LINE: ImitatedEngineCommandLine = ImitatedEngineCommandLine {
     compat: MetricsCompat::Sglang,
     command: "sglang",
     module: "sglang.launch_server",

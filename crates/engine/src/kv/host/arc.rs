@@ -132,7 +132,7 @@ impl ArcEvictionPolicy {
         }
     }
 
-    pub(super) fn insert(&mut self, key: BlockKey) {
+    pub(super) fn insert_recent_chunk(&mut self, key: BlockKey) {
         self.recent.push(key);
         for ghosts in &mut self.ghosts {
             ghosts.remove(key);

@@ -132,7 +132,7 @@ impl HostChunks {
 
     /// Adds a chunk of KV blocks that a copy to host memory will write. There must be room, and the
     /// key must be new.
-    pub(super) fn insert(
+    pub(super) fn insert_chunk(
         &mut self,
         key: BlockKey,
         name: ChunkEventId,
@@ -140,7 +140,7 @@ impl HostChunks {
         recency: ChunkRecency,
     ) -> u32 {
         if let Some(arc) = &mut self.arc {
-            arc.insert(key);
+            arc.insert_recent_chunk(key);
         }
         let chunk = HostChunk { key, name, hash, recency, reads: 0, storing: true };
         let id = match self.free.pop() {

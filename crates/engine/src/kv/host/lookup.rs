@@ -25,7 +25,7 @@ pub(crate) struct HostCacheLookupRequest {
 impl HostCacheLookupRequest {
     /// Returns the number of a prompt's tokens that need no computation if its first `blocks` KV
     /// blocks are present.
-    pub(crate) fn reusable_tokens(&self, blocks: u32) -> u32 {
+    pub(crate) fn reusable_prompt_tokens(&self, blocks: u32) -> u32 {
         blocks.saturating_mul(self.size).min(self.known - 1)
     }
 }
@@ -87,7 +87,7 @@ impl HostCache {
         let mut end = first + (first..last).take_while(sees_all).count() as u32;
         // Every longer hit needs a chunk missing in a window, so the hit ends there.
         while end > first {
-            let tokens = request.reusable_tokens(end * self.config.blocks_per_chunk);
+            let tokens = request.reusable_prompt_tokens(end * self.config.blocks_per_chunk);
             let lacking = groups().filter_map(|(at, group)| {
                 let from = group.first_needed_chunk((first, end), tokens);
                 let mut chunks = (from..end).rev().filter(|_| !group.has_full_attention());
@@ -107,7 +107,7 @@ impl HostCache {
         request: &HostCacheLookupRequest,
         (first, end): (u32, u32),
     ) -> Vec<CopiedChunk> {
-        let tokens = request.reusable_tokens(end * self.config.blocks_per_chunk);
+        let tokens = request.reusable_prompt_tokens(end * self.config.blocks_per_chunk);
         let all = self.groups.iter().enumerate().flat_map(|(at, group)| {
             let chunks = group.first_needed_chunk((first, end), tokens)..end;
             chunks.filter_map(move |chunk| {

@@ -387,7 +387,7 @@ impl HostCache {
             let group = self.groups[group].index;
             let recency: ChunkRecency = (epoch, Reverse(at));
             let name = (group, plan.keys[last(at)]);
-            let id = self.chunks.insert(key, name, hash, recency);
+            let id = self.chunks.insert_chunk(key, name, hash, recency);
             self.chunks.record_chunk_use(seq, id, (at, group), HostChunkUse::Stored);
             chunks.push(CopiedChunk { group, at, id });
         }
@@ -468,7 +468,7 @@ impl HostCache {
         }
     }
 
-    pub(crate) fn last_store_end(&self, id: SeqId) -> SimTime {
+    pub(crate) fn last_host_store_end(&self, id: SeqId) -> SimTime {
         self.seqs.get(&id).map_or(SimTime::ZERO, |seq| seq.copied)
     }
 
@@ -554,7 +554,7 @@ impl HostCache {
         }
     }
 
-    pub(crate) fn clear_chunks(&mut self) {
+    pub(crate) fn clear_host_chunks(&mut self) {
         self.chunks = new_chunk_store(&self.config);
         self.seqs.values_mut().for_each(|seq| (seq.epoch, seq.used) = (0, BTreeMap::new()));
         self.generation = self.generation.wrapping_add(1);

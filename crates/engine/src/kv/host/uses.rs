@@ -86,7 +86,7 @@ impl HostCache {
     ///
     /// **Source:** `_build_store_jobs` and `_build_connector_meta`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
-    pub(crate) fn finish_ended_host_requests(
+    pub(crate) fn offload_blocks_of_ended_requests(
         &mut self,
         out: &mut impl FnMut(SchedulerEvent),
     ) -> (Vec<HostStoreCopy>, Vec<HostStoreCopy>) {

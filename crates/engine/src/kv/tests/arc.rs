@@ -104,7 +104,7 @@ fn arc_eviction_equals_vllm_offloading() {
                 }
                 ArcStep::Finish(request) => {
                     tier.record_sequence_end(SeqId(*request as u64), None, 0, &[]);
-                    tier.finish_ended_host_requests(&mut |_| {});
+                    tier.offload_blocks_of_ended_requests(&mut |_| {});
                 }
                 ArcStep::Complete => drop(tier.complete_host_copies(SimTime::ZERO, &mut |_| {})),
             }

@@ -2,7 +2,7 @@
 //! blocks, or of the attention kernel alone.
 
 use super::error::AiConfiguratorError;
-use super::lookup::{AttentionTimeTable, ExtrapolationEnd, LatencyCurve};
+use super::lookup::{AttentionTimeTable, ExtrapolationReferencePoints, LatencyCurve};
 use super::speed::GemmDtype;
 use super::tables::{ForwardPassPhase, KernelTableFolder};
 use super::{AiConfiguratorStepTimes, LatentAttentionShape};
@@ -56,7 +56,7 @@ impl LatentAttentionTimes {
     /// Reads the times of attention with compressed keys and values, for `heads` heads on each of
     /// `tp` GPUs. As in AIConfigurator, a measured block is preferred to single kernels. With fp8
     /// weights, prompts use fp8 attention rather than bf16. For vLLM only bf16 blocks are used.
-    pub(super) fn read_kernel_times(
+    pub(super) fn read_latent_attention_times(
         folder: &KernelTableFolder,
         (kv_dtype, gemm_dtype): (&str, GemmDtype),
         (heads, tp): (u64, u64),
@@ -105,7 +105,7 @@ impl LatentAttentionTimes {
         };
         let absorbed = products
             .iter()
-            .map(|name| folder.read_absorbed_product_curve(name, product_dtype, heads))
+            .map(|name| folder.read_mla_bmm_curve(name, product_dtype, heads))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             prefill,
@@ -187,7 +187,9 @@ impl AiConfiguratorStepTimes {
         };
         let absorbed = latent.absorbed.iter();
         let absorbed = absorbed.map(|curve| {
-            curve.kernel_time_ms(x, ExtrapolationEnd::Last, &min).unwrap_or_else(|| min(x))
+            curve
+                .kernel_time_ms(x, ExtrapolationReferencePoints::Last, &min)
+                .unwrap_or_else(|| min(x))
         });
         dense + absorbed.sum::<f64>()
     }

@@ -11,7 +11,7 @@ pub(super) struct LatencyCurve(Vec<(u64, f64)>);
 /// Number of points at an end of a latency curve from whose hardware efficiency the curve is
 /// extrapolated: the last point, or the median of three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ExtrapolationEnd {
+pub(super) enum ExtrapolationReferencePoints {
     Last,
     MedianOfThree,
 }
@@ -57,7 +57,7 @@ impl LatencyCurve {
     pub(super) fn kernel_time_ms(
         &self,
         at: u64,
-        end: ExtrapolationEnd,
+        end: ExtrapolationReferencePoints,
         sol: &dyn Fn(u64) -> f64,
     ) -> Option<f64> {
         let place = self.0.partition_point(|point| point.0 < at);
@@ -71,8 +71,8 @@ impl LatencyCurve {
             (None, None) => None,
             (below, _) => {
                 let count = match end {
-                    ExtrapolationEnd::Last => 1,
-                    ExtrapolationEnd::MedianOfThree => 3,
+                    ExtrapolationReferencePoints::Last => 1,
+                    ExtrapolationReferencePoints::MedianOfThree => 3,
                 };
                 let points: Vec<_> = match below {
                     Some(_) => self.0.iter().rev().take(count).collect(),
@@ -148,7 +148,8 @@ impl GemmTable {
     ) -> Option<f64> {
         if let Some(place) = self.places.get(&(n, k)) {
             let curve = &self.shapes[*place].1;
-            return curve.kernel_time_ms(m, ExtrapolationEnd::MedianOfThree, &|m| sol(m, n, k));
+            return curve
+                .kernel_time_ms(m, ExtrapolationReferencePoints::MedianOfThree, &|m| sol(m, n, k));
         }
         let covered = self.shapes.iter().any(|site| site.1.covers_axis_value(m));
         let asked = |site: &GemmCurve| !covered || site.1.covers_axis_value(m);
@@ -172,7 +173,9 @@ impl GemmTable {
         let (mut weights, mut sum) = (0.0, 0.0);
         for (distance, ((n, k), curve)) in near {
             let time =
-                curve.kernel_time_ms(m, ExtrapolationEnd::MedianOfThree, &|m| sol(m, *n, *k))?;
+                curve.kernel_time_ms(m, ExtrapolationReferencePoints::MedianOfThree, &|m| {
+                    sol(m, *n, *k)
+                })?;
             let weight = 1.0 / (distance * distance + 1e-12);
             weights += weight;
             sum += weight * (sol(m, *n, *k) / time);

@@ -20,10 +20,10 @@ use super::{BatchWork, LatentAttentionShape, QuantizationScheme, StepOverhead};
 use attention::LayerAttentionTimes;
 pub use error::AiConfiguratorError;
 use latent_attention::{LatentAttentionTimes, has_measured_latent_attention};
-use lookup::{ExtrapolationEnd, GemmTable, LatencyCurve};
+use lookup::{ExtrapolationReferencePoints, GemmTable, LatencyCurve};
 pub use setup::{AiConfiguratorSetup, MixedStepTiming, find_installed_kernel_tables};
 use speed::{GemmDtype, GpuHardwareSpeed};
-use tables::{ForwardPassPhase, KernelTableFolder, SystemSpecFile};
+use tables::{AiConfiguratorSystemSpec, ForwardPassPhase, KernelTableFolder};
 
 /// Number of decode passes with precomputed kernel times (0 to 1024 tokens); covers most steps of a
 /// replay.
@@ -88,7 +88,8 @@ impl AiConfiguratorStepTimes {
         check_model(setup)?;
         let shape = &setup.shape;
         let version = setup.version.as_deref();
-        let folder = KernelTableFolder::open(data, &setup.system, &setup.backend, version)?;
+        let folder =
+            KernelTableFolder::open_kernel_tables(data, &setup.system, &setup.backend, version)?;
         let speed = hardware_speed(&folder.sheet);
         let tp = u64::from(setup.tp.max(1));
         let (heads, all_kv) = (u64::from(shape.heads) / tp, u64::from(shape.kv_heads));
@@ -146,8 +147,11 @@ impl AiConfiguratorStepTimes {
             },
         };
         if shape.mla.is_some() {
-            let latent =
-                LatentAttentionTimes::read_kernel_times(&folder, (kv_dtype, dtype), (heads, tp))?;
+            let latent = LatentAttentionTimes::read_latent_attention_times(
+                &folder,
+                (kv_dtype, dtype),
+                (heads, tp),
+            )?;
             aic.latent = Some(Arc::new(latent));
         } else {
             aic.read_layer_attention_times(&folder, &kinds, kv_dtype, dtype)?;
@@ -252,7 +256,7 @@ impl AiConfiguratorStepTimes {
                 ),
                 MixedStepTiming::Combined => {
                     let prompts = (prompts, new.max(1), prefix);
-                    (self.combined_pass_ms(prompts, (rows, decodes, context)), 0.0)
+                    (self.combined_forward_pass_ms(prompts, (rows, decodes, context)), 0.0)
                 }
             },
         }
@@ -287,7 +291,7 @@ impl AiConfiguratorStepTimes {
     }
 
     /// Returns the time of prefill and decode work in one forward pass, in ms.
-    pub fn combined_pass_ms(
+    pub fn combined_forward_pass_ms(
         &self,
         (prompts, new, prefix): (u64, u64, u64),
         (rows, requests, length): (u64, u64, u64),
@@ -368,7 +372,7 @@ impl AiConfiguratorStepTimes {
         let sol = |tokens: u64| self.min_expert_ms(experts, tokens);
         experts
             .curve
-            .kernel_time_ms(tokens, ExtrapolationEnd::Last, &sol)
+            .kernel_time_ms(tokens, ExtrapolationReferencePoints::Last, &sol)
             .unwrap_or_else(|| sol(tokens))
     }
 
@@ -390,7 +394,7 @@ impl AiConfiguratorStepTimes {
         let sol =
             |elements: u64| 4.0 * elements as f64 * (gpus - 1.0) / gpus / self.speed.link * 1e3;
         curve
-            .kernel_time_ms(elements, ExtrapolationEnd::Last, &sol)
+            .kernel_time_ms(elements, ExtrapolationReferencePoints::Last, &sol)
             .unwrap_or_else(|| sol(elements))
     }
 }
@@ -484,7 +488,7 @@ fn gemm_type_of_scheme(scheme: QuantizationScheme) -> Result<GemmDtype, AiConfig
     }
 }
 
-fn hardware_speed(sheet: &SystemSpecFile) -> GpuHardwareSpeed {
+fn hardware_speed(sheet: &AiConfiguratorSystemSpec) -> GpuHardwareSpeed {
     GpuHardwareSpeed {
         memory: sheet.gpu.mem_bw,
         reached: sheet.gpu.mem_bw_empirical_scaling_factor,

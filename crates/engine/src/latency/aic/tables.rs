@@ -19,14 +19,14 @@ pub(super) enum ForwardPassPhase {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct SystemSpecFile {
+pub(super) struct AiConfiguratorSystemSpec {
     data_dir: String,
-    pub(super) gpu: SystemSheetGpu,
-    pub(super) node: SystemSheetNode,
+    pub(super) gpu: SystemSpecGpu,
+    pub(super) node: SystemSpecNode,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct SystemSheetGpu {
+pub(super) struct SystemSpecGpu {
     /// Bandwidth of GPU memory, in B/s.
     pub(super) mem_bw: f64,
     pub(super) mem_bw_empirical_scaling_factor: f64,
@@ -37,7 +37,7 @@ pub(super) struct SystemSheetGpu {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct SystemSheetNode {
+pub(super) struct SystemSpecNode {
     /// Bandwidth between the GPUs of a node, in B/s.
     pub(super) intra_node_bw: f64,
 }
@@ -71,13 +71,13 @@ pub(super) struct KernelTableFolder {
     data: PathBuf,
     pub(super) backend: String,
     pub(super) version: String,
-    pub(super) sheet: SystemSpecFile,
+    pub(super) sheet: AiConfiguratorSystemSpec,
 }
 
 impl KernelTableFolder {
     /// Opens the kernel tables under `root`, which is the folder with `query_versions.yaml` or a
     /// Python package that contains this folder.
-    pub(super) fn open(
+    pub(super) fn open_kernel_tables(
         root: &Path,
         system: &str,
         backend: &str,
@@ -97,7 +97,7 @@ impl KernelTableFolder {
                 known: folder_entry_names(&systems.join("data")),
             });
         }
-        let sheet: SystemSpecFile = read_yaml(&file)?;
+        let sheet: AiConfiguratorSystemSpec = read_yaml(&file)?;
         let versions: BackendVersionsFile = read_yaml(&systems.join("query_versions.yaml"))?;
         let slots = versions
             .overrides
@@ -314,7 +314,7 @@ impl KernelTableFolder {
     }
 
     /// Reads the times of a matrix product per head of attention with compressed keys and values.
-    pub(super) fn read_absorbed_product_curve(
+    pub(super) fn read_mla_bmm_curve(
         &self,
         name: &str,
         dtype: &str,

@@ -16,7 +16,7 @@ pub struct KernelEfficiency {
 /// Efficiency of mixture-of-experts kernels by weight format: for up to 16 experts, and for 64 or
 /// more.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct ExpertEfficiency {
+pub struct ExpertKernelEfficiency {
     /// Efficiency of expert kernels with bf16 weights.
     pub bf16: [KernelEfficiency; 2],
     /// Efficiency of expert kernels with fp8 weights.
@@ -41,7 +41,7 @@ pub(super) const NVLINK_ALL_REDUCE: AllReduceTable =
 /// All-reduce times of GPUs without NVLink and without measurements, in us.
 pub(super) const PCIE_ALL_REDUCE: AllReduceTable = all_reduce::L40S_ALL_REDUCE;
 
-pub(super) const DEFAULT_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
+pub(super) const DEFAULT_EXPERT_EFFICIENCY: ExpertKernelEfficiency = ExpertKernelEfficiency {
     bf16: [kernel_efficiency(28.0, 0.90, 0.60), kernel_efficiency(32.0, 0.80, 0.13)],
     fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(63.0, 0.66, 0.09)],
     fp8_block: [kernel_efficiency(39.3, 0.841, 0.174), kernel_efficiency(37.8, 0.97, 0.103)],
@@ -58,16 +58,18 @@ const INT4_EXPERT_EFFICIENCY: [KernelEfficiency; 2] =
 ///
 /// The fraction is fitted to prompts of gpt-oss-120b (`tests/fixtures/capacity`): 0.44 to those on
 /// one H200, 0.39 to that on one H100.
-pub(super) const fn with_hopper_mxfp4_efficiency(experts: ExpertEfficiency) -> ExpertEfficiency {
+pub(super) const fn with_hopper_mxfp4_efficiency(
+    experts: ExpertKernelEfficiency,
+) -> ExpertKernelEfficiency {
     let [few, many] = experts.int4;
     let few = KernelEfficiency { compute: HOPPER_MXFP4_COMPUTE, ..few };
     let many = KernelEfficiency { compute: HOPPER_MXFP4_COMPUTE, ..many };
-    ExpertEfficiency { mxfp4: [few, many], ..experts }
+    ExpertKernelEfficiency { mxfp4: [few, many], ..experts }
 }
 const HOPPER_MXFP4_COMPUTE: f64 = 0.42;
 
 /// Expert-kernel efficiency of data-center Blackwell GPUs, whose newer kernels launch faster.
-pub(super) const BLACKWELL_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
+pub(super) const BLACKWELL_EXPERT_EFFICIENCY: ExpertKernelEfficiency = ExpertKernelEfficiency {
     bf16: [kernel_efficiency(12.2, 0.668, 0.304), kernel_efficiency(19.4, 0.931, 0.268)],
     fp8: [kernel_efficiency(13.9, 0.654, 0.310), kernel_efficiency(27.8, 0.930, 0.241)],
     fp8_block: [kernel_efficiency(54.6, 0.646, 0.181), kernel_efficiency(49.4, 0.930, 0.114)],

@@ -97,7 +97,7 @@ impl RooflineCoefficients {
     ///
     /// # Errors
     /// [`RooflineError::Coefficient`] names the first one out of range.
-    pub(super) fn check_ranges(&self) -> Result<(), RooflineError> {
+    pub(super) fn check_coefficient_ranges(&self) -> Result<(), RooflineError> {
         let co = self;
         for (what, value, positive) in [
             ("front_end_us", co.front_end_us, false),

@@ -196,9 +196,9 @@ impl<'a> KernelCostBuilder<'a> {
         })
     }
 
-    fn exchange_cost(&self, times: f64, chosen: f64) -> ExchangeCost {
+    fn exchange_cost(&self, times: f64, chosen: f64) -> All2AllCost {
         let ranks = self.setup.expert_ranks;
-        ExchangeCost {
+        All2AllCost {
             backend: self.setup.all2all,
             times: if ranks > 1 { times } else { 0.0 },
             fabric: self.setup.gpu.interconnect_fabric(),
@@ -294,7 +294,7 @@ impl AllReduceCost {
 
 /// Cost to exchange the tokens of expert-parallel ranks in all layers of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct ExchangeCost {
+pub(super) struct All2AllCost {
     backend: All2AllBackend,
     times: f64,
     fabric: InterconnectFabric,
@@ -313,18 +313,18 @@ pub(super) struct ExchangeCost {
     gather: AllReduceCost,
 }
 
-impl ExchangeCost {
-    pub(super) fn exchange_time_us(&self, tokens: f64) -> f64 {
+impl All2AllCost {
+    pub(super) fn all2all_time_us(&self, tokens: f64) -> f64 {
         let (gpus, chosen, hidden) = (self.gpus, self.chosen, self.hidden);
         let layer = match self.backend {
             All2AllBackend::AllGatherReduceScatter => {
                 self.wait_us + self.gather.all_reduce_time_us(tokens * self.copies)
             }
             All2AllBackend::LowLatency => {
-                self.fabric.low_latency_exchange_us(gpus, tokens, chosen, hidden)
+                self.fabric.low_latency_all2all_us(gpus, tokens, chosen, hidden)
             }
             All2AllBackend::HighThroughput => {
-                self.fabric.high_throughput_exchange_us(gpus, tokens, chosen, hidden)
+                self.fabric.high_throughput_all2all_us(gpus, tokens, chosen, hidden)
             }
         };
         self.times * layer

@@ -5,7 +5,7 @@ use crate::sched::vllm::seqs::SequenceSlot;
 
 impl DynamoMockerScheduler {
     /// Returns whether a waiting sequence and all running ones can end with the existing KV blocks.
-    pub(super) fn can_sequence_run_to_end(&self, slot: SequenceSlot, cached: u32) -> bool {
+    pub(super) fn has_blocks_until_sequences_end(&self, slot: SequenceSlot, cached: u32) -> bool {
         self.blocks_until_end(slot, cached) <= self.unpromised_free_blocks()
     }
 
@@ -30,7 +30,7 @@ impl DynamoMockerScheduler {
         self.pool.free_block_count().saturating_sub(needs.sum())
     }
 
-    pub(super) fn can_sequence_never_fit(&mut self, slot: SequenceSlot) -> bool {
+    pub(super) fn is_sequence_too_large(&mut self, slot: SequenceSlot) -> bool {
         let seq = &self.seqs[slot];
         // After the first admission, the blocks of its next step count: those of all draft tokens and
         // of one more. Without room for them a sequence would preempt all others, then itself, forever.

@@ -5,7 +5,7 @@ use crate::SeqId;
 use crate::sched::vllm::seqs::SequenceSlot;
 
 #[derive(Debug, Default)]
-pub(super) struct PrefillTransferDestinations {
+pub(super) struct IncomingPromptTransfers {
     /// Sequences waiting for KV blocks into which their prompts' KV cache can be transferred, in
     /// order.
     pub pending: VecDeque<SequenceSlot>,
@@ -14,7 +14,7 @@ pub(super) struct PrefillTransferDestinations {
     pub reserved: Vec<(SeqId, u32)>,
 }
 
-impl PrefillTransferDestinations {
+impl IncomingPromptTransfers {
     /// Returns whether a sequence waits for KV blocks into which its prompt can be transferred.
     /// While one waits, no prompt to be computed locally is started.
     pub(super) fn has_pending_sequences(&self) -> bool {

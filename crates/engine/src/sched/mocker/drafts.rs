@@ -15,7 +15,7 @@ use super::{DynamoMockerRole, DynamoMockerScheduler};
 use crate::sched::vllm::pass::SchedulingPass;
 
 impl DynamoMockerScheduler {
-    pub(super) fn draw_output_tokens(&mut self, pass: &mut SchedulingPass) {
+    pub(super) fn sample_output_token_counts(&mut self, pass: &mut SchedulingPass) {
         if self.rules.accept.is_empty() {
             return;
         }

@@ -195,7 +195,7 @@ impl DynamoMockerScheduler {
 
     /// Delays the next computation until no copy to host memory reads the KV blocks newly allocated
     /// to a sequence.
-    pub(super) fn delay_until_host_reads_end(&mut self, slot: SequenceSlot, before: u32) {
+    pub(super) fn delay_computation_for_host_reads(&mut self, slot: SequenceSlot, before: u32) {
         if let Some(offload) = &mut self.rules.offload {
             let ids = self.seqs[slot].table.block_ids();
             let until = offload.tier.last_block_read_end(&ids[(before as usize).min(ids.len())..]);
@@ -205,7 +205,7 @@ impl DynamoMockerScheduler {
 
     /// Delays the next computation until the blocks of a preempted sequence are copied to host
     /// memory.
-    pub(super) fn delay_until_host_store_ends(&mut self, slot: SequenceSlot) {
+    pub(super) fn delay_computation_for_host_store(&mut self, slot: SequenceSlot) {
         if let Some(offload) = &mut self.rules.offload
             && let Some(own) = offload.seqs.get(&self.seqs[slot].id)
             && let Some(end) = own.store.and_then(|store| offload.tier.host_copy_end_time(store))

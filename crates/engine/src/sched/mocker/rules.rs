@@ -4,7 +4,7 @@
          schedulers"
 )]
 
-use super::destinations::PrefillTransferDestinations;
+use super::destinations::IncomingPromptTransfers;
 use super::host::DynamoMockerOffloadState;
 use super::{DynamoMockerConfig, DynamoMockerRole, DynamoMockerScheduler};
 use crate::latency::BatchWork;
@@ -24,7 +24,7 @@ pub struct DynamoMockerRules {
     /// Random number generator for the acceptance of draft tokens, created on first use.
     pub(super) draws: Option<StdRng>,
     pub(super) offload: Option<Box<DynamoMockerOffloadState>>,
-    pub(super) destinations: PrefillTransferDestinations,
+    pub(super) destinations: IncomingPromptTransfers,
 }
 
 impl DynamoMockerRules {
@@ -36,7 +36,7 @@ impl DynamoMockerRules {
             accept: config.accept.clone(),
             draws: None,
             offload: config.tier.map(offload),
-            destinations: PrefillTransferDestinations::default(),
+            destinations: IncomingPromptTransfers::default(),
         }
     }
 
@@ -180,7 +180,7 @@ impl SchedulingRules for DynamoMockerRules {
     }
 
     fn can_never_run(engine: &mut DynamoMockerScheduler, slot: SequenceSlot) -> bool {
-        engine.can_sequence_never_fit(slot)
+        engine.is_sequence_too_large(slot)
     }
 
     /// Returns whether a sequence must wait because prompts from other engines, which come first,
@@ -219,7 +219,7 @@ impl SchedulingRules for DynamoMockerRules {
     }
 
     fn may_join_batch(engine: &DynamoMockerScheduler, slot: SequenceSlot, cached: u32) -> bool {
-        !engine.rules.no_evict || engine.can_sequence_run_to_end(slot, cached)
+        !engine.rules.no_evict || engine.has_blocks_until_sequences_end(slot, cached)
     }
 
     fn on_sequence_admitted(engine: &mut DynamoMockerScheduler, slot: SequenceSlot) -> Option<u32> {
@@ -231,7 +231,7 @@ impl SchedulingRules for DynamoMockerRules {
     }
 
     fn draw_output_token_counts(engine: &mut DynamoMockerScheduler, pass: &mut SchedulingPass) {
-        engine.draw_output_tokens(pass);
+        engine.sample_output_token_counts(pass);
     }
 
     fn offer_step_blocks(engine: &mut DynamoMockerScheduler, step: &mut ScheduledStep) {
@@ -239,11 +239,11 @@ impl SchedulingRules for DynamoMockerRules {
     }
 
     fn on_blocks_allocated(engine: &mut DynamoMockerScheduler, slot: SequenceSlot, before: u32) {
-        engine.delay_until_host_reads_end(slot, before);
+        engine.delay_computation_for_host_reads(slot, before);
     }
 
     fn on_preempt(engine: &mut DynamoMockerScheduler, slot: SequenceSlot) {
-        engine.delay_until_host_store_ends(slot);
+        engine.delay_computation_for_host_store(slot);
     }
 
     fn takes_fetched_blocks(&self, running: usize) -> bool {

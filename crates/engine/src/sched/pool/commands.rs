@@ -6,7 +6,7 @@ use crate::{
 };
 
 impl SlotScheduler {
-    pub(super) fn run_command(
+    pub(super) fn run_engine_command(
         &mut self,
         now: SimTime,
         command: EngineCommand,

@@ -9,7 +9,7 @@ use crate::{
 
 /// Returns the number of prompt tokens that enter the prefix cache: all, or only the cached ones if
 /// the KV transfer will fail.
-pub(super) fn tokens_to_cache(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
+pub(super) fn prompt_tokens_to_cache(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
     match seq.load_failure.is_some() && seq.transfer == PromptKvTransfer::RemotePrefill {
         true => cached,
         false => tokens,
@@ -18,7 +18,7 @@ pub(super) fn tokens_to_cache(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
 
 /// Returns the number of prompt tokens to fetch from another engine. Clears the injected failure if
 /// none are missing.
-pub(super) fn tokens_to_fetch(seq: &mut Sequence, cached: u32) -> u32 {
+pub(super) fn prompt_tokens_to_fetch(seq: &mut Sequence, cached: u32) -> u32 {
     let missing = match seq.transfer {
         PromptKvTransfer::RemotePrefill => seq.prompt.saturating_sub(cached),
         PromptKvTransfer::Local | PromptKvTransfer::RemoteDecode => 0,

@@ -16,7 +16,7 @@ use super::SglangScheduler;
 use super::seqs::SequenceSlot;
 
 #[derive(Debug, Default)]
-pub(super) struct PrefillTransferDestinations {
+pub(super) struct IncomingPromptTransfers {
     /// Sequences waiting for KV cache pages into which their prompts' KV cache can be transferred,
     /// in order.
     pending: VecDeque<SequenceSlot>,
@@ -31,7 +31,7 @@ pub(super) struct PrefillTransferDestinations {
     ready: VecDeque<SequenceSlot>,
 }
 
-impl PrefillTransferDestinations {
+impl IncomingPromptTransfers {
     /// Returns whether a sequence with a prompt from another engine waits for KV cache pages or for
     /// room in the running batch. If so, no prompt is started that this engine would compute.
     pub(super) fn has_waiting_remote_prompts(&self) -> bool {
@@ -154,7 +154,7 @@ impl SglangScheduler {
                 break;
             };
             self.running.push(slot);
-            self.record_admission(slot, 0, now, out);
+            self.record_sequence_admission(slot, 0, now, out);
         }
     }
 

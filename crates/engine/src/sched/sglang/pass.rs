@@ -224,12 +224,12 @@ impl SglangScheduler {
         pass.prompt_tokens += chunk;
         pass.slots.push(slot);
         if first {
-            self.record_admission(slot, start, now, out);
+            self.record_sequence_admission(slot, start, now, out);
         }
         true
     }
 
-    pub(super) fn record_admission(
+    pub(super) fn record_sequence_admission(
         &mut self,
         slot: SequenceSlot,
         cached: u32,

@@ -257,7 +257,7 @@ impl RadixTree {
         pages.enumerate().map(named).collect()
     }
 
-    /// Counts the KV cache pages with the numbers `numbers` by use, out of pages 1 to `all`. Pages
+    /// Counts the KV cache pages with the numbers `page_numbers` by use, out of pages 1 to `page_count`. Pages
     /// have no ids: used pages are numbered first, then cached pages.
     pub(super) fn kv_page_usage(&self, all: u32, numbers: Range<u32>) -> KvBlockUsage {
         let used = all - self.available_pages();

@@ -94,7 +94,12 @@ pub(super) struct SequenceSlab {
 }
 
 impl SequenceSlab {
-    pub(super) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> SequenceSlot {
+    pub(super) fn insert_sequence(
+        &mut self,
+        seq: Sequence,
+        max_len: u32,
+        arrival: u64,
+    ) -> SequenceSlot {
         let id = seq.id;
         let slot = match self.free.pop() {
             Some(slot) => {

@@ -38,7 +38,7 @@ impl LoraSlots {
     }
 
     /// Marks a LoRA adapter as used in this step. Returns true if the adapter must be loaded first.
-    pub(super) fn use_lora(&mut self, lora: LoraId, kept: usize) -> bool {
+    pub(super) fn mark_lora_used(&mut self, lora: LoraId, kept: usize) -> bool {
         if self.used.contains(&lora) {
             return false;
         }

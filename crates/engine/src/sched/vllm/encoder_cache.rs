@@ -24,11 +24,11 @@ impl MediaReferences {
         self.inputs.last().map_or(0, PromptMediaItem::end_token_index)
     }
 
-    pub(super) fn reset_references(&mut self) {
+    pub(super) fn reset_media_references(&mut self) {
         self.held.clear();
     }
 
-    pub(super) fn holds_any_reference(&self) -> bool {
+    pub(super) fn holds_any_media_reference(&self) -> bool {
         !self.held.is_empty()
     }
 
@@ -284,7 +284,7 @@ impl EncoderCache {
     }
 
     /// Empties the encoder cache. The caller must reset all [`MediaReferences`].
-    pub(super) fn clear(&mut self) {
+    pub(super) fn clear_encoder_cache(&mut self) {
         self.entries.clear();
         self.unused.clear();
         (self.used, self.referenced) = (0, 0);

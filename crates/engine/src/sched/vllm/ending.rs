@@ -223,7 +223,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) {
         let seq = &self.seqs[slot];
         let is_load = seq.generation == generation && seq.state == SequenceRunState::Fetching;
-        match is_load && self.defers_kv_load_ends() {
+        match is_load && self.defers_kv_load_completion() {
             true => self.reports.loads_in_pause.push((slot, generation)),
             false => self.handle_sequence_timer(now, slot, generation, out),
         }

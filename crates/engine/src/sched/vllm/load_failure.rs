@@ -29,7 +29,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Ends sequences whose grammar does not compile, and handles failed KV loads.
-    pub(super) fn handle_failures(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn handle_grammar_and_load_failures(&mut self, now: SimTime, out: &mut Outbox) {
         // Loads that end with the step belong to its output.
         while self.seqs.fetches[FetchStage::Begun as usize] > 0
             && let Some((at, (slot, generation))) = self.timers.pop_due_item(now)

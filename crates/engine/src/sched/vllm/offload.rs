@@ -36,7 +36,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             return None;
         }
-        if self.would_reload_without_progress(slot, pass.now) {
+        if self.would_reload_sequence_without_progress(slot, pass.now) {
             return None;
         }
         let size = self.config.block_size;
@@ -113,7 +113,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
         }
         let events = &mut step.events;
-        let (flushed, later) = host.finish_ended_host_requests(&mut |event| events.push(event));
+        let (flushed, later) =
+            host.offload_blocks_of_ended_requests(&mut |event| events.push(event));
         step.stores.extend(later);
         for copy in flushed {
             step.copied = step.copied.max(host.start_host_store(begun, copy));
@@ -207,8 +208,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         };
         let before = out.len();
         self.complete_host_copies(at, out);
-        if out.iter().skip(before).any(|(_, event)| event.is_end_or_cache_change()) {
-            self.record_updated_step(at, out, before);
+        if out.iter().skip(before).any(|(_, event)| event.ends_sequence_or_changes_cache()) {
+            self.record_processed_step(at, out, before);
         }
         R::complete_rule_copies(self, at, out);
         self.request_scheduling_pass(at);
@@ -251,7 +252,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step: &mut ScheduledStep,
     ) {
         if let Some(host) = &self.host {
-            step.copied = step.copied.max(host.last_store_end(self.seqs[victim].id));
+            step.copied = step.copied.max(host.last_host_store_end(self.seqs[victim].id));
         }
     }
 
@@ -274,7 +275,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         };
         // Steps in flight changed the tier first.
         out.extend(self.reports.events.drain(..).map(|event| (now, event)));
-        host.clear_chunks();
+        host.clear_host_chunks();
         self.request_scheduling_pass(now);
         true
     }

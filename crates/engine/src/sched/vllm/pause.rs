@@ -44,7 +44,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether the end of a KV load is handled only after the next step, because vLLM's
     /// engine core does not loop during a pause.
-    pub(super) fn defers_kv_load_ends(&self) -> bool {
+    pub(super) fn defers_kv_load_completion(&self) -> bool {
         self.pause == PauseState::Paused && self.flight.is_empty() && self.leases.is_empty()
     }
 

@@ -239,7 +239,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn record_lora_use(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         if self.config.loras.max_loras > 0
             && let Some(lora) = self.seqs[slot].request.lora
-            && self.loras.use_lora(lora, self.config.loaded_lora_capacity())
+            && self.loras.mark_lora_used(lora, self.config.loaded_lora_capacity())
         {
             step.loading += self.config.loras.load_time;
         }

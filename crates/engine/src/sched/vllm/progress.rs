@@ -40,13 +40,21 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether a sequence started at `now`, was put back without a new token, and the
     /// scheduler has made no progress since.
-    pub(super) fn would_restart_without_progress(&self, slot: SequenceSlot, now: SimTime) -> bool {
+    pub(super) fn would_restart_sequence_without_progress(
+        &self,
+        slot: SequenceSlot,
+        now: SimTime,
+    ) -> bool {
         R::WAITS_AFTER_VAIN_START && self.seqs[slot].vain_start == Some(self.progress_mark(now))
     }
 
     /// Returns whether a sequence was preempted at least twice without a new token, the last time at
     /// `now`, so that another load from host memory would be in vain.
-    pub(super) fn would_reload_without_progress(&self, slot: SequenceSlot, now: SimTime) -> bool {
+    pub(super) fn would_reload_sequence_without_progress(
+        &self,
+        slot: SequenceSlot,
+        now: SimTime,
+    ) -> bool {
         let seq = &self.seqs[slot];
         seq.preemptions.recent > 1 && seq.vain_start.is_some_and(|mark| mark.at == now)
     }

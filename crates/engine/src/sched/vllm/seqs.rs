@@ -303,7 +303,7 @@ impl ScheduledSequence {
 
     /// Returns whether the sequence references embeddings in the encoder cache.
     pub(in crate::sched) fn holds_embeddings(&self) -> bool {
-        self.media.as_ref().is_some_and(|media| media.holds_any_reference())
+        self.media.as_ref().is_some_and(|media| media.holds_any_media_reference())
     }
 
     fn empty_slot() -> Self {

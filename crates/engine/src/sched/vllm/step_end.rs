@@ -1,7 +1,9 @@
 //! Computes when engine steps end, publishes their KV events, and records the steps from the events
 //! that they produce.
 
-use crate::step_log::{PlannedStep, ScheduledSequence, StepLogChange, StepLogRecord, UpdatedStep};
+use crate::step_log::{
+    PlannedStep, ProcessedStep, ScheduledSequence, StepLogChange, StepLogRecord,
+};
 use crate::{Outbox, SchedulerEvent, SimTime, StepDraftCounts};
 
 use super::step::ScheduledStep;
@@ -101,9 +103,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let before = out.len();
         self.publish_kv_events(now, out);
         self.end_failed_sequences(now, out);
-        let ended = |(_, event): &(SimTime, SchedulerEvent)| event.is_end_or_cache_change();
+        let ended = |(_, event): &(SimTime, SchedulerEvent)| event.ends_sequence_or_changes_cache();
         if out.iter().skip(before).any(ended) {
-            self.record_updated_step(now, out, before);
+            self.record_processed_step(now, out, before);
         }
     }
 
@@ -159,11 +161,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Records in the step log that the output of a step was processed. This has added the events
     /// from index `from` of the outbox.
-    pub(super) fn record_updated_step(&mut self, now: SimTime, out: &Outbox, from: usize) {
+    pub(super) fn record_processed_step(&mut self, now: SimTime, out: &Outbox, from: usize) {
         let Some(log) = &mut self.reports.log else {
             return;
         };
-        let mut update = UpdatedStep::default();
+        let mut update = ProcessedStep::default();
         for (_, event) in out.iter().skip(from) {
             match event {
                 SchedulerEvent::Drafts { id, proposed, accepted } => {
@@ -195,7 +197,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     #[inline]
     pub(super) fn end_failed_sequences(&mut self, now: SimTime, out: &mut Outbox) {
         if self.seqs.fetches != [0; 3] || self.reports.has_pending_failures_or_loads() {
-            self.handle_failures(now, out);
+            self.handle_grammar_and_load_failures(now, out);
         }
     }
 }

@@ -94,7 +94,7 @@ pub(super) fn check_generate_body(body: &Value) -> Result<(), Fault> {
 
 /// Moves members at the root of a generate body to where vLLM expects them, and adds placeholders
 /// for media that have none.
-pub(super) fn move_root_sampling_params(body: &mut Value) {
+pub(super) fn nest_root_sampling_params(body: &mut Value) {
     let Some(root) = body.as_object_mut() else {
         return;
     };

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use super::ApiEndpoint;
-use super::responses::json_type_member;
+use super::responses::json_type_field;
 use vllm_sim_service::dialect::LlmdDialect;
 
 /// A check whether vLLM's schema accepts a JSON value; null is always accepted.
@@ -176,7 +176,7 @@ fn fix_anthropic_members(members: &Map<String, Value>) -> Vec<MemberEdit> {
     let known = ["auto", "any", "tool", "none"];
     if members
         .get("tool_choice")
-        .is_some_and(|choice| choice.is_object() && !known.contains(&json_type_member(choice)))
+        .is_some_and(|choice| choice.is_object() && !known.contains(&json_type_field(choice)))
     {
         edits.push(("tool_choice", None));
     }
@@ -193,7 +193,7 @@ fn fix_anthropic_members(members: &Map<String, Value>) -> Vec<MemberEdit> {
         }
         if let Some(Value::Array(blocks)) = message.get_mut("content") {
             let known = ["text", "image", "tool_use", "tool_result"];
-            blocks.retain(|block| known.contains(&json_type_member(block)));
+            blocks.retain(|block| known.contains(&json_type_field(block)));
         }
     }
     if messages != *listed {

@@ -66,7 +66,7 @@ fn convert_content_parts(item: &mut Value) {
         return;
     };
     for part in parts {
-        let text = match json_type_member(part) {
+        let text = match json_type_field(part) {
             "" | "output_text" => part.get("text").cloned().unwrap_or_else(|| "".into()),
             "input_audio" => format!("audio: {}", part["format"].as_str().unwrap_or("")).into(),
             _ => continue,
@@ -75,12 +75,12 @@ fn convert_content_parts(item: &mut Value) {
     }
 }
 
-pub(super) fn json_type_member(value: &Value) -> &str {
+pub(super) fn json_type_field(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("")
 }
 
 fn check_item(item: &Value) -> Result<(), Fault> {
-    let kind_of_item = json_type_member(item);
+    let kind_of_item = json_type_field(item);
     let bare = kind_of_item.is_empty() && item.get("role").is_some();
     if !bare && !ITEM_TYPES.contains(&kind_of_item) {
         let words = format!("unsupported input item type {kind_of_item:?}");
@@ -88,8 +88,8 @@ fn check_item(item: &Value) -> Result<(), Fault> {
     }
     let parts = item.get("content").and_then(Value::as_array);
     for part in parts.into_iter().flatten() {
-        if !CONTENT_TYPES.contains(&json_type_member(part)) {
-            let words = format!("unsupported input content type {:?}", json_type_member(part));
+        if !CONTENT_TYPES.contains(&json_type_field(part)) {
+            let words = format!("unsupported input content type {:?}", json_type_field(part));
             return Err(unreadable_body(words));
         }
     }
@@ -97,8 +97,8 @@ fn check_item(item: &Value) -> Result<(), Fault> {
 }
 
 fn flatten_tool(tool: &mut Value) -> Result<(), Fault> {
-    if !["", "function"].contains(&json_type_member(tool)) {
-        return Err(unreadable_body(format!("unsupported tool type {:?}", json_type_member(tool))));
+    if !["", "function"].contains(&json_type_field(tool)) {
+        return Err(unreadable_body(format!("unsupported tool type {:?}", json_type_field(tool))));
     }
     if let Some(Value::Object(inner)) = tool.get("function").cloned() {
         let mut flat = json!({"type": "function"});
@@ -127,7 +127,7 @@ pub(super) fn set_tool_choice(request: &ResponsesRequest, chat: &mut ChatRequest
     let answered = match &request.input {
         ResponsesInput::Text(_) => false,
         ResponsesInput::Items(items) => {
-            items.iter().any(|item| json_type_member(item) == "function_call_output")
+            items.iter().any(|item| json_type_field(item) == "function_call_output")
         }
     };
     chat.parallel_tool_calls = Some(false);

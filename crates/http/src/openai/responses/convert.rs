@@ -254,8 +254,11 @@ mod tests {
     use vllm_sim_wire::bounds::RequestBounds;
 
     fn converted(items: Value) -> Vec<Value> {
-        let request = ResponsesRequest::parse(&json!({"input": items}), &RequestBounds::default())
-            .expect("it is good");
+        let request = ResponsesRequest::parse_request_body(
+            &json!({"input": items}),
+            &RequestBounds::default(),
+        )
+        .expect("it is good");
         responses_chat_messages(&request, None).expect("it converts")
     }
 
@@ -279,8 +282,8 @@ mod tests {
     #[test]
     fn items_of_unsupported_tools_are_rejected() {
         let request = json!({"input": [{"type": "item_reference", "id": "x"}]});
-        let request =
-            ResponsesRequest::parse(&request, &RequestBounds::default()).expect("it is good");
+        let request = ResponsesRequest::parse_request_body(&request, &RequestBounds::default())
+            .expect("it is good");
         let fault = responses_chat_messages(&request, None).expect_err("it is no message");
         assert_eq!(fault.message, "Unsupported input item type: item_reference (parameter=input)");
     }
@@ -288,8 +291,8 @@ mod tests {
     #[test]
     fn instructions_come_first_and_old_ones_are_dropped() {
         let request = json!({"input": "b", "instructions": "new"});
-        let request =
-            ResponsesRequest::parse(&request, &RequestBounds::default()).expect("it is good");
+        let request = ResponsesRequest::parse_request_body(&request, &RequestBounds::default())
+            .expect("it is good");
         let previous = PreviousResponse {
             messages: vec![
                 json!({"role": "system", "content": "old"}),

@@ -1,6 +1,6 @@
 //! Ids of the output items of a Responses API response.
 
-use crate::request_head::{ToolCallIds, new_uid};
+use crate::request_head::{ToolCallIds, new_random_hex_id};
 use vllm_sim_service::generate::OutputChannel;
 
 /// Ids of the output items of a Responses API response, equal in all its events.
@@ -14,8 +14,8 @@ pub(crate) struct OutputItemIds {
 impl OutputItemIds {
     pub(crate) fn new() -> Self {
         Self {
-            reasoning: format!("rs_{}", new_uid()),
-            message: format!("msg_{}", new_uid()),
+            reasoning: format!("rs_{}", new_random_hex_id()),
+            message: format!("msg_{}", new_random_hex_id()),
             items: ToolCallIds::with_random_hex_ids().with_prefix("fc_"),
             calls: ToolCallIds::with_random_hex_ids(),
         }
@@ -35,7 +35,7 @@ impl OutputItemIds {
     }
 
     /// Returns the id of the output item for a channel: reasoning, message or tool call.
-    pub(super) fn item_id(&self, channel: OutputChannel) -> String {
+    pub(super) fn output_item_id(&self, channel: OutputChannel) -> String {
         match channel {
             OutputChannel::Reasoning => self.reasoning.clone(),
             OutputChannel::Call(call) => self.items.tool_call_id(0, usize::from(call)),
@@ -43,7 +43,7 @@ impl OutputItemIds {
         }
     }
 
-    pub(super) fn call_id(&self, call: u16) -> String {
+    pub(super) fn tool_call_id(&self, call: u16) -> String {
         self.calls.tool_call_id(0, usize::from(call))
     }
 }

@@ -18,7 +18,7 @@ use axum::http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use self::object::{ResponseDeliveryMode, ResponseObjectBuilder, reply_status};
+use self::object::{ResponseDeliveryMode, ResponseObjectBuilder, responses_api_status};
 use self::store::{ResponseCancelOutcome, ResponseEventLog, ResponseStore, ResponseStoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
@@ -31,7 +31,7 @@ use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
 use crate::request_head::RequestHead;
 use crate::stream::{EventStream, event_stream_response, stream_reply_without_keep_alive};
-use crate::transfer::{self, KvTransferTerms};
+use crate::transfer::{self, RequestKvTransfer};
 use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
@@ -50,7 +50,7 @@ impl GenerationRequestBody for ResponsesRequest {
     const TEXT_MEMBERS: &[&str] = &["input", "instructions", "tools"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse(body, bounds)
+        Self::parse_request_body(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -94,7 +94,7 @@ pub(crate) async fn retrieve_response(
     if !matches!(stream.as_str(), "true" | "1" | "t" | "yes" | "y" | "on") {
         return object_response(&response);
     }
-    match ResponseStore::store_of_app(&app).event_log(&id) {
+    match ResponseStore::store_of_app(&app).response_event_log(&id) {
         Some(log) => {
             event_stream_response(log.stream_events_from(usize::try_from(after).unwrap_or(0)))
         }
@@ -143,7 +143,7 @@ async fn answer_response(
     let (generation, response) = prepare_response(app, head, request, threshold)?;
     let started = generation::start_generation(app, resolved, generation).await;
     let (reply, facts) = match started
-        .map_err(|refused| refused.apply_error_reporting(app.dialect.late_error_reporting()))
+        .map_err(|refused| refused.with_stream_error_reporting(app.dialect.late_error_reporting()))
     {
         Ok(started) => started,
         Err(RejectedGeneration::Late { facts, .. }) if stream => {
@@ -168,7 +168,7 @@ async fn answer_response(
         keep => {
             let response = finished_object(frame, reply).await?;
             if let Some(keep) = keep {
-                keep.store_finished(&response);
+                keep.store_finished_response(&response);
             }
             let mut out = String::new();
             json::write_json_value(&mut out, &response);
@@ -203,7 +203,7 @@ fn check_before_store_lookup(app: &App, request: &ResponsesRequest) -> Result<()
 /// The values of a Responses request that determine its response, apart from the generated tokens.
 struct PreparedResponse {
     request: Arc<ResponsesRequest>,
-    terms: KvTransferTerms,
+    terms: RequestKvTransfer,
     keep: Option<ResponseStoreSlot>,
     parses: bool,
 }
@@ -235,7 +235,7 @@ fn prepare_response(
     let parses = parser && finds_tool_calls(&chat);
     // The chat template sees the tool choice of the request.
     (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
-    let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
+    let terms = RequestKvTransfer::from_request(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
         max_tokens: request.max_output_tokens,
         validation: request.validate_without_prompt(limits).into(),
@@ -327,7 +327,7 @@ async fn finished_object(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Res
         let output = frame.output_items(choice, ResponseDeliveryMode::Whole);
         let called = output.iter().any(|item| item["type"] == "function_call");
         frame.count_tool_parser_run(ToolParserMode::NonStreaming, called);
-        frame.response_object(reply_status(choice), output, Some(reply))
+        frame.response_object(responses_api_status(choice), output, Some(reply))
     })
     .await
 }
@@ -342,7 +342,7 @@ fn respond_in_background(
     keep: ResponseStoreSlot,
 ) -> Response<Body> {
     let queued = frame.response_object("queued", Vec::new(), None);
-    keep.store_finished(&queued);
+    keep.store_finished_response(&queued);
     let store = ResponseStore::store_of_app(app).clone();
     if !frame.request.stream.unwrap_or(false) {
         let view = frame.clone();
@@ -350,7 +350,7 @@ fn respond_in_background(
             let response = finished_object(view.clone(), reply).await;
             let response =
                 response.unwrap_or_else(|_| view.response_object("failed", Vec::new(), None));
-            keep.store_finished(&response);
+            keep.store_finished_response(&response);
         });
         store.attach_background_task(&frame.view.id, task.abort_handle(), None);
         return object_response(&queued);
@@ -364,10 +364,10 @@ fn respond_in_background(
     let task = tokio::spawn(async move {
         while let Some(Ok(part)) = body.frame().await {
             if let Ok(data) = part.into_data() {
-                events.add_events(&data);
+                events.append_response_events(&data);
             }
         }
-        events.end_log();
+        events.end_response_event_log();
     });
     store.attach_background_task(&frame.view.id, task.abort_handle(), Some(log.clone()));
     event_stream_response(log.stream_events_from(0))

@@ -11,7 +11,7 @@ use super::custom;
 use super::ids::OutputItemIds;
 use crate::openai::logprobs::TokenLogprob;
 use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{ResponseShape, TokenCounts, end_of_choice};
+use crate::openai::response_shape::{ResponseShape, TokenCounts, end_reason_of_choice};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode, ToolParserOutcome};
 use vllm_sim_service::generate::{OutputChannel, OutputEndReason};
@@ -37,8 +37,8 @@ pub(super) struct ResponseObjectBuilder {
 }
 
 /// Returns the status of a Responses API object by how its reply ended.
-pub(super) fn reply_status(choice: &ReplyChoice) -> &'static str {
-    match (end_of_choice(choice), choice.script.finish.reason) {
+pub(super) fn responses_api_status(choice: &ReplyChoice) -> &'static str {
+    match (end_reason_of_choice(choice), choice.script.finish.reason) {
         (SequenceEndReason::Finished, OutputEndReason::Length) => "incomplete",
         (SequenceEndReason::Cancelled, _) => "cancelled",
         (SequenceEndReason::Failed, _) => "failed",
@@ -204,7 +204,7 @@ impl ResponseObjectBuilder {
         let alone = items.is_empty() && calls.is_empty() && self.view.version >= VllmVersion::V033;
         if !content.is_empty() || (alone && !streamed) {
             let ended = match calls.is_empty() {
-                true => reply_status(choice),
+                true => responses_api_status(choice),
                 false => "completed",
             };
             let state = self.message_status(ended);
@@ -262,14 +262,14 @@ impl ResponseObjectBuilder {
         let name = choice.script.calls.get(usize::from(call));
         if self.is_custom_tool_call(choice, call) {
             return json!({
-                "call_id": self.ids.call_id(call), "input": custom::custom_tool_input(arguments), "name": name,
-                "type": "custom_tool_call", "id": self.item_id(choice, OutputChannel::Call(call)),
+                "call_id": self.ids.tool_call_id(call), "input": custom::custom_tool_input(arguments), "name": name,
+                "type": "custom_tool_call", "id": self.output_item_id(choice, OutputChannel::Call(call)),
                 "async": null, "caller": null, "namespace": null,
             });
         }
         json!({
-            "arguments": arguments, "call_id": self.ids.call_id(call), "name": name,
-            "type": "function_call", "id": self.ids.item_id(OutputChannel::Call(call)), "async": null,
+            "arguments": arguments, "call_id": self.ids.tool_call_id(call), "name": name,
+            "type": "function_call", "id": self.ids.output_item_id(OutputChannel::Call(call)), "async": null,
             "caller": null, "namespace": null, "status": status,
         })
     }
@@ -283,8 +283,8 @@ impl ResponseObjectBuilder {
     }
 
     /// Returns the id of the output item for a channel: reasoning, message or tool call.
-    pub(super) fn item_id(&self, choice: &ReplyChoice, channel: OutputChannel) -> String {
-        let id = self.ids.item_id(channel);
+    pub(super) fn output_item_id(&self, choice: &ReplyChoice, channel: OutputChannel) -> String {
+        let id = self.ids.output_item_id(channel);
         match channel {
             OutputChannel::Call(call) if self.is_custom_tool_call(choice, call) => {
                 id.replacen("fc_", "ctc_", 1)

@@ -70,7 +70,7 @@ impl StoredResponse {
             task.abort();
         }
         if let Some(log) = &self.log {
-            log.end_log();
+            log.end_response_event_log();
         }
     }
 
@@ -190,7 +190,7 @@ impl ResponseStore {
         self.0.lock().by_id.get(id).map(|entry| entry.response.clone())
     }
 
-    pub(super) fn event_log(&self, id: &str) -> Option<Arc<ResponseEventLog>> {
+    pub(super) fn response_event_log(&self, id: &str) -> Option<Arc<ResponseEventLog>> {
         self.0.lock().by_id.get(id)?.log.clone()
     }
 
@@ -234,7 +234,7 @@ pub(super) struct ResponseStoreSlot {
 }
 
 impl ResponseStoreSlot {
-    pub(super) fn store_finished(&self, response: &Value) {
+    pub(super) fn store_finished_response(&self, response: &Value) {
         self.store.store_response(self, response);
     }
 }
@@ -248,7 +248,7 @@ pub(super) struct ResponseEventLog {
 }
 
 impl ResponseEventLog {
-    pub(super) fn add_events(&self, frame: &[u8]) {
+    pub(super) fn append_response_events(&self, frame: &[u8]) {
         let text = String::from_utf8_lossy(frame);
         let events = text.split_inclusive("\n\n");
         let events = events.map(|event| Bytes::copy_from_slice(event.as_bytes()));
@@ -260,7 +260,7 @@ impl ResponseEventLog {
         self.events.lock().0.iter().map(Bytes::len).sum()
     }
 
-    pub(super) fn end_log(&self) {
+    pub(super) fn end_response_event_log(&self) {
         self.events.lock().1 = true;
         self.changed.notify_waiters();
     }

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::custom;
 use super::object::{
-    ResponseDeliveryMode, ResponseObjectBuilder, nonempty_logprobs, output_text_part, reply_status,
+    ResponseDeliveryMode, ResponseObjectBuilder, nonempty_logprobs, output_text_part,
+    responses_api_status,
 };
 use super::store::ResponseStoreSlot;
 use crate::json;
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -72,7 +73,7 @@ impl ResponseStream {
         }
         self.close_item(out, choice, "completed");
         let frame = self.frame.clone();
-        let id = frame.item_id(choice, channel);
+        let id = frame.output_item_id(choice, channel);
         let index = self.output_index;
         let (item, part) = match channel {
             OutputChannel::Reasoning => (
@@ -235,7 +236,7 @@ impl StreamRenderer for ResponseStream {
     // No event can report that a response failed (measured on vLLM 0.33).
     fn write_failure(&mut self, _out: &mut String) -> bool {
         if let Some(keep) = self.keep.take() {
-            keep.store_finished(&self.frame.response_object("failed", Vec::new(), None));
+            keep.store_finished_response(&self.frame.response_object("failed", Vec::new(), None));
         }
         false
     }
@@ -248,7 +249,7 @@ impl StreamRenderer for ResponseStream {
         self.write_created_events(out);
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let from = (choice.sent - step.tokens) as usize;
         let mut called = false;
         let mut group: Option<ChannelRun> = None;
@@ -283,13 +284,13 @@ impl StreamRenderer for ResponseStream {
 
     fn write_closing(&mut self, out: &mut String, reply: &Reply) {
         let choice = &reply.choices[0];
-        let status = reply_status(choice);
+        let status = responses_api_status(choice);
         self.close_item(out, choice, status);
         let output =
             self.frame.output_items(choice, ResponseDeliveryMode::Streamed(&self.text_logprobs));
         let response = self.frame.response_object(status, output, Some(reply));
         if let Some(keep) = self.keep.take() {
-            keep.store_finished(&response);
+            keep.store_finished_response(&response);
         }
         let name = match status {
             "incomplete" if self.frame.view.version >= VllmVersion::V033 => "response.incomplete",

@@ -23,7 +23,7 @@ const MAX_ROOMS: usize = 65_536;
 
 /// Registry of the ranks of a prefill server.
 #[derive(Debug, Clone)]
-pub struct BootstrapServer(Arc<Mutex<Registry>>);
+pub struct SglangBootstrapServer(Arc<Mutex<Registry>>);
 
 #[derive(Debug, Default)]
 struct Registry {
@@ -38,7 +38,7 @@ struct Registry {
     rooms: HashMap<u64, i64>,
 }
 
-impl BootstrapServer {
+impl SglangBootstrapServer {
     /// Creates a bootstrap server with the ranks of this process's prefill server, whose ZeroMQ
     /// listener has the endpoint `tcp://IP:PORT`.
     pub fn new(app: &App, endpoint: &str) -> Self {
@@ -173,7 +173,7 @@ fn json_ok(value: &Value) -> Response<Body> {
 /// Handles `/route`: `PUT` registers a rank, `GET` returns a rank's address. If all indices of the
 /// rank are -1, `GET` describes the prefill server.
 async fn route(
-    State(server): State<BootstrapServer>,
+    State(server): State<SglangBootstrapServer>,
     method: Method,
     Query(query): Query<HashMap<String, String>>,
     body: Bytes,
@@ -224,7 +224,7 @@ async fn health() -> Response<Body> {
 }
 
 /// Handles `POST /register_dp_rank`: stores the data-parallel rank that serves a bootstrap room.
-async fn register_rank(State(server): State<BootstrapServer>, body: Bytes) -> Response<Body> {
+async fn register_rank(State(server): State<SglangBootstrapServer>, body: Bytes) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let room = request.get("bootstrap_room").and_then(Value::as_u64);
     let rank = request.get("dp_rank").and_then(Value::as_i64);
@@ -240,7 +240,7 @@ async fn register_rank(State(server): State<BootstrapServer>, body: Bytes) -> Re
 }
 
 /// Handles `POST /query_dp_ranks`: returns the data-parallel ranks of the given bootstrap rooms.
-async fn query_ranks(State(server): State<BootstrapServer>, body: Bytes) -> Response<Body> {
+async fn query_ranks(State(server): State<SglangBootstrapServer>, body: Bytes) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let Some(rooms) = request.get("bootstrap_rooms").and_then(Value::as_array) else {
         return failed();

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::message::BootstrapRoomMessage;
-use super::{DisaggregationParts, Met, RoomRequest};
+use super::{DisaggregationParts, KvTransferResult, RoomRequest};
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_http_client::get_on_new_connection;
 use vllm_sim_service::KvTransfer;
@@ -111,7 +111,7 @@ impl DecodeBootstrapRooms {
         request: RoomRequest,
         address: String,
         rank: Option<i64>,
-    ) -> Met {
+    ) -> KvTransferResult {
         let met = self.wait_for_prompt(request.room, &address, rank).await;
         met.map_err(|failure| match failure {
             RoomFailure::Handshake(reason) => {

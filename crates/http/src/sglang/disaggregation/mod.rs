@@ -87,13 +87,13 @@ impl Disaggregation {
     }
 
     /// Returns whether this server computes prompts for others.
-    pub(crate) fn is_prefill(&self) -> bool {
+    pub(crate) fn is_prefill_server(&self) -> bool {
         matches!(self.side, Side::Prefill(_))
     }
 
     /// Returns the disaggregation mode of this server: `prefill` or `decode`.
-    pub(crate) fn mode_name(&self) -> &'static str {
-        if self.is_prefill() { "prefill" } else { "decode" }
+    pub(crate) fn disaggregation_mode_name(&self) -> &'static str {
+        if self.is_prefill_server() { "prefill" } else { "decode" }
     }
 
     /// Returns the port of the bootstrap server.
@@ -152,8 +152,8 @@ impl Disaggregation {
     ///
     /// Source: SGLang 0.5.23 `srt/managers/data_parallel_controller.py`,
     /// `follow_bootstrap_room_scheduler`.
-    pub(super) fn rank_of_room(&self, room: Option<u64>, ranks: u32) -> Option<i64> {
-        let room = room.filter(|_| self.is_prefill() && ranks > 1)?;
+    pub(super) fn rank_of_bootstrap_room(&self, room: Option<u64>, ranks: u32) -> Option<i64> {
+        let room = room.filter(|_| self.is_prefill_server() && ranks > 1)?;
         i64::try_from(room % u64::from(ranks)).ok()
     }
 }
@@ -183,7 +183,7 @@ impl RoomRequest {
 }
 
 /// Result of the negotiation of a prefill/decode pair on one request.
-type Met = Result<KvTransfer, Fault>;
+type KvTransferResult = Result<KvTransfer, Fault>;
 
 /// Prefill server and bootstrap room of a request, as its body or headers name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

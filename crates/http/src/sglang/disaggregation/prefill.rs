@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::message::BootstrapRoomMessage;
-use super::{DisaggregationParts, Met, RoomRequest, SendToPeer};
+use super::{DisaggregationParts, KvTransferResult, RoomRequest, SendToPeer};
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::{InferenceService, KvTransfer, PrefillHandoff};
 
@@ -113,7 +113,10 @@ impl PrefillBootstrapRooms {
     }
 
     /// Waits until the decode server of a request's bootstrap room has announced the room.
-    pub(super) async fn wait_for_decode_server(self: Arc<Self>, request: RoomRequest) -> Met {
+    pub(super) async fn wait_for_decode_server(
+        self: Arc<Self>,
+        request: RoomRequest,
+    ) -> KvTransferResult {
         self.release_unread_prompts();
         let room = request.room;
         let failed = |reason: &str| request.fault("Prefill bootstrap", "req", reason);
@@ -157,7 +160,7 @@ impl PrefillBootstrapRooms {
             };
             (rooms.send)(&endpoint, message.to_frames());
         };
-        let handoff = PrefillHandoff::with_end_report(name, report);
+        let handoff = PrefillHandoff::with_end_callback(name, report);
         Ok(KvTransfer::ForRemote(Arc::new(handoff)))
     }
 

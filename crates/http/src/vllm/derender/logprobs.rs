@@ -18,7 +18,7 @@ struct TextLogprob {
 }
 
 /// Returns the log probabilities of a token response in the form of a chat choice.
-pub(super) fn chat_logprobs(
+pub(super) fn derendered_chat_logprobs(
     app: &App,
     choice: &TokenResponseChoice<'_>,
     options: &DerenderOptions,
@@ -40,7 +40,7 @@ pub(super) fn chat_logprobs(
 /// text offset after the last token.
 ///
 /// `offset` is the text offset of the first token, in characters.
-pub(super) fn completion_logprobs(
+pub(super) fn derendered_completion_logprobs(
     app: &App,
     choice: &TokenResponseChoice<'_>,
     options: &DerenderOptions,

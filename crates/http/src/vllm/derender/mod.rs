@@ -26,7 +26,7 @@ use crate::error::HandlerResult;
 use crate::request_head::ToolCallIds;
 use json_list::iter_array_field;
 use options::DerenderOptions;
-use parsed_text::{OutputParsers, ParsedText, ReplyTextExtent};
+use parsed_text::{OutputParsers, ParsedReplyText, ReplyTextCompleteness};
 use reply::{
     add_weight_versions, chat_finish_reason, clamped_token_count, count_output_tokens,
     response_model_name, usage_json,
@@ -44,10 +44,10 @@ pub(crate) async fn derender_chat(
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
     if value["stream"] == true {
-        let request = DerenderStreamRequest::parse(&value)?;
+        let request = DerenderStreamRequest::parse_request_body(&value)?;
         return stream::derender_chat_chunk(&app, &request);
     }
-    let request = DerenderChatRequest::parse(&value)?;
+    let request = DerenderChatRequest::parse_request_body(&value)?;
     let reply = &request.generate_response;
     let model = response_model_name(&app, request.model.as_deref(), reply)?;
     bounds::check_generate_responses(&app, std::slice::from_ref(reply))?;
@@ -76,12 +76,12 @@ pub(crate) async fn derender_chat(
         let (text, stop_reason) =
             text_and_stop_reason(&app, &choice, &options, &prompt_ids, special);
         let parsed = match &parsers {
-            Some(parsers) => parsers.parse_text(&text, ReplyTextExtent::Whole),
-            None => ParsedText::from_plain_text(text),
+            Some(parsers) => parsers.parse_reply_text(&text, ReplyTextCompleteness::Whole),
+            None => ParsedReplyText::from_plain_text(text),
         };
         let finish_reason = chat_finish_reason(choice.finish_reason().unwrap_or("stop"), &parsed);
         let logprobs = (!options.hides_output_tokens(parsers.as_ref()))
-            .then(|| logprobs::chat_logprobs(&app, &choice, &options, &[]))
+            .then(|| logprobs::derendered_chat_logprobs(&app, &choice, &options, &[]))
             .flatten();
         let mut shown = json!({
             "index": choice.choice_index(at),
@@ -89,7 +89,7 @@ pub(crate) async fn derender_chat(
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
-            "token_ids": choice.shown_token_ids(&options, parsers.as_ref()),
+            "token_ids": choice.derendered_token_ids(&options, parsers.as_ref()),
             "routed_experts": null,
         });
         add_weight_versions(&app, &mut shown, choice.json.get("weight_versions"));
@@ -119,10 +119,10 @@ pub(crate) async fn derender_completion(
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
     if value["stream"] == true {
-        let request = DerenderStreamRequest::parse(&value)?;
+        let request = DerenderStreamRequest::parse_request_body(&value)?;
         return stream::derender_completion_chunk(&app, &request);
     }
-    let request = DerenderCompletionRequest::parse(&value)?;
+    let request = DerenderCompletionRequest::parse_request_body(&value)?;
     let replies = &request.generate_responses;
     let Some(first) = replies.first() else {
         return Err(Fault::bad_request("generate_responses must not be empty"));
@@ -151,7 +151,8 @@ pub(crate) async fn derender_completion(
             }
             let (text, stop_reason) =
                 text_and_stop_reason(&app, &choice, &options, &prompt_ids, options.special);
-            let (logprobs, _) = logprobs::completion_logprobs(&app, &choice, &options, &[], 0);
+            let (logprobs, _) =
+                logprobs::derendered_completion_logprobs(&app, &choice, &options, &[], 0);
             let shown = reply.get("prompt_token_ids");
             let mut whole = json!({
                 "index": choices.len(),
@@ -159,7 +160,7 @@ pub(crate) async fn derender_completion(
                 "logprobs": logprobs,
                 "finish_reason": choice.finish_reason(),
                 "stop_reason": stop_reason,
-                "token_ids": choice.shown_token_ids(&options, None),
+                "token_ids": choice.derendered_token_ids(&options, None),
                 "prompt_logprobs": reply.get("prompt_logprobs"),
                 "prompt_token_ids": shown.filter(|_| options.return_token_ids),
                 "routed_experts": null,
@@ -191,7 +192,7 @@ pub(crate) async fn derender_completion(
 fn chat_message_json(
     app: &App,
     options: &DerenderOptions,
-    parsed: ParsedText,
+    parsed: ParsedReplyText,
     choice: usize,
     ids: &ToolCallIds,
 ) -> Value {

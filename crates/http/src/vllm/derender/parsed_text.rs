@@ -12,13 +12,13 @@ const THINK_TAGS: (&str, &str) = ("<think>", "</think>");
 const TOOL_CALL_TAGS: (&str, &str) = ("<tool_call>", "</tool_call>");
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct ParsedText {
+pub(super) struct ParsedReplyText {
     pub(super) reasoning: Option<String>,
     pub(super) content: Option<String>,
     pub(super) calls: Vec<(String, String)>,
 }
 
-impl ParsedText {
+impl ParsedReplyText {
     pub(super) fn from_plain_text(text: String) -> Self {
         Self { content: Some(text), ..Self::default() }
     }
@@ -32,7 +32,7 @@ pub(super) struct OutputParsers {
 
 /// Selects whether a reply text is complete or a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReplyTextExtent {
+pub(super) enum ReplyTextCompleteness {
     Whole,
     /// The text is a prefix of the reply; more text follows.
     Beginning,
@@ -51,9 +51,13 @@ impl OutputParsers {
 
     /// Splits a reply text into reasoning, content and tool calls; the end of a prefix is held back
     /// while it may be part of a tag such as `</think>`.
-    pub(super) fn parse_text(&self, text: &str, portion: ReplyTextExtent) -> ParsedText {
-        let ended = portion == ReplyTextExtent::Whole;
-        let mut parsed = ParsedText::default();
+    pub(super) fn parse_reply_text(
+        &self,
+        text: &str,
+        portion: ReplyTextCompleteness,
+    ) -> ParsedReplyText {
+        let ended = portion == ReplyTextCompleteness::Whole;
+        let mut parsed = ParsedReplyText::default();
         let mut rest = text;
         if self.reasoning {
             let inside = text.strip_prefix(THINK_TAGS.0).unwrap_or(text);
@@ -99,8 +103,8 @@ fn nonempty_text(text: &str) -> Option<String> {
 
 /// Returns a complete text unchanged, or a prefix without a possible start of the tag `marker` at
 /// its end.
-fn without_partial_tag<'t>(text: &'t str, marker: &str, portion: ReplyTextExtent) -> &'t str {
-    if portion == ReplyTextExtent::Whole {
+fn without_partial_tag<'t>(text: &'t str, marker: &str, portion: ReplyTextCompleteness) -> &'t str {
+    if portion == ReplyTextCompleteness::Whole {
         return text;
     }
     let held = (1..marker.len()).rev();
@@ -117,7 +121,7 @@ mod tests {
 
     #[test]
     fn text_splits_into_reasoning_content_and_calls() {
-        let parsed = BOTH.parse_text(TEXT, ReplyTextExtent::Whole);
+        let parsed = BOTH.parse_reply_text(TEXT, ReplyTextCompleteness::Whole);
         assert_eq!(parsed.reasoning.as_deref(), Some("Well."));
         assert_eq!(parsed.content.as_deref(), Some("Let me see. "));
         assert_eq!(parsed.calls, [("f".to_owned(), "{\"x\": 1}".to_owned())]);
@@ -125,12 +129,12 @@ mod tests {
 
     #[test]
     fn shown_prefix_text_is_never_taken_back() {
-        let mut before = ParsedText::default();
+        let mut before = ParsedReplyText::default();
         let grows = |a: &Option<String>, b: &Option<String>| {
             b.clone().unwrap_or_default().starts_with(a.as_deref().unwrap_or_default())
         };
         for end in 0..=TEXT.len() {
-            let parsed = BOTH.parse_text(&TEXT[..end], ReplyTextExtent::Beginning);
+            let parsed = BOTH.parse_reply_text(&TEXT[..end], ReplyTextCompleteness::Beginning);
             // Text that resembles an opening marker is content once the text is complete.
             if end >= THINK_TAGS.0.len() {
                 assert!(grows(&before.reasoning, &parsed.reasoning), "{end}");
@@ -139,6 +143,6 @@ mod tests {
                 before = parsed;
             }
         }
-        assert_eq!(before, BOTH.parse_text(TEXT, ReplyTextExtent::Whole));
+        assert_eq!(before, BOTH.parse_reply_text(TEXT, ReplyTextCompleteness::Whole));
     }
 }

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::json_list::iter_array_field;
-use super::parsed_text::ParsedText;
+use super::parsed_text::ParsedReplyText;
 use crate::app::App;
 use crate::generation;
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::Fault;
 
 /// Returns the finish reason of a chat choice; a stop with tool calls is `tool_calls`.
-pub(super) fn chat_finish_reason<'r>(reason: &'r str, parsed: &ParsedText) -> &'r str {
+pub(super) fn chat_finish_reason<'r>(reason: &'r str, parsed: &ParsedReplyText) -> &'r str {
     let called = !parsed.calls.is_empty() && reason == "stop";
     if called { "tool_calls" } else { reason }
 }

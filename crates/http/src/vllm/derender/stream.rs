@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::json_list::iter_array_field;
 use super::options::DerenderOptions;
 use super::parsed_text::{
-    CHAT_REQUEST_REQUIRED_MESSAGE, OutputParsers, ParsedText, ReplyTextExtent,
+    CHAT_REQUEST_REQUIRED_MESSAGE, OutputParsers, ParsedReplyText, ReplyTextCompleteness,
 };
 use super::reply::{
     add_weight_versions, chat_finish_reason, clamped_token_count, response_model_name, usage_json,
@@ -108,7 +108,8 @@ pub(super) fn derender_chat_chunk(app: &App, request: &DerenderStreamRequest) ->
         }?;
         let hidden = options.hides_output_tokens(parsers.as_ref());
         let before = state.logprob_context_token_ids.clone();
-        let logprobs = logprobs::chat_logprobs(app, &choice, &options, &before).filter(|_| !hidden);
+        let logprobs =
+            logprobs::derendered_chat_logprobs(app, &choice, &options, &before).filter(|_| !hidden);
         remember_context(&mut state, &choice);
         let mut shown_choice = json!({
             "index": choice.choice_index(0),
@@ -116,7 +117,7 @@ pub(super) fn derender_chat_chunk(app: &App, request: &DerenderStreamRequest) ->
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
-            "token_ids": choice.shown_token_ids(&options, parsers.as_ref()),
+            "token_ids": choice.derendered_token_ids(&options, parsers.as_ref()),
         });
         add_weight_versions(app, &mut shown_choice, None);
         choices.push(shown_choice);
@@ -162,7 +163,7 @@ pub(super) fn derender_completion_chunk(
         let before = state.logprob_context_token_ids.clone();
         let offset = state.logprob_text_offset;
         let (logprobs, next) =
-            logprobs::completion_logprobs(app, &choice, &options, &before, offset);
+            logprobs::derendered_completion_logprobs(app, &choice, &options, &before, offset);
         state.logprob_text_offset = next.unwrap_or(offset + text.chars().count());
         remember_context(&mut state, &choice);
         let shown = chunk.get("prompt_token_ids");
@@ -173,7 +174,7 @@ pub(super) fn derender_completion_chunk(
             "finish_reason": choice.finish_reason(),
             "stop_reason": stop_reason,
             "prompt_token_ids": shown.filter(|_| options.return_token_ids),
-            "token_ids": choice.shown_token_ids(&options, None),
+            "token_ids": choice.derendered_token_ids(&options, None),
         });
         add_weight_versions(app, &mut shown_choice, None);
         choices.push(shown_choice);
@@ -223,13 +224,15 @@ fn parsed_delta(
     let before =
         detokenize_output(app, &state.output_token_ids, &prompt, SpecialTokenHandling::With);
     let whole = [&state.output_token_ids[..], ids].concat();
-    let before = parsers.parse_text(&before, ReplyTextExtent::Beginning);
+    let before = parsers.parse_reply_text(&before, ReplyTextCompleteness::Beginning);
     let portion = match choice.finish_reason() {
-        Some(_) => ReplyTextExtent::Whole,
-        None => ReplyTextExtent::Beginning,
+        Some(_) => ReplyTextCompleteness::Whole,
+        None => ReplyTextCompleteness::Beginning,
     };
-    let now = parsers
-        .parse_text(&detokenize_output(app, &whole, &prompt, SpecialTokenHandling::With), portion);
+    let now = parsers.parse_reply_text(
+        &detokenize_output(app, &whole, &prompt, SpecialTokenHandling::With),
+        portion,
+    );
     let reasoning = text_after(&before.reasoning, &now.reasoning);
     let mut delta = json!({
         "role": first_delta_role(state),
@@ -253,7 +256,7 @@ fn parsed_delta(
         delta["tool_calls"] = calls.into();
         state.tools_streamed = true;
     }
-    let text = ParsedText { calls: now.calls, ..ParsedText::default() };
+    let text = ParsedReplyText { calls: now.calls, ..ParsedReplyText::default() };
     let finish_reason =
         choice.finish_reason().map(|reason| chat_finish_reason(reason, &text).to_owned());
     if !choice.ids.is_empty() {

@@ -71,7 +71,7 @@ impl<'v> TokenResponseChoice<'v> {
     }
 
     /// Returns the token ids of the choice if the derendered response includes them.
-    pub(super) fn shown_token_ids(
+    pub(super) fn derendered_token_ids(
         &self,
         options: &DerenderOptions,
         parsers: Option<&OutputParsers>,

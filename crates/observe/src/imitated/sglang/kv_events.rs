@@ -7,7 +7,7 @@
 //! `srt/mem_cache/events.py`.
 
 use crate::kv_events::msgpack::MsgpackWriter;
-use vllm_sim_engine::{ExtraKey, PlannedKvBlocks, SchedulerEvent};
+use vllm_sim_engine::{BlockHashExtraKey, PlannedKvBlocks, SchedulerEvent};
 
 /// Storage medium in KV events of pages (KV blocks) on the GPU.
 const MEDIUM: &str = "GPU";
@@ -75,8 +75,8 @@ fn push_stored<'a>(
     // The salt is an extra key of the first block, after the adapter.
     let keys = plan.extra_keys.first().and_then(Option::as_deref).unwrap_or_default();
     let salt = keys.iter().skip(usize::from(adapter.is_some())).find_map(|key| match key {
-        ExtraKey::Text(salt) => Some(&**salt),
-        ExtraKey::Media { .. } => None,
+        BlockHashExtraKey::Text(salt) => Some(&**salt),
+        BlockHashExtraKey::Media { .. } => None,
     });
     let labels =
         PageLabels { page_size: plan.block_size, salt, session: plan.session.as_deref(), adapter };

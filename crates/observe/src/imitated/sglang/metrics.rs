@@ -108,14 +108,14 @@ impl OwnMetrics for SglangMetrics {
 fn add(cells: &MetricCells, id: Id, series: usize, n: f64) {
     let cell = &cells.series_cells(id)[series];
     cell.add(n);
-    cell.show_series(1.0);
+    cell.expose_metric_series(1.0);
 }
 
 /// Observes a value in a histogram, which appears with its first value.
 fn observe(cells: &MetricCells, id: Id, series: usize, value: f64) {
     let cell = &cells.series_cells(id)[series];
     cell.observe(value);
-    cell.show_series(1.0);
+    cell.expose_metric_series(1.0);
 }
 
 /// Numbers of output tokens and decode steps since the generation throughput was last computed.

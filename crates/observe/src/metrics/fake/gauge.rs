@@ -49,11 +49,11 @@ impl FakeGauge {
         Some(Self::Moving { waveform, start, end, period: period? })
     }
 
-    /// Returns the value of the fake gauge at time `t` after it was set, updated at multiples of
+    /// Returns the value of the fake gauge at time `elapsed` after it was set, updated at multiples of
     /// `refresh`.
     ///
-    /// With `whole`, the value of a function of time is truncated to an integer.
-    pub(crate) fn shown_value(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
+    /// With `truncated`, the value of a function of time is truncated to an integer.
+    pub(crate) fn fake_gauge_value(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
         let (waveform, start, end, period) = match *self {
             Self::Fixed(value) => return value,
             Self::Moving { waveform, start, end, period } => (waveform, start, end, period),
@@ -75,8 +75,9 @@ mod tests {
 
     fn values(json: &str, at_ms: &[u64]) -> Vec<f64> {
         let gauge = gauge(json);
-        let value =
-            |t: &u64| gauge.shown_value(Duration::from_millis(*t), Duration::from_nanos(1), false);
+        let value = |t: &u64| {
+            gauge.fake_gauge_value(Duration::from_millis(*t), Duration::from_nanos(1), false)
+        };
         at_ms.iter().map(|t| (value(t) * 1e6).round() / 1e6).collect()
     }
 
@@ -94,9 +95,9 @@ mod tests {
     fn a_moving_value_steps_with_the_refresh_and_loses_its_fraction() {
         let ramp = gauge(r#""ramp:0:10:1s""#);
         let (t, refresh) = (Duration::from_millis(399), Duration::from_millis(150));
-        assert_eq!(ramp.shown_value(t, refresh, false), 3.0);
-        assert_eq!(ramp.shown_value(Duration::from_millis(160), refresh, true), 1.0);
-        assert_eq!(gauge("2.5").shown_value(t, refresh, true), 2.5);
+        assert_eq!(ramp.fake_gauge_value(t, refresh, false), 3.0);
+        assert_eq!(ramp.fake_gauge_value(Duration::from_millis(160), refresh, true), 1.0);
+        assert_eq!(gauge("2.5").fake_gauge_value(t, refresh, true), 2.5);
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn request(m: &Metrics) {
     engine.tokens(1000, 4, 125);
     engine.event(1000, &SchedulerEvent::Preempted { id: SeqId(1) });
     engine.end(SequenceEndReason::Finished);
-    m.on_rejected(RejectionReason::QueuedTokens);
+    m.on_request_rejected(RejectionReason::QueuedTokens);
     m.engine_metrics(0).on_mm_cache_lookup(3, 1);
     m.engine_metrics(0).set_sleep_state(SleepState::DiscardAll);
 }

@@ -42,10 +42,10 @@ impl<'a> DeployedServers<'a> {
         version: Option<&'a str>,
     ) -> Self {
         let size = |name: &str| {
-            let value = commands.flag_value(name);
+            let value = commands.deployment_flag_value(name);
             value.and_then(|text| text.parse().ok()).unwrap_or(1)
         };
-        let (prefill, serving) = commands.prefill_and_serving_counts();
+        let (prefill, serving) = commands.prefill_and_serving_worker_counts();
         Self {
             model: commands.model_name(),
             name: dns_label(commands.model_name()),

@@ -71,7 +71,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.reject_sequence(slot, pass);
             return AdmissionOutcome::Next;
         }
-        if self.would_restart_without_progress(slot, pass.now) {
+        if self.would_restart_sequence_without_progress(slot, pass.now) {
             return AdmissionOutcome::Stop;
         }
         // Announced prompts come before prompts that are computed locally.
@@ -165,7 +165,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return plan.map_or(0, |_| seq.cached);
         }
         let found = plan.map_or((0, 0), |plan| {
-            self.pool.cached_prefix_in_all_groups(plan, tokens_with_block_keys(plan, seq.known))
+            self.pool.cached_prefix_tokens_in_groups(plan, tokens_with_block_keys(plan, seq.known))
         });
         let prompt = seq.prompt;
         self.pool.record_prompt_divergence_points(&mut seq.table, prompt, found);

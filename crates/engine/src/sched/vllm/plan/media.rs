@@ -85,10 +85,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let Some(encoder) = &mut self.encoder else {
             return false;
         };
-        encoder.clear();
+        encoder.clear_encoder_cache();
         for slot in self.seqs.live_slots() {
             if let Some(media) = &mut self.seqs[slot].media {
-                media.reset_references();
+                media.reset_media_references();
             }
         }
         true

@@ -7,7 +7,7 @@ use crate::sched::vllm::pass::SchedulingPass;
 use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
-/// Returns whether a sequence with `past` computed tokens must compute more than its newest token.
+/// Returns whether a sequence with `computed_tokens` computed tokens must compute more than its newest token.
 pub(super) fn is_prefill(seq: &ScheduledSequence, past: u32) -> bool {
     past + 1 < seq.known
 }
