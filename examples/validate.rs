@@ -9,7 +9,7 @@ fn main() {
         &RooflineCoefficients::default(),
         None,
     ) {
-        Ok(validation) => print!("{}", validation.render_text_table()),
+        Ok(validation) => print!("{}", validation.render_prediction_error_table()),
         Err(error) => eprintln!("{error}"),
     }
 }

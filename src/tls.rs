@@ -45,12 +45,15 @@ pub enum ServerTlsError {
 pub struct ReloadingTlsAcceptor(Arc<ArcSwap<ServerConfig>>);
 
 impl ReloadingTlsAcceptor {
-    /// Loads the configured certificate, or creates a self-signed one for `names`.
+    /// Loads the configured certificate, or creates a self-signed one for `self_signed_cert_names`.
     ///
     /// # Errors
     /// [`ServerTlsError`] if the certificate or an authority cannot be used.
-    pub fn new(tls: &TlsConfig, names: Vec<String>) -> Result<Self, ServerTlsError> {
-        Ok(Self(Arc::new(ArcSwap::from_pointee(load_server_config(tls, names)?))))
+    pub fn new(
+        tls: &TlsConfig,
+        self_signed_cert_names: Vec<String>,
+    ) -> Result<Self, ServerTlsError> {
+        Ok(Self(Arc::new(ArcSwap::from_pointee(load_server_config(tls, self_signed_cert_names)?))))
     }
 
     /// Returns a TLS acceptor with the current certificate.

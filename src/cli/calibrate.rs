@@ -9,7 +9,7 @@ use clap::{Arg, Command};
 use super::tool::{explicitly_set_engine_flags, unknown_flag_error};
 use crate::server;
 use vllm_sim_calibrate::{self as calibrate, CalibrateOptions};
-use vllm_sim_command_line::{UsageError, outputs, refuse};
+use vllm_sim_command_line::{UsageError, output_files, refuse};
 use vllm_sim_config::{CliMode, LoadedConfig, load_single_engine_config};
 use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_replay::load::WorkloadFormat;
@@ -174,7 +174,7 @@ pub(super) fn run_calibrate(
     let Some(file) = &typed.out else {
         return Ok(format!("{fitted}\n{profile}"));
     };
-    outputs::write_atomically(file, profile)?;
+    output_files::write_atomically(file, profile)?;
     Ok(format!("{fitted}\nprofile in {}", file.display()))
 }
 

@@ -20,7 +20,7 @@ use start::{
     log_start_of_server,
 };
 use vllm_sim_calibrate::CalibrateError;
-use vllm_sim_calibrate::validate::ValidateError;
+use vllm_sim_calibrate::validate::RecordedRunValidationError;
 use vllm_sim_command_line::progress;
 use vllm_sim_command_line::{MissedMetricRequirementsError, UsageError};
 use vllm_sim_config::{ConfigError, LoadedConfig, ParsedCommand};
@@ -41,7 +41,7 @@ pub fn run_cli(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCod
             for warning in &loaded.warnings {
                 tracing::warn!("{warning}");
             }
-            print_to_stdout(&loaded.to_yaml())
+            print_to_stdout(&loaded.to_config_yaml())
         }
         Ok(ParsedCommand::Version(text) | ParsedCommand::Help(text)) => print_to_stdout(&text),
         Ok(ParsedCommand::Tool { name, args }) => match tool::run_tool_command(name, &args, env) {
@@ -86,7 +86,7 @@ fn is_missing_input_file(cause: &(dyn std::error::Error + 'static)) -> bool {
     }
     match (cause.downcast_ref(), cause.downcast_ref()) {
         (Some(WorkloadError::Io { error, .. }), _) => is_file(error),
-        (_, Some(ValidateError::Io { error, .. })) => is_file(error),
+        (_, Some(RecordedRunValidationError::Io { error, .. })) => is_file(error),
         _ => cause.downcast_ref().is_some_and(is_file),
     }
 }
@@ -180,7 +180,7 @@ async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
     if let Err(error) = cleared {
         return print_error(&error, EXIT_USAGE_ERROR);
     }
-    let mut signals = TerminationSignals::new();
+    let mut signals = TerminationSignals::listen_for_termination_signals();
     if loaded.config.server.exit_on_stdin_eof {
         signals = signals.with_end_of_stdin();
     }
@@ -188,7 +188,7 @@ async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
         return run_headless_engines(loaded, signals, ready_file).await;
     }
     let started = tokio::select! {
-        started = ServerFleet::start(loaded) => started,
+        started = ServerFleet::start_all_servers(loaded) => started,
         () = signals.wait_for_next_signal() => return ExitCode::SUCCESS,
     };
     let fleet = match started {
@@ -224,7 +224,7 @@ async fn run_headless_engines(
     let description = describe_headless_engines(&loaded.config);
     tracing::info!("Launching {engines} data parallel engine(s) in headless mode");
     let started = tokio::select! {
-        started = HeadlessEngines::start(loaded) => started,
+        started = HeadlessEngines::start_headless_engines(loaded) => started,
         () = signals.wait_for_next_signal() => return ExitCode::SUCCESS,
     };
     let mut headless = match started {
@@ -240,7 +240,7 @@ async fn run_headless_engines(
         tracing::info!("shutting down; a second signal exits immediately");
     }
     tokio::select! {
-        () = headless.shutdown() => {}
+        () = headless.shut_down_headless_engines() => {}
         () = signals.wait_for_next_signal() => return ExitCode::from(EXIT_FAILURE),
     }
     match (failure, unwritten) {

@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory, value_parser};
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
-use super::tool::ValidateArgs;
+use super::tool::ValidatePredictionsArgs;
 use super::{calibrate, check, healthcheck};
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_config::{CliMode, TOOL_COMMANDS, clap_command, closest_known_name};
@@ -197,7 +197,7 @@ fn tool_clap_command(name: &'static str) -> Command {
                     .action(ArgAction::SetTrue)
                     .help("List the models and GPUs that are built in"),
             ),
-        "validate" => ValidateArgs::command(),
+        "validate" => ValidatePredictionsArgs::command(),
         "healthcheck" => healthcheck::HealthcheckArgs::command(),
         "replies" => check::RepliesCommandArgs::command(),
         "scenario" => check::ScenarioCommandArgs::command(),

@@ -13,7 +13,7 @@ pub(super) struct TerminationSignals {
 }
 
 impl TerminationSignals {
-    pub(super) fn new() -> Self {
+    pub(super) fn listen_for_termination_signals() -> Self {
         let terminate = signal(SignalKind::terminate());
         let interrupt = signal(SignalKind::interrupt());
         Self {
@@ -89,7 +89,7 @@ fn hangup_is_ignored() -> bool {
 /// Waits for a signal that ends a server: SIGINT, SIGTERM or SIGHUP.
 #[cfg(feature = "sqlite")]
 pub(super) async fn wait_for_termination_signal() {
-    TerminationSignals::new().wait_for_next_signal().await;
+    TerminationSignals::listen_for_termination_signals().wait_for_next_signal().await;
 }
 
 /// Exit code of vllm-sim after SIGINT, as in shells.
@@ -97,7 +97,7 @@ pub(super) const INTERRUPTED_EXIT_CODE: u8 = 130;
 
 /// Makes SIGINT stop a long-running tool early with its partial result; a second SIGINT ends the
 /// process.
-pub(super) fn stop_jobs_on_interrupt() {
+pub(super) fn finish_tool_early_on_interrupt() {
     let listen = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let Ok(runtime) = runtime else {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::server::{ServerFleet, SimulatorServer};
-use vllm_sim_command_line::outputs;
+use vllm_sim_command_line::output_files;
 use vllm_sim_config::{CliMode, Config, LoadedConfig};
 use vllm_sim_http::api_rules;
 
@@ -126,7 +126,7 @@ impl ReadyFile {
     /// # Errors
     /// A message that names the file.
     pub(super) fn write_ready_file(path: &Path, description: &Value) -> Result<Self, String> {
-        let written = outputs::write_new_file(path, format!("{description}\n"));
+        let written = output_files::write_new_file(path, format!("{description}\n"));
         written.map_err(|error| format!("--ready-file {}: {error}", path.display()))?;
         Ok(Self(path.to_owned()))
     }

@@ -11,12 +11,12 @@ use super::{check, healthcheck, shell};
 use crate::server::{self, ServerFleet, StartError};
 use vllm_sim_calibrate::validate;
 use vllm_sim_command_line::{
-    self as command_line, MissedMetricRequirementsError, UsageError, outputs, refuse,
+    self as command_line, MissedMetricRequirementsError, UsageError, output_files, refuse,
 };
 use vllm_sim_config::{
     CliMode, FlagSpec, FlagValueSource, LoadedConfig, ParsedCommand, SchedulerKind,
-    StepLatencySource, TOOL_COMMANDS, all_effective_flags, load_single_engine_config,
-    load_with_known_flags, mask_url_passwords, nearest_engine_flag_name,
+    StepLatencySource, TOOL_COMMANDS, all_effective_flags, load_config_and_unknown_args,
+    load_single_engine_config, mask_url_passwords, nearest_engine_flag_name,
 };
 use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_explain as explain;
@@ -43,12 +43,12 @@ pub(super) fn run_tool_command(
     }
     // These two do not overwrite files.
     if !["record", "dataset"].contains(&name) && !words.iter().any(asks) {
-        outputs::check_output_file_conflicts(words, env)?;
+        output_files::check_output_file_conflicts(words, env)?;
     }
     // Simulations in virtual time stop early with their partial result.
     let online = words.iter().any(|word| word.starts_with("--target"));
     if ["replay", "sweep", "plan", "validate"].contains(&name) && !online {
-        super::signals::stop_jobs_on_interrupt();
+        super::signals::finish_tool_early_on_interrupt();
     }
     match name {
         #[cfg(feature = "sqlite")]
@@ -114,7 +114,7 @@ pub(super) fn run_tool_command(
 /// Predict recorded runs, and say how far off the predictions are.
 #[derive(Debug, Parser)]
 #[command(name = "vllm-sim validate", no_binary_name = true, after_help = TOOL_HELP_EXAMPLES)]
-pub(super) struct ValidateArgs {
+pub(super) struct ValidatePredictionsArgs {
     /// A folder of recorded runs.
     #[arg(long, value_name = "DIR")]
     runs: PathBuf,
@@ -137,7 +137,7 @@ pub(super) struct ValidateArgs {
 }
 
 fn run_validate(words: &[String]) -> Result<String> {
-    match command_line::parse_tool_args::<ValidateArgs>(words)? {
+    match command_line::parse_tool_args::<ValidatePredictionsArgs>(words)? {
         Ok(args) => {
             let file = args.latency_coefficients.as_deref();
             let coefficients = file
@@ -155,21 +155,22 @@ fn run_validate(words: &[String]) -> Result<String> {
                 for run in &validation.runs {
                     let file = folder.join(format!("{}.json", run.id));
                     let text = serde_json::to_string_pretty(&run.predicted)? + "\n";
-                    outputs::write_atomically(&file, text)?;
+                    output_files::write_atomically(&file, text)?;
                 }
             }
             if let Some(file) = &args.html {
                 let typed = command_line::format_command_line("validate", words);
-                outputs::write_atomically(file, validation.to_html(&typed))?;
+                output_files::write_atomically(file, validation.render_validation_page(&typed))?;
             }
             if let Some(file) = &args.json {
-                let text = serde_json::to_string_pretty(&validation.to_json())? + "\n";
+                let text =
+                    serde_json::to_string_pretty(&validation.validation_report_json())? + "\n";
                 if file.as_os_str() == "-" {
                     return Ok(text);
                 }
-                outputs::write_atomically(file, text)?;
+                output_files::write_atomically(file, text)?;
             }
-            let printed = validation.render_text_table();
+            let printed = validation.render_prediction_error_table();
             if validation.runs.is_empty() {
                 let missed = "no run can be predicted".to_owned();
                 return Err(MissedMetricRequirementsError { printed, missed }.into());
@@ -324,7 +325,7 @@ fn warn_once(without_effect: &[String]) {
 
 fn start_fleet(loaded: LoadedConfig) -> StartPodsFuture {
     Box::pin(async move {
-        let fleet = ServerFleet::start(loaded).await?;
+        let fleet = ServerFleet::start_all_servers(loaded).await?;
         Ok(Box::pin(fleet.shut_down_all_servers()) as StopPodsFuture)
     })
 }
@@ -363,7 +364,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     if words.first().is_some_and(|word| !word.starts_with('-')) {
         words.insert(0, "--model".to_owned());
     }
-    let (loaded, rest) = load_with_known_flags(&words, CliMode::Vllm, env)?;
+    let (loaded, rest) = load_config_and_unknown_args(&words, CliMode::Vllm, env)?;
     if let Some(word) = rest.first() {
         return Err(unknown_flag_error("explain", word).into());
     }

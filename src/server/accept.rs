@@ -265,7 +265,7 @@ impl ListeningSockets {
     }
 
     /// Returns the TCP addresses of the HTTP and gRPC sockets; `None` for a socket of another kind.
-    pub(super) fn tcp_addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+    pub(super) fn http_and_grpc_tcp_addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         (self.http.tcp_address(), self.grpc.as_ref().and_then(ListeningSocket::tcp_address))
     }
 

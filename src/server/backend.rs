@@ -19,8 +19,8 @@ use super::shared_assets::SharedServerAssets;
 use vllm_sim_config::{Config, MetricsCompat};
 use vllm_sim_engine::EngineCommand;
 use vllm_sim_engine::driver::{EngineObserver, LiveEngine, LiveRankGroup};
-use vllm_sim_http::sglang::disaggregation::Disaggregation;
-use vllm_sim_http::{App, AppParts};
+use vllm_sim_http::sglang::disaggregation::PrefillOrDecodeServer;
+use vllm_sim_http::{App, AppConstructorArgs};
 #[cfg(feature = "zmq")]
 use vllm_sim_observe::kv_transfer::KvBlockReadListener;
 use vllm_sim_observe::metrics::Metrics;
@@ -43,7 +43,7 @@ pub(super) struct EngineBackend {
     #[cfg(feature = "zmq")]
     pair: Option<SglangPairServer>,
     /// Pair of SGLang servers to which this server belongs, if any.
-    pub(super) disaggregation: Option<Arc<Disaggregation>>,
+    pub(super) disaggregation: Option<Arc<PrefillOrDecodeServer>>,
     /// Engine ids of the local data-parallel ranks for answers to handshakes, once the ids are
     /// known.
     engine_ids: Arc<OnceLock<Vec<String>>>,
@@ -72,13 +72,13 @@ impl EngineBackend {
     ///
     /// # Errors
     /// [`StartError`] if an engine cannot be built or an observer cannot be opened.
-    pub(super) fn start(config: &Config, parts: EngineBackendInputs) -> Result<Self, StartError> {
-        let metrics = Metrics::new(setup::metrics_settings(config, parts.paths));
+    pub(super) fn start(config: &Config, inputs: EngineBackendInputs) -> Result<Self, StartError> {
+        let metrics = Metrics::new(setup::metrics_settings(config, inputs.paths));
         let seed = config.content.seed.unwrap_or_else(seed_from_clock);
         tracing::debug!(seed, "seed");
         let observers = ServerObservers::open_server_observers(config, &metrics)?;
-        let clock = (parts.started, parts.port);
-        let ranks = match parts.ranks {
+        let clock = (inputs.started, inputs.port);
+        let ranks = match inputs.ranks {
             Some(ranks) => Some(ranks),
             None => {
                 engines::lockstep_rank_group(config, config.engine.parallel.local_ranks.1, clock.0)?
@@ -89,13 +89,13 @@ impl EngineBackend {
             seed,
             clock,
             &observers,
-            (parts.observer, ranks),
+            (inputs.observer, ranks),
         )?;
-        let mut generator = build_generator(config, parts.texts, seed);
-        if parts.has_reasoning {
-            generator = generator.with_reasoning();
+        let mut generator = build_generator(config, inputs.texts, seed);
+        if inputs.has_reasoning {
+            generator = generator.with_reasoning_in_replies();
         }
-        if let Some(ids) = parts.reasoning_end {
+        if let Some(ids) = inputs.reasoning_end {
             generator = generator.with_reasoning_end_ids(ids);
         }
         let mut service = build_service(config, generator, live.clone(), seed);
@@ -133,7 +133,7 @@ impl EngineBackend {
 
     /// Creates the state of the HTTP handlers. From then on, handshakes of decode servers are
     /// answered with the engine ids of this server.
-    pub(super) fn create_app_state(&self, config: &Config, parts: AppParts) -> Arc<App> {
+    pub(super) fn create_app_state(&self, config: &Config, parts: AppConstructorArgs) -> Arc<App> {
         let app = Arc::new(App::new(parts));
         let (first, count) = config.engine.parallel.local_ranks;
         let ids = (first..first + count).map(|rank| app.kv_engine_id(rank)).collect();
@@ -165,13 +165,13 @@ impl EngineBackend {
     }
 
     /// Waits up to `timeout` for running requests to end, then cancels them.
-    pub(super) async fn drain_running_requests(&self, patience: Duration) {
+    pub(super) async fn drain_running_requests(&self, timeout: Duration) {
         let drained = async {
             while self.service.in_flight_sequences() > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        if tokio::time::timeout(patience, drained).await.is_err() {
+        if tokio::time::timeout(timeout, drained).await.is_err() {
             self.service.command_all_engines(&EngineCommand::CancelAll);
         }
     }

@@ -8,7 +8,7 @@ use vllm_sim_engine::kv::{BlockHashAlgorithm, SparseLayerKind};
 /// tokens.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_utils.py`, `get_kv_cache_capacity`.
-pub(super) fn kv_cache_capacity(config: &Config) -> (u64, f64) {
+pub(super) fn kv_cache_tokens_and_concurrency(config: &Config) -> (u64, f64) {
     let engine = &config.engine;
     let context = config.model.max_model_len.max(1);
     let request = context.div_ceil(engine.block_size.max(1));
@@ -27,7 +27,7 @@ pub(super) fn cache_config_fields(config: &Config) -> [(&'static str, String); 1
     let (_, engines) = engine.parallel.local_ranks;
     // The blocks are those of all engines, the tokens those of one.
     let blocks = u64::from(kv_block_count(config)) * u64::from(engines);
-    let (tokens, concurrency) = kv_cache_capacity(config);
+    let (tokens, concurrency) = kv_cache_tokens_and_concurrency(config);
     let algo = block_hash_config(config).map_or(BlockHashAlgorithm::Sha256, |_| cache.hash_algo);
     let sliding_window = engine.kv_cache.as_ref().and_then(|size| match size.plan.sparse {
         SparseLayerKind::Window(tokens)

@@ -82,7 +82,7 @@ pub(super) fn build_engine_spec(config: &Config, seed: u64) -> Result<SchedulerS
             seed,
             max_loras: config.lora.enabled.then_some(config.lora.max_loras as usize),
             lora_load: config.lora.load_time,
-            kv: setup::pool_scheduler_kv_config(config),
+            kv: setup::kv_block_pool_config(config),
             caches_whole_prompts: engine.prefix_cache.enable_kvcache,
             prompt_blocks_only: config.model.compat == MetricsCompat::Llmd,
             delays_at_start: config.model.compat == MetricsCompat::Llmd,

@@ -31,7 +31,7 @@ impl ServerFleet {
     /// # Errors
     /// [`StartError`] of the first server that fails; the others are stopped.
     #[expect(clippy::disallowed_methods, reason = "the engines' clock may start here")]
-    pub async fn start(loaded: LoadedConfig) -> Result<Self, StartError> {
+    pub async fn start_all_servers(loaded: LoadedConfig) -> Result<Self, StartError> {
         features::check_required_features(&loaded.config)?;
         let texts = SharedServerAssets::open_shared_assets(&loaded.config).await?;
         let scenario = scenario::read_fault_scenario(&loaded.config)?;

@@ -59,7 +59,7 @@ impl HeadlessEngines {
     /// # Errors
     /// [`StartError`]; everything that was started is stopped.
     #[expect(clippy::disallowed_methods, reason = "the engines' clock may start here")]
-    pub async fn start(loaded: LoadedConfig) -> Result<Self, StartError> {
+    pub async fn start_headless_engines(loaded: LoadedConfig) -> Result<Self, StartError> {
         let started = Instant::now();
         let config = loaded.config.clone();
         features::check_required_features(&config)?;
@@ -106,7 +106,7 @@ impl HeadlessEngines {
                 if let Some(in_step) = shared.ranks {
                     in_step.stop_accepting_engines();
                 }
-                headless.shutdown().await;
+                headless.shut_down_headless_engines().await;
                 Err(error)
             }
         }
@@ -148,7 +148,7 @@ impl HeadlessEngines {
         let parts = EngineBackendInputs {
             texts,
             paths: Vec::new(),
-            started: ranks.as_ref().map_or_else(Instant::now, LiveRankGroup::epoch),
+            started: ranks.as_ref().map_or_else(Instant::now, LiveRankGroup::clock_epoch),
             port: config.server.port,
             observer: Some(Box::new(observer)),
             ranks,
@@ -162,12 +162,12 @@ impl HeadlessEngines {
         replies::set_reply_rules_of_server(&config, &backend.service, shared.replies.clone())?;
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(
-            &http_settings::initial_control_settings(&config),
+            &http_settings::initial_runtime_settings(&config),
             service,
             metrics,
             backend.observers.event_loss.clone(),
         ));
-        self.admin_state.add_server(&controls, loaded);
+        self.admin_state.add_managed_server(&controls, loaded);
         let availability = controls.availability_receiver();
         if let Some((engines, every)) =
             stats_log::engines_with_stats_log(&config, &backend.metrics, &backend.live)
@@ -257,9 +257,10 @@ struct SharedByRanks {
 fn data_parallel_waves(config: &Config) -> Option<Arc<DataParallelWaves>> {
     let parallel = &config.engine.parallel;
     let model = config.model.hf_config.as_deref();
-    let shape = model.and_then(|config| ModelShape::from_config(config).ok());
+    let shape = model.and_then(|config| ModelShape::from_hf_config(config).ok());
     let experts = shape.is_some_and(|shape| shape.moe.is_some());
-    (experts && parallel.data > 1).then(|| Arc::new(DataParallelWaves::new(parallel.local_ranks.0)))
+    (experts && parallel.data > 1)
+        .then(|| Arc::new(DataParallelWaves::with_idle_ranks(parallel.local_ranks.0)))
 }
 
 #[cfg(not(feature = "zmq"))]
@@ -269,7 +270,7 @@ impl HeadlessEngines {
     /// # Errors
     /// [`StartError::MissingFeature`].
     #[expect(clippy::unused_async, reason = "as with the feature")]
-    pub async fn start(_: LoadedConfig) -> Result<Self, StartError> {
+    pub async fn start_headless_engines(_: LoadedConfig) -> Result<Self, StartError> {
         Err(StartError::MissingFeature { flags: "--headless", feature: "zmq" })
     }
 
@@ -291,7 +292,7 @@ impl HeadlessEngines {
     ///
     /// The engines take no new requests. Running requests may end within the shutdown timeout and
     /// are then aborted. The API servers are notified of every end.
-    pub async fn shutdown(mut self) {
+    pub async fn shut_down_headless_engines(mut self) {
         self.logging.abort_all();
         let services = self.ranks.iter().map(|rank| &*rank.backend.service);
         super::replies::log_unused_scripted_replies(services);
@@ -382,7 +383,7 @@ const HTTP_ONLY_FLAGS: &[&str] = &[
 /// Returns the flags of [`HTTP_ONLY_FLAGS`] that were explicitly set.
 #[cfg(feature = "zmq")]
 fn set_http_only_flags(loaded: &LoadedConfig) -> Vec<String> {
-    let chosen = loaded.to_admin_json_explicit();
+    let chosen = loaded.explicit_settings_to_admin_json();
     let given = HTTP_ONLY_FLAGS.iter().filter(|flag| chosen.contains_key(**flag));
     given.map(|flag| format!("--{flag}")).collect()
 }

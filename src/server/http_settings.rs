@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 use vllm_sim_config::{CliMode, Config, SystemFingerprintForm};
 use vllm_sim_http::serves_admin_config;
 use vllm_sim_http::settings::{
-    HttpSettings, ImageOutputSettings, KvCacheSettings, ModelSettings, ParserSettings,
-    PoolingSettings, ResponseSettings, RuntimeSettings, ServerSettings,
+    HttpSettings, ImageOutputSettings, KvCacheSettings, ModelSettings, PoolingSettings,
+    ResponseSettings, RuntimeSettings, ServerSettings, ToolAndReasoningParserSettings,
 };
 use vllm_sim_service::generate::ReplyTextMode;
 
@@ -16,7 +16,7 @@ pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
     let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;
     HttpSettings {
         model: model_settings(config),
-        parsers: ParserSettings {
+        parsers: ToolAndReasoningParserSettings {
             tools: config.api.tool_call_parser.clone(),
             auto_tool_choice: config.api.enable_auto_tool_choice,
             hides_unchosen_tools: config.api.exclude_tools_when_tool_choice_none,
@@ -47,12 +47,12 @@ pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
         takes_any_audio: is_llmd_mode,
         takes_any_adapter: is_llmd_mode,
         transfers_unasked: is_llmd_mode,
-        controls: initial_control_settings(config),
+        controls: initial_runtime_settings(config),
     }
 }
 
 /// Returns the initial values of the HTTP settings that can change at run time.
-pub(super) fn initial_control_settings(config: &Config) -> RuntimeSettings {
+pub(super) fn initial_runtime_settings(config: &Config) -> RuntimeSettings {
     RuntimeSettings {
         has_images: config.content.omni,
         images: ImageOutputSettings::from_config(config),

@@ -38,7 +38,7 @@ use vllm_sim_engine::driver::LiveRankGroup;
 use vllm_sim_engine::latency::RooflineModelSetup;
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
-use vllm_sim_http::{AdminState, App, AppParts, HttpService};
+use vllm_sim_http::{AdminState, App, AppConstructorArgs, HttpService};
 use vllm_sim_service::InferenceService;
 
 use accept::ListeningSockets;
@@ -100,7 +100,7 @@ impl SimulatorServer {
     ///
     /// # Errors
     /// [`StartError`]; everything that was started is stopped.
-    pub async fn start(config: Config) -> Result<Self, StartError> {
+    pub async fn start_server(config: Config) -> Result<Self, StartError> {
         features::check_required_features(&config)?;
         let texts = SharedServerAssets::open_shared_assets(&config).await?;
         Self::start_with_assets(config, None, (Arc::default(), None), texts).await
@@ -109,7 +109,7 @@ impl SimulatorServer {
     /// Starts a server whose settings can be changed at run time.
     ///
     /// # Errors
-    /// Same errors as [`Self::start`].
+    /// Same errors as [`Self::start_server`].
     pub async fn start_from_loaded_config(loaded: LoadedConfig) -> Result<Self, StartError> {
         features::check_required_features(&loaded.config)?;
         let texts = SharedServerAssets::open_shared_assets(&loaded.config).await?;
@@ -137,13 +137,13 @@ impl SimulatorServer {
         (admin_state, ranks): (Arc<AdminState>, Option<LiveRankGroup>),
         texts: SharedServerAssets,
     ) -> Result<Self, StartError> {
-        let started = ranks.as_ref().map_or_else(Instant::now, LiveRankGroup::epoch);
+        let started = ranks.as_ref().map_or_else(Instant::now, LiveRankGroup::clock_epoch);
         let config = Arc::new(config);
         let acceptor = open_tls_acceptor(&config)?;
         let replies = replies::read_scripted_replies(&config)?;
         let peers = peers::dashboard_peers(&config)?;
         let sockets = ListeningSockets::bind_http_and_grpc(&config).await?;
-        let (address, grpc_address) = sockets.tcp_addresses();
+        let (address, grpc_address) = sockets.http_and_grpc_tcp_addresses();
         let port = address.map_or(config.server.port, |a| a.port());
         let (index, routes) = vllm_sim_http::build_routes(&config);
         let inputs = EngineBackendInputs {
@@ -161,7 +161,7 @@ impl SimulatorServer {
         replies::set_reply_rules_of_server(&config, &service, replies)?;
         startup_log::log_engine_start(&config);
         let logged = stats_log::engines_with_stats_log(&config, &backend.metrics, &backend.live);
-        let parts = AppParts {
+        let parts = AppConstructorArgs {
             settings: http_settings::http_api_settings(&config),
             api: vllm_sim_http::api_rules(config.model.compat),
             rules: rules::http_request_rules(&config, &service),
@@ -178,7 +178,7 @@ impl SimulatorServer {
         let app = backend.create_app_state(&config, parts);
         let mut accepting = backend.start_bootstrap_servers(&config, &app).await?;
         match loaded {
-            Some(loaded) => app.add_to_admin_state(loaded),
+            Some(loaded) => app.add_server_to_admin_state(loaded),
             None => app
                 .service()
                 .faults

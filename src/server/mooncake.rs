@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use vllm_sim_engine::driver::KvSourceServer;
-use vllm_sim_http::bootstrap::BLOCK_SIZE_HEADER;
+use vllm_sim_http::mooncake_bootstrap::BLOCK_SIZE_HEADER;
 use vllm_sim_http_client::get_on_new_connection;
 use vllm_sim_service::PrefillHandshake;
 

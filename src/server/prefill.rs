@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use super::aux_server;
 use super::error::StartError;
 use vllm_sim_config::Config;
-use vllm_sim_http::{App, bootstrap};
+use vllm_sim_http::{App, mooncake_bootstrap};
 #[cfg(feature = "zmq")]
 use {
     super::mooncake::MooncakeHandshake,
@@ -111,7 +111,8 @@ pub(super) fn start_prefill_handshakes(
         Some(KvConnector::MoriIo) => KvHandshakeRules::MoriIo,
         _ => KvHandshakeRules::Nixl(block_size),
     };
-    let handshakes = PrefillHandshakes::start(rules).map_err(StartError::Thread)?;
+    let handshakes =
+        PrefillHandshakes::start_handshake_thread(rules).map_err(StartError::Thread)?;
     Ok(Some(Box::new(ZmqHandshake(handshakes))))
 }
 
@@ -148,8 +149,8 @@ pub(super) async fn start_mooncake_bootstrap_server(
         why,
     })?;
     let routes = Router::new()
-        .route("/query", get(bootstrap::list_engines))
-        .route("/register", post(bootstrap::register_worker))
-        .with_state(bootstrap::MooncakeBootstrapRegistry::new(app));
+        .route("/query", get(mooncake_bootstrap::list_engines))
+        .route("/register", post(mooncake_bootstrap::register_worker))
+        .with_state(mooncake_bootstrap::MooncakeBootstrapRegistry::with_own_ranks(app));
     Ok(Some(aux_server::serve_http1_routes(listener, routes)))
 }

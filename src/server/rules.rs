@@ -17,7 +17,7 @@ pub(super) fn http_request_rules(config: &Config, service: &InferenceService) ->
     let max_logprobs = max_logprobs(config);
     let limits = ServerLimits {
         max_logprobs: match is_llmd {
-            true => max_logprobs.max(LlmdDialect::MAX_LOGPROBS),
+            true => max_logprobs.max(LlmdDialect::LLMD_MAX_TOP_LOGPROBS),
             false => max_logprobs,
         },
         // llm-d calls tools without knowing the model's tool format.

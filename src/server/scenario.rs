@@ -6,14 +6,14 @@ use super::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_http::AdminState;
 use vllm_sim_observe::metrics::{Metrics, RejectionReason};
-use vllm_sim_service::fault::{ExceededAdmissionLimit, FaultObserver, FaultScenarioLabels};
+use vllm_sim_service::fault::{ExceededAdmissionLimit, FaultObserver, FaultScenarioAndPhase};
 use vllm_sim_service::scenario::FaultScenario;
 
 /// Counts injected faults and admission errors in the metrics, and logs the faults.
 pub(super) struct FaultMetricsObserver(pub(super) Arc<Metrics>);
 
 impl FaultObserver for FaultMetricsObserver {
-    fn on_fault(&self, kind: &'static str, origin: &FaultScenarioLabels) {
+    fn on_fault(&self, kind: &'static str, origin: &FaultScenarioAndPhase) {
         let (scenario, phase) = (&*origin.scenario, &*origin.phase);
         self.0.on_fault(kind, scenario, phase);
         tracing::debug!(kind, scenario, phase, "injected fault");

@@ -16,7 +16,7 @@ use vllm_sim_http::MiddlewareSettings;
 use vllm_sim_observe::kv_events::KvEventHashFormat;
 use vllm_sim_observe::metrics::{
     ApiServerCount, CpuOffloadInfo, EngineFeatures, FakeMetrics, LoraSlotCounts, MetricsSettings,
-    NixlTransferShape, cache_config_labels,
+    NixlTransferMetricParams, cache_config_labels,
 };
 #[cfg(feature = "grpc")]
 use vllm_sim_service::InferenceService;
@@ -92,7 +92,7 @@ pub(super) fn kv_block_count(config: &Config) -> u32 {
 }
 
 /// Returns the KV cache settings of the pool scheduler; `None` without a KV cache.
-pub(super) fn pool_scheduler_kv_config(config: &Config) -> Option<BlockPoolConfig> {
+pub(super) fn kv_block_pool_config(config: &Config) -> Option<BlockPoolConfig> {
     has_prefix_cache(config).then(|| BlockPoolConfig {
         // vLLM's count includes a null block, llm-d's does not.
         num_blocks: kv_block_count(config)
@@ -210,13 +210,13 @@ fn uses_nixl(config: &Config) -> bool {
 }
 
 /// Returns the size of a NIXL transfer of a prompt's KV cache from another engine.
-fn nixl_transfer(config: &Config) -> NixlTransferShape {
+fn nixl_transfer(config: &Config) -> NixlTransferMetricParams {
     let engine = &config.engine;
     let tensor = engine.parallel.tensor;
     let (layers, bytes) = timing::kv_regions_and_bytes_per_token(config).unwrap_or_default();
     let typed = engine.transfer.kv_bytes_per_token;
     let typed = typed.map(|bytes| bytes as f64 / f64::from(tensor));
-    NixlTransferShape {
+    NixlTransferMetricParams {
         workers: tensor,
         block_size: engine.block_size,
         token_bytes: typed.unwrap_or(bytes),

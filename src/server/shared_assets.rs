@@ -67,10 +67,12 @@ fn open_dataset(
 ) -> Result<Option<RecordedReplies>, DatasetError> {
     #[cfg(feature = "download")]
     let fetched = match &config.url {
-        Some(url) => {
-            vllm_sim_dataset::download_if_missing(&config.path, url, config.sha256.as_deref())
-                .map(|_| ())
-        }
+        Some(url) => vllm_sim_dataset::download_dataset_if_missing(
+            &config.path,
+            url,
+            config.sha256.as_deref(),
+        )
+        .map(|_| ()),
         None => Ok(()),
     };
     #[cfg(not(feature = "download"))]

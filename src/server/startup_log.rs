@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use super::cache_config::kv_cache_capacity;
+use super::cache_config::kv_cache_tokens_and_concurrency;
 use vllm_sim_config::{CliMode, Config};
 use vllm_sim_engine::kv::OffloadConnector;
 use vllm_sim_replay::report::group_thousands;
@@ -22,7 +22,7 @@ pub(super) fn log_engine_start(config: &Config) {
     if host.is_some_and(|host| host.tier.rules == OffloadConnector::Native && !host.is_lmcache) {
         tracing::info!("Creating offloading spec with name: CPUOffloadingSpec");
     }
-    let (tokens, concurrency) = kv_cache_capacity(config);
+    let (tokens, concurrency) = kv_cache_tokens_and_concurrency(config);
     let (tokens, context) = (
         group_thousands(&tokens.to_string()),
         group_thousands(&config.model.max_model_len.to_string()),

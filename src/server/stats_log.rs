@@ -64,10 +64,10 @@ pub(super) fn engines_with_stats_log(
     metrics: &Arc<Metrics>,
     live: &[LiveEngine],
 ) -> Option<(Vec<StatsLogEngine>, Duration)> {
-    let every = config.metrics.log_interval;
+    let log_interval = config.metrics.log_interval;
     if config.metrics.disable_log_stats
         || config.api.scale_out.render_only
-        || every.is_zero()
+        || log_interval.is_zero()
         || config.model.cli_mode == CliMode::Llmd
     {
         return None;
@@ -79,7 +79,7 @@ pub(super) fn engines_with_stats_log(
         live: live.clone(),
         metrics: metrics.engine_metrics(index),
     });
-    Some((engines.collect(), every))
+    Some((engines.collect(), log_interval))
 }
 
 pub(super) async fn log_engine_stats_periodically(engines: Vec<StatsLogEngine>, every: Duration) {

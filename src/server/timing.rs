@@ -30,7 +30,7 @@ pub(super) fn build_latency_model(
         }
         StepLatencySource::Polynomial => {
             let capacity = u64::from(setup::kv_block_count(config)) * u64::from(engine.block_size);
-            (LatencyModel::Polynomial(PolynomialStepTime::new(capacity)), None)
+            (LatencyModel::Polynomial(PolynomialStepTime::for_kv_cache_capacity(capacity)), None)
         }
         StepLatencySource::Profile(path) => {
             let grid = StepTimeGrid::open(path).map_err(engine_start_error)?;
@@ -104,7 +104,7 @@ fn build_kernel_tables_model(
     if engine.parallel.expert {
         asked.moe_ep = setup.tp;
     }
-    AiConfiguratorStepTimes::open(&data, &asked).map_err(refuse)
+    AiConfiguratorStepTimes::load_kernel_times(&data, &asked).map_err(refuse)
 }
 
 /// Warns about latency coefficients of kernels, which have no effect with kernel tables.
@@ -259,7 +259,7 @@ fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
 fn configured_model_shape(config: &Config) -> Result<ModelShape, StartError> {
     let name = &config.model.name;
     let found = match &config.model.hf_config {
-        Some(config) => ModelShape::from_config(config).map_err(engine_start_error)?,
+        Some(config) => ModelShape::from_hf_config(config).map_err(engine_start_error)?,
         None => known_model_shape(name).ok_or_else(|| {
             engine_start_error(format!(
                 "the shape of {name:?} is not known: give a folder with its config.json"
@@ -267,7 +267,7 @@ fn configured_model_shape(config: &Config) -> Result<ModelShape, StartError> {
         })?,
     };
     let typed = config.engine.quantization.as_deref();
-    let typed = typed.and_then(ModelQuantization::from_flag);
+    let typed = typed.and_then(ModelQuantization::from_quantization_flag);
     let silent = found.quantization == ModelQuantization::default();
     let quantization = typed.filter(|_| silent).unwrap_or(found.quantization);
     Ok(ModelShape { quantization, ..found })

@@ -188,7 +188,7 @@ async fn a_supervisor_reports_whether_all_ranks_are_up() {
     ];
     let mut loaded = LoadedConfig::from_flags(CliMode::Vllm, &line).unwrap();
     loaded.config.server.port = 0;
-    let fleet = ServerFleet::start(loaded).await.unwrap();
+    let fleet = ServerFleet::start_all_servers(loaded).await.unwrap();
     assert_eq!(fleet.running_servers().len(), 2);
     let at = fleet.supervisor_address().expect("a supervisor");
     let ask = async |path: &str| {

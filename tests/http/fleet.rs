@@ -15,7 +15,7 @@ pub(crate) async fn fleet(flags: &[&str]) -> ServerFleet {
     // Any free port for each of them.
     loaded.config.server.port = 0;
     loaded.config.server.host = Some("127.0.0.1".to_owned());
-    ServerFleet::start(loaded).await.expect("a start")
+    ServerFleet::start_all_servers(loaded).await.expect("a start")
 }
 
 pub(crate) async fn ask(server: &SimulatorServer, request: impl AsRef<[u8]>) -> Answer {
@@ -79,7 +79,7 @@ async fn ranks_that_step_together_serve_on_a_port_each() {
     assert!(loaded.config.engine.lock_step);
     loaded.config.server.port = 0;
     loaded.config.server.host = Some("127.0.0.1".to_owned());
-    let fleet = ServerFleet::start(loaded).await.expect("a start");
+    let fleet = ServerFleet::start_all_servers(loaded).await.expect("a start");
     let servers = fleet.running_servers();
     tokio::join!(complete(&servers[0]), complete(&servers[1]));
     complete(&servers[1]).await;

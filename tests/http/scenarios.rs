@@ -199,7 +199,7 @@ async fn admin_change_applies_to_all_or_one_rank() {
         let flags =
             ["--model", "m", "--host", "127.0.0.1", "--port", &port, "--data-parallel-size", "2"];
         let loaded = LoadedConfig::from_flags(CliMode::Llmd, &flags).unwrap();
-        if let Ok(fleet) = ServerFleet::start(loaded).await {
+        if let Ok(fleet) = ServerFleet::start_all_servers(loaded).await {
             started = Some(fleet);
             break;
         }

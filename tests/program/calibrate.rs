@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use vllm_sim_calibrate::validate;
 use vllm_sim_calibrate::{
-    self as calibrate, CalibrateOptions, FittedRoofline, MeasuredRunSet, RooflineParameter,
+    self as calibrate, CalibrateOptions, FittedOrHeldOutRuns, FittedRoofline, RooflineParameter,
 };
 use vllm_sim_engine::latency::{
     LatencyModel, ModelShape, RooflineCoefficients, RooflineModel, RooflineModelSetup, find_gpu,
@@ -126,7 +126,7 @@ fn calibration_recovers_coefficients_within_5_percent() {
             parameter.coefficient_name()
         );
     }
-    let [before, after] = fitted.median_error_percentages(MeasuredRunSet::Fitted);
+    let [before, after] = fitted.median_error_percentages(FittedOrHeldOutRuns::Fitted);
     for (before, after) in before.iter().zip(&after) {
         let (before, after) = (before.expect("is known"), after.expect("is known"));
         assert!(after < before / 5.0 && after < 1.0, "{before} to {after}\n{fitted}");

@@ -282,7 +282,7 @@ fn kernel_tables_are_read_where_they_are() {
         with_tables(engine, json!({"replay_concurrency": 1}), Some(&tables))
     };
     let setup = AiConfiguratorSetup {
-        shape: ModelShape::from_config(&config).unwrap(),
+        shape: ModelShape::from_hf_config(&config).unwrap(),
         system: "h100_sxm".to_owned(),
         backend: "vllm".to_owned(),
         version: None,
@@ -293,7 +293,8 @@ fn kernel_tables_are_read_where_they_are() {
         mixed: MixedStepTiming::Sum,
         overhead: StepOverhead::default(),
     };
-    let prefill = AiConfiguratorStepTimes::open(&tables, &setup).unwrap().prefill_ms(1, 300, 0);
+    let prefill =
+        AiConfiguratorStepTimes::load_kernel_times(&tables, &setup).unwrap().prefill_ms(1, 300, 0);
     let ttft = play("current").unwrap()["summary"]["mean_ttft_ms"].as_f64();
     assert!((ttft.unwrap() - prefill).abs() < 1e-6, "{ttft:?}, {prefill}");
     let refused = play("9.9.9").unwrap_err();

@@ -116,7 +116,7 @@ fn validate_can_print_json_only() {
         serde_json::json!([{"ttft_ms": 20.0, "itl_ms": 14.0, "e2e_ms": 3000.0}]);
     std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
     let said = validate_recorded_runs(runs.path(), &RooflineCoefficients::default(), None).unwrap();
-    assert!(said.to_html("command").contains("ITL of a request (its mean gap)"));
+    assert!(said.render_validation_page("command").contains("ITL of a request (its mean gap)"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.args(["validate", "--json", "-", "--runs"]).arg(runs.path());
     let json: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
@@ -213,7 +213,7 @@ fn recorded_server_can_be_validated() {
     assert_eq!(run["actual"]["requests"].as_array().unwrap().len(), 12);
     let validated =
         validate_recorded_runs(&path("runs"), &RooflineCoefficients::default(), None).unwrap();
-    let said = validated.to_json();
+    let said = validated.validation_report_json();
     assert_eq!(said["runs"][0]["predicted"]["summary"]["completed"], 12);
     // What this machine adds to the gaps is not predicted.
     let gap = said["runs"][0]["error_percent"]["itl_mean"].as_f64().unwrap();

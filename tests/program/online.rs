@@ -251,7 +251,7 @@ fn an_answer_with_too_few_tokens_is_a_failed_request() {
         let counts =
             ["completed_requests", "failed_requests"].map(|key| report.summary_number(key));
         assert_eq!(counts, [0.0, 3.0], "{api:?}");
-        let table = report.render_text_table();
+        let table = report.render_report_table();
         let line = " of 20 tokens came (finish_reason stop)\n";
         assert!(table.contains(line), "{table}");
     }
@@ -388,7 +388,7 @@ fn latency_starts_at_scheduled_send_time() {
         report.summary_number("median_ttft_from_send_ms")
             < report.summary_number("median_ttft_ms") - 50.0
     );
-    assert!(report.render_text_table().contains("Sent behind schedule (ms)"));
+    assert!(report.render_report_table().contains("Sent behind schedule (ms)"));
 }
 
 /// More prompts than there are letters, each of one block again and again.

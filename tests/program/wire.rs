@@ -49,38 +49,40 @@ fn json() -> Option<String> {
 fn schema(path: &str, value: &Value) -> Option<Result<(), Fault>> {
     Some(match path {
         "/v1/chat/completions" => {
-            ChatRequest::parse_request_body(value, &RequestBounds::default()).map(drop)
+            ChatRequest::parse_chat_request(value, &RequestBounds::default()).map(drop)
         }
         "/v1/completions" => {
-            CompletionRequest::parse_request_body(value, &RequestBounds::default()).map(drop)
+            CompletionRequest::parse_completion_request(value, &RequestBounds::default()).map(drop)
         }
         "/v1/responses" => {
-            ResponsesRequest::parse_request_body(value, &RequestBounds::default()).map(drop)
+            ResponsesRequest::parse_responses_request(value, &RequestBounds::default()).map(drop)
         }
         "/v1/chat/completions/batch" => {
-            BatchChatRequest::parse_request_body(value, &RequestBounds::default()).map(drop)
+            BatchChatRequest::parse_batch_chat_request(value, &RequestBounds::default()).map(drop)
         }
-        "/v1/embeddings" => PoolingRequest::parse_embedding(value).map(drop),
-        "/pooling" => PoolingRequest::parse_pooling(value).map(drop),
-        "/classify" => PoolingRequest::parse_classify(value).map(drop),
-        "/score" => PoolingRequest::parse_score(value).map(drop),
-        "/rerank" => PoolingRequest::parse_rerank(value).map(drop),
-        "/v2/embed" => CohereEmbedRequest::parse_request_body(value).map(drop),
-        "/generative_scoring" => GenerativeScoringRequest::parse_request_body(value).map(drop),
+        "/v1/embeddings" => PoolingRequest::parse_embedding_request(value).map(drop),
+        "/pooling" => PoolingRequest::parse_pooling_request(value).map(drop),
+        "/classify" => PoolingRequest::parse_classify_request(value).map(drop),
+        "/score" => PoolingRequest::parse_score_request(value).map(drop),
+        "/rerank" => PoolingRequest::parse_rerank_request(value).map(drop),
+        "/v2/embed" => CohereEmbedRequest::parse_cohere_embed_request(value).map(drop),
+        "/generative_scoring" => {
+            GenerativeScoringRequest::parse_generative_scoring_request(value).map(drop)
+        }
         "/v1/messages" => {
-            MessagesRequest::parse_request_body(value, &RequestBounds::default()).map(drop)
+            MessagesRequest::parse_messages_request(value, &RequestBounds::default()).map(drop)
         }
-        "/v1/messages/count_tokens" => CountTokensRequest::parse_request_body(value).map(drop),
-        "/tokenize" => TokenizeRequest::parse_request_body(value).map(drop),
-        "/detokenize" => DetokenizeRequest::parse_request_body(value).map(drop),
-        "/v1/load_lora_adapter" => {
-            LoadLoraRequest::parse_request_body(value).and_then(|r| r.validate_request())
+        "/v1/messages/count_tokens" => {
+            CountTokensRequest::parse_count_tokens_request(value).map(drop)
         }
-        "/v1/unload_lora_adapter" => {
-            UnloadLoraRequest::parse_request_body(value).and_then(|r| r.validate_request())
-        }
+        "/tokenize" => TokenizeRequest::parse_tokenize_request(value).map(drop),
+        "/detokenize" => DetokenizeRequest::parse_detokenize_request(value).map(drop),
+        "/v1/load_lora_adapter" => LoadLoraRequest::parse_load_lora_request(value)
+            .and_then(|r| r.validate_load_lora_request()),
+        "/v1/unload_lora_adapter" => UnloadLoraRequest::parse_unload_lora_request(value)
+            .and_then(|r| r.validate_unload_lora_request()),
         "/inference/v1/generate" => {
-            GenerateRequest::parse_request_body(value, &RequestBounds::default()).map(drop)
+            GenerateRequest::parse_generate_request(value, &RequestBounds::default()).map(drop)
         }
         _ => return None,
     })
@@ -115,7 +117,7 @@ fn said(case: &Case) -> Option<String> {
             "string" => ChatTemplateContentFormat::String,
             _ => ChatTemplateContentFormat::Openai,
         };
-        let rendered = ChatRequest::parse_request_body(&value, &RequestBounds::default())
+        let rendered = ChatRequest::parse_chat_request(&value, &RequestBounds::default())
             .and_then(|request| to_template_messages(&request.messages, "tiny-llama"));
         return Some(match rendered {
             Ok(messages) => Value::from_iter(shown(&messages, format)).to_string(),
@@ -124,8 +126,8 @@ fn said(case: &Case) -> Option<String> {
     }
     let outcome = match case.path.as_str() {
         // The LoRA routes look for blanks only after the schema.
-        "/v1/load_lora_adapter" => LoadLoraRequest::parse_request_body(&value).map(drop),
-        "/v1/unload_lora_adapter" => UnloadLoraRequest::parse_request_body(&value).map(drop),
+        "/v1/load_lora_adapter" => LoadLoraRequest::parse_load_lora_request(&value).map(drop),
+        "/v1/unload_lora_adapter" => UnloadLoraRequest::parse_unload_lora_request(&value).map(drop),
         path => schema(path, &value)?,
     };
     Some(outcome.map_or_else(|fault| fault.to_json(), |()| "ok".to_owned()))
@@ -219,7 +221,7 @@ fn generate(
 }
 
 fn chat(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), Fault> {
-    let request = ChatRequest::parse_request_body(value, &RequestBounds::default())?;
+    let request = ChatRequest::parse_chat_request(value, &RequestBounds::default())?;
     known(request.model.as_deref())?;
     request.validate_without_prompt(limits)?;
     let said = to_template_messages(&request.messages, &limits.served_name)?;
@@ -238,7 +240,7 @@ fn chat(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), Fault> 
 }
 
 fn completion(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), Fault> {
-    let request = CompletionRequest::parse_request_body(value, &RequestBounds::default())?;
+    let request = CompletionRequest::parse_completion_request(value, &RequestBounds::default())?;
     request.validate_before_model_lookup()?;
     known(request.model.as_deref())?;
     request.validate_without_tokenizer(limits)?;
@@ -267,7 +269,7 @@ fn completion(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), F
 }
 
 fn messages(case: &Case, value: &Value, limits: &ServerLimits) -> Result<String, Fault> {
-    let request = MessagesRequest::parse_request_body(value, &RequestBounds::default())?;
+    let request = MessagesRequest::parse_messages_request(value, &RequestBounds::default())?;
     let text = serde_json::to_string(&case.body).expect("a string");
     match limits.check_prompt_tokens(tokens(&text, limits)) {
         Ok(()) => Ok(format!("{} messages", request.messages.len())),
@@ -285,8 +287,10 @@ fn served(case: &Case) -> Option<String> {
     let outcome = match case.path.as_str() {
         "/v1/chat/completions" => chat(case, &value, &limits),
         "/v1/completions" => completion(case, &value, &limits),
-        "/v1/responses" => ResponsesRequest::parse_request_body(&value, &RequestBounds::default())
-            .and_then(|request| known(request.model.as_deref())),
+        "/v1/responses" => {
+            ResponsesRequest::parse_responses_request(&value, &RequestBounds::default())
+                .and_then(|request| known(request.model.as_deref()))
+        }
         "/v1/messages" => match messages(case, &value, &limits) {
             Ok(text) => return Some(text),
             Err(fault) => Err(fault),

@@ -159,7 +159,7 @@ impl CalibrationCase {
         json: &Value,
         options: &CalibrateOptions,
     ) -> Result<Self, CalibrateError> {
-        let mut run = RecordedRun::from_json(json, &RooflineCoefficients::default(), 0)?;
+        let mut run = RecordedRun::parse_recorded_run(json, &RooflineCoefficients::default(), 0)?;
         let by_stage = json["score_level"].as_str() == Some("stages");
         let regime = json["regime"].as_str().unwrap_or_default();
         let warning = regime
@@ -297,7 +297,7 @@ impl CalibrationCase {
     /// These are means over all positions within a step at which requests arrive. In a simulation of
     /// requests at equal gaps, all arrive at the same position, so that a small move changes nothing
     /// or a whole step.
-    pub(super) fn analytic_target_slopes(&self, parameter: RooflineParameter) -> Vec<Option<f64>> {
+    pub(super) fn analytic_latency_slopes(&self, parameter: RooflineParameter) -> Vec<Option<f64>> {
         let scale = parameter.parameter_prior().scale;
         let front_end_ms = self.run.setup.coefficients.front_end_us / 1e3;
         let slopes = self.targets.iter().map(|target| match parameter {
@@ -315,7 +315,7 @@ impl CalibrationCase {
         slopes.collect()
     }
 
-    pub(super) fn load_stage_count_of_run(&self) -> f64 {
+    pub(super) fn load_stage_count_as_f64(&self) -> f64 {
         self.measured_stage_count() as f64
     }
 

@@ -1,6 +1,6 @@
 use vllm_sim_replay::workload::WorkloadError;
 
-use crate::validate::ValidateError;
+use crate::validate::RecordedRunValidationError;
 
 /// Reports why fitting the roofline parameters failed.
 #[derive(Debug, thiserror::Error)]
@@ -10,7 +10,7 @@ pub enum CalibrateError {
     Workload(#[from] WorkloadError),
     /// A recorded run cannot be simulated.
     #[error(transparent)]
-    Run(#[from] ValidateError),
+    Run(#[from] RecordedRunValidationError),
     /// The fit failed for any other reason; the text is the complete error message.
     #[error("{0}")]
     Other(String),

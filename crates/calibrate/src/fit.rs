@@ -5,7 +5,7 @@
 
 use super::case::CalibrationCase;
 use super::linear::{LinearizedResiduals, RidgeFitPlan};
-use super::machine::{CalibrationCaseRunner, FitParameterColumn, SimulatedRunExtent};
+use super::machine::{CalibrationCaseRunner, FitParameterColumn, RunPartToSimulate};
 use super::parameters::RooflineParameter;
 use super::plan::{self, FittedParameterChoice};
 use super::{CalibrateError, CalibrateOptions};
@@ -111,7 +111,7 @@ pub(super) fn fit_calibration_cases(
     let played = machine.predict_case_latencies(
         &[origin, lines.at.clone()],
         &everywhere,
-        SimulatedRunExtent::Whole,
+        RunPartToSimulate::Whole,
     )?;
     let runs = cases.iter().enumerate().map(|(i, case)| RunPredictionErrors {
         name: case.name.clone(),
@@ -186,7 +186,7 @@ fn alternate_plan_and_descent(
 ) -> Result<(LinearizedResiduals, RidgeFitPlan), CalibrateError> {
     let origin = vec![0.0; machine.columns.len()];
     let mut here = machine
-        .residuals_of_fitted_cases(std::slice::from_ref(&origin), SimulatedRunExtent::Whole)?
+        .residuals_of_fitted_cases(std::slice::from_ref(&origin), RunPartToSimulate::Whole)?
         .remove(0);
     let all: Vec<usize> = (0..machine.columns.len()).collect();
     let mut lines = machine.linearize_residuals(&origin, &here, &all)?;
@@ -211,7 +211,7 @@ fn alternate_plan_and_descent(
         let goal = lines.lowest_cost_parameter_point(&plan).into_iter().enumerate();
         let at: Vec<f64> = goal.map(|(j, u)| machine.clamp_to_parameter_bounds(j, u)).collect();
         here = machine
-            .residuals_of_fitted_cases(std::slice::from_ref(&at), SimulatedRunExtent::Whole)?
+            .residuals_of_fitted_cases(std::slice::from_ref(&at), RunPartToSimulate::Whole)?
             .remove(0);
         lines = machine.linearize_residuals(&at, &here, &all)?;
     }
@@ -245,7 +245,7 @@ fn minimize_plan_cost(
             });
             let trial: Vec<f64> = trial.collect();
             let residuals = machine
-                .residuals_of_fitted_cases(std::slice::from_ref(&trial), SimulatedRunExtent::Whole)?
+                .residuals_of_fitted_cases(std::slice::from_ref(&trial), RunPartToSimulate::Whole)?
                 .remove(0);
             if lines.fit_plan_cost(plan, &residuals, &trial) < cost {
                 found = Some((trial, residuals));

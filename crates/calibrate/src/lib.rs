@@ -30,14 +30,14 @@ use vllm_sim_engine::latency::{RooflineCoefficients, RooflineModelSetup};
 use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 use vllm_sim_replay::load::{self, BenchRun, WorkloadFormat};
 
-use crate::validate::ValidateError;
+use crate::validate::RecordedRunValidationError;
 use case::CalibrationCase;
 
 pub use error::CalibrateError;
 pub use fit::{FittedDeployment, FittedRoofline};
 pub use options::CalibrateOptions;
 pub use parameters::{RooflineParameter, comma_separated_parameter_names};
-pub use text::{MeasuredRunSet, fitted_config_yaml};
+pub use text::{FittedOrHeldOutRuns, fitted_config_yaml};
 
 /// Fits roofline parameters to results of load generators, all of one deployment.
 ///
@@ -80,7 +80,7 @@ pub fn fit_roofline_to_recorded_runs(
     folder: &Path,
     options: &CalibrateOptions,
 ) -> Result<FittedRoofline, CalibrateError> {
-    let io = |error| ValidateError::Io { path: folder.to_owned(), error };
+    let io = |error| RecordedRunValidationError::Io { path: folder.to_owned(), error };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)? {
         let path = entry.map_err(io)?.path();
@@ -92,9 +92,9 @@ pub fn fit_roofline_to_recorded_runs(
     let mut cases = Vec::new();
     for path in files {
         let text = std::fs::read_to_string(&path)
-            .map_err(|error| ValidateError::Io { path: path.clone(), error })?;
+            .map_err(|error| RecordedRunValidationError::Io { path: path.clone(), error })?;
         let json: Value = serde_json::from_str(&text)
-            .map_err(|error| ValidateError::Json { path: path.clone(), error })?;
+            .map_err(|error| RecordedRunValidationError::Json { path: path.clone(), error })?;
         cases.push(CalibrationCase::from_recorded_run(&json, options)?);
     }
     fit::fit_calibration_cases(cases, options)

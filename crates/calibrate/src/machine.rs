@@ -35,7 +35,7 @@ pub(super) struct CalibrationCaseRunner<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SimulatedRunExtent {
+pub(super) enum RunPartToSimulate {
     Whole,
     /// The simulation covers only the first requests of a run, which suffice to compute
     /// derivatives.
@@ -81,7 +81,7 @@ impl CalibrationCaseRunner<'_> {
         &self,
         places: &[Vec<f64>],
         cases: &[usize],
-        length: SimulatedRunExtent,
+        length: RunPartToSimulate,
     ) -> Result<Vec<Vec<LatencyPrediction>>, CalibrateError> {
         let jobs = places.len() * cases.len();
         let next = AtomicUsize::new(0);
@@ -98,8 +98,8 @@ impl CalibrationCaseRunner<'_> {
                         let (p, c) = (job / cases.len(), cases[job % cases.len()]);
                         let values = self.parameter_values(&places[p], c);
                         let played = match length {
-                            SimulatedRunExtent::Whole => self.cases[c].predict_latencies(&values),
-                            SimulatedRunExtent::Start => {
+                            RunPartToSimulate::Whole => self.cases[c].predict_latencies(&values),
+                            RunPartToSimulate::Start => {
                                 self.cases[c].predict_latencies_of_first_requests(&values)
                             }
                         };
@@ -124,7 +124,7 @@ impl CalibrationCaseRunner<'_> {
     pub(super) fn residuals_of_fitted_cases(
         &self,
         places: &[Vec<f64>],
-        length: SimulatedRunExtent,
+        length: RunPartToSimulate,
     ) -> Result<Vec<Vec<f64>>, CalibrateError> {
         let cases = self.fitted_case_indices();
         let played = self.predict_case_latencies(places, &cases, length)?;
@@ -157,7 +157,7 @@ impl CalibrationCaseRunner<'_> {
             }
         }
         places.push(at.to_vec());
-        let found = self.residuals_of_fitted_cases(&places, SimulatedRunExtent::Start)?;
+        let found = self.residuals_of_fitted_cases(&places, RunPartToSimulate::Start)?;
         let middle = &found[2 * probes.len()];
         let owners = self.case_of_residuals();
         let mut slopes = vec![vec![0.0; here.len()]; self.columns.len()];
@@ -182,7 +182,7 @@ impl CalibrationCaseRunner<'_> {
         let fitted = self.fitted_case_indices();
         for &column in open {
             let known =
-                |i: &usize| self.cases[*i].analytic_target_slopes(self.columns[column].parameter);
+                |i: &usize| self.cases[*i].analytic_latency_slopes(self.columns[column].parameter);
             for (i, slope) in fitted.iter().flat_map(known).enumerate() {
                 if let Some(slope) = slope
                     && self.column_affects_case(self.columns[column], owners[i])
@@ -226,7 +226,7 @@ impl CalibrationCaseRunner<'_> {
         fitted.iter().flat_map(move |i| {
             let case = &self.cases[*i];
             // Stages share the weight of a run, unless it is the only one.
-            let share = if fitted.len() == 1 { case.load_stage_count_of_run() } else { 1.0 };
+            let share = if fitted.len() == 1 { case.load_stage_count_as_f64() } else { 1.0 };
             let targets = case.targets.iter();
             targets.map(move |target| target.weight * share)
         })
@@ -250,9 +250,9 @@ impl CalibrationCaseRunner<'_> {
     }
 
     /// Clamps the coordinate of a fit column to the bounds of the column's roofline parameter.
-    pub(super) fn clamp_to_parameter_bounds(&self, column: usize, u: f64) -> f64 {
+    pub(super) fn clamp_to_parameter_bounds(&self, column: usize, coordinate: f64) -> f64 {
         let prior = self.columns[column].parameter.parameter_prior();
         let bound = |value: f64| (value - prior.centre) / prior.scale;
-        u.clamp(bound(prior.bounds.0), bound(prior.bounds.1))
+        coordinate.clamp(bound(prior.bounds.0), bound(prior.bounds.1))
     }
 }

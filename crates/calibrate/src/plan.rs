@@ -24,7 +24,7 @@ const DEPLOYMENT_PARAMETERS: [RooflineParameter; 2] =
 const STEP_SCALE_PARAMETER: [RooflineParameter; 1] = [RooflineParameter::StepScale];
 
 /// Text of the reason why a measured API server time is not fitted.
-pub(super) const FRONT_END_TIME_SET_BY_FLAG: &str = "given by --front-end-ms";
+pub(super) const FRONT_END_TIME_NOT_FITTED_REASON: &str = "given by --front-end-ms";
 
 /// The roofline parameters that the measured runs determine, best determined first, and the reasons
 /// why the other parameters are not fitted.
@@ -63,7 +63,7 @@ pub(super) fn choose_fitted_parameters(
         let no = |chosen: bool, why| (!chosen).then_some(why);
         match parameter {
             RooflineParameter::FrontEnd => {
-                no(options.front_end_us.is_none(), FRONT_END_TIME_SET_BY_FLAG)
+                no(options.front_end_us.is_none(), FRONT_END_TIME_NOT_FITTED_REASON)
             }
             RooflineParameter::StepScale => no(!loads, "replaced by the separate numbers below"),
             RooflineParameter::Step | RooflineParameter::Sequence => {

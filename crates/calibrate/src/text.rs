@@ -7,19 +7,19 @@ use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_replay::statistics;
 
 use super::fit::{FittedParameter, FittedRoofline, RunPredictionErrors};
-use super::plan::FRONT_END_TIME_SET_BY_FLAG;
+use super::plan::FRONT_END_TIME_NOT_FITTED_REASON;
 use super::{RooflineParameter, apply_fit_to_coefficients};
 
 /// Subset of the measured runs: those used in the fit, or those used for validation only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MeasuredRunSet {
+pub enum FittedOrHeldOutRuns {
     /// The measured runs that were used in the fit.
     Fitted,
     /// The measured runs that were used for validation only.
     HeldOut,
 }
 
-impl MeasuredRunSet {
+impl FittedOrHeldOutRuns {
     fn contains_run(self, run: &RunPredictionErrors) -> bool {
         run.held_out == (self == Self::HeldOut)
     }
@@ -30,13 +30,13 @@ impl FittedRoofline {
     /// runs of `set`, before and after the fit.
     ///
     /// Overloaded runs count for ITL only.
-    pub fn median_error_percentages(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
+    pub fn median_error_percentages(&self, set: FittedOrHeldOutRuns) -> [[Option<f64>; 3]; 2] {
         self.aggregate_errors(set, statistics::median)
     }
 
     /// Returns the mean absolute prediction errors over the runs of `set`, in the order of
     /// [`FittedRoofline::median_error_percentages`].
-    pub fn mean_error_percentages(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
+    pub fn mean_error_percentages(&self, set: FittedOrHeldOutRuns) -> [[Option<f64>; 3]; 2] {
         self.aggregate_errors(set, |sizes| {
             let n = sizes.len();
             (n > 0).then(|| sizes.iter().sum::<f64>() / n as f64)
@@ -45,7 +45,7 @@ impl FittedRoofline {
 
     fn aggregate_errors(
         &self,
-        set: MeasuredRunSet,
+        set: FittedOrHeldOutRuns,
         sum_up: fn(Vec<f64>) -> Option<f64>,
     ) -> [[Option<f64>; 3]; 2] {
         let of = |pick: fn(&RunPredictionErrors) -> &[Option<f64>; 3]| {
@@ -60,7 +60,7 @@ impl FittedRoofline {
 
     fn write_error_summary(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         for (what, set) in
-            [("fitted", MeasuredRunSet::Fitted), ("held out", MeasuredRunSet::HeldOut)]
+            [("fitted", FittedOrHeldOutRuns::Fitted), ("held out", FittedOrHeldOutRuns::HeldOut)]
         {
             if !self.runs.iter().any(|run| set.contains_run(run)) {
                 continue;
@@ -120,7 +120,7 @@ impl fmt::Display for FittedRoofline {
         for (parameter, why) in &self.left {
             let default = parameter.parameter_prior().centre;
             let name = parameter.coefficient_name();
-            match *why == FRONT_END_TIME_SET_BY_FLAG {
+            match *why == FRONT_END_TIME_NOT_FITTED_REASON {
                 true => writeln!(f, "{name:<20} {:>12}   {why}", "")?,
                 false => writeln!(f, "{name:<20} {default:>12.4}   kept at its default: {why}")?,
             }

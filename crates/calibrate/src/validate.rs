@@ -22,7 +22,7 @@ use vllm_sim_engine::sched::vllm::VllmScheduler;
 
 use client::ClientRequestTiming;
 pub(crate) use client::SimulatedBenchClient;
-pub use error::ValidateError;
+pub use error::RecordedRunValidationError;
 pub use report::{LatencyPrediction, RunLatencySummary};
 pub(crate) use spec::{RecordedRequest, RecordedRun};
 pub use validation::{VALIDATION_REPORT_SCHEMA, ValidatedRun, ValidationReport};
@@ -35,15 +35,15 @@ use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 /// cache.
 ///
 /// # Errors
-/// Returns [`ValidateError`] with the file or field.
+/// Returns [`RecordedRunValidationError`] with the file or field.
 pub fn validate_recorded_runs(
     runs: &Path,
     coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
-) -> Result<ValidationReport, ValidateError> {
+) -> Result<ValidationReport, RecordedRunValidationError> {
     let io = |path: &Path| {
         let path = path.to_owned();
-        move |error| ValidateError::Io { path, error }
+        move |error| RecordedRunValidationError::Io { path, error }
     };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(runs).map_err(io(runs))? {
@@ -54,7 +54,7 @@ pub fn validate_recorded_runs(
     }
     files.sort();
     if files.is_empty() {
-        return Err(ValidateError::Empty(runs.to_owned()));
+        return Err(RecordedRunValidationError::Empty(runs.to_owned()));
     }
     let (mut validated, mut left_out) = (Vec::new(), Vec::new());
     let progress_bar = JobProgress::begin_job("validate", "runs", Some(files.len() as u64));
@@ -64,11 +64,15 @@ pub fn validate_recorded_runs(
         }
         let text = std::fs::read_to_string(&path).map_err(io(&path))?;
         let json: Value = serde_json::from_str(&text)
-            .map_err(|error| ValidateError::Json { path: path.clone(), error })?;
+            .map_err(|error| RecordedRunValidationError::Json { path: path.clone(), error })?;
         match simulate_run(&json, coefficients, kernel_tables) {
             Ok(replays) => validated.push(ValidatedRun::new(&json, &replays)),
-            Err(ValidateError::Tables { run, error }) => left_out.push((run, error.to_string())),
-            Err(ValidateError::Engine { run, error }) => left_out.push((run, error.to_string())),
+            Err(RecordedRunValidationError::Tables { run, error }) => {
+                left_out.push((run, error.to_string()))
+            }
+            Err(RecordedRunValidationError::Engine { run, error }) => {
+                left_out.push((run, error.to_string()))
+            }
             Err(error) => return Err(error),
         }
         progress_bar.add_finished_work_units(1);
@@ -79,11 +83,11 @@ pub fn validate_recorded_runs(
 /// Predicts the latencies of one recorded run.
 ///
 /// # Errors
-/// Returns [`ValidateError`] with the missing or invalid field.
+/// Returns [`RecordedRunValidationError`] with the missing or invalid field.
 pub fn predict_recorded_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
-) -> Result<LatencyPrediction, ValidateError> {
+) -> Result<LatencyPrediction, RecordedRunValidationError> {
     Ok(LatencyPrediction::median_over_replays(&simulate_run(run, coefficients, None)?))
 }
 
@@ -98,14 +102,14 @@ fn simulate_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
-) -> Result<Vec<RecordedRunReplay>, ValidateError> {
-    let first = RecordedRun::from_json(run, coefficients, 0)?;
+) -> Result<Vec<RecordedRunReplay>, RecordedRunValidationError> {
+    let first = RecordedRun::parse_recorded_run(run, coefficients, 0)?;
     let roofline = RooflineModel::new(&first.setup)?;
     let latency = latency_model(&first, &roofline, kernel_tables)?;
     let seeds = if first.random_arrivals { 1..SEEDS } else { 0..0 };
     let mut replays = vec![replay_run(first, &roofline, &latency)?];
     for seed in seeds {
-        let run = RecordedRun::from_json(run, coefficients, seed)?;
+        let run = RecordedRun::parse_recorded_run(run, coefficients, seed)?;
         replays.push(replay_run(run, &roofline, &latency)?);
     }
     Ok(replays)
@@ -115,13 +119,17 @@ fn latency_model(
     run: &RecordedRun,
     roofline: &RooflineModel,
     kernel_tables: Option<&Path>,
-) -> Result<LatencyModel, ValidateError> {
+) -> Result<LatencyModel, RecordedRunValidationError> {
     Ok(match kernel_tables {
         None => LatencyModel::Roofline(Box::new(roofline.clone())),
         Some(folder) => {
             let asked = AiConfiguratorSetup::new(&run.setup, roofline.step_overhead());
-            let aic = asked.and_then(|asked| AiConfiguratorStepTimes::open(folder, &asked));
-            let aic = aic.map_err(|error| ValidateError::Tables { run: run.id.clone(), error })?;
+            let aic =
+                asked.and_then(|asked| AiConfiguratorStepTimes::load_kernel_times(folder, &asked));
+            let aic = aic.map_err(|error| RecordedRunValidationError::Tables {
+                run: run.id.clone(),
+                error,
+            })?;
             LatencyModel::Aic(Box::new(aic))
         }
     })
@@ -131,15 +139,17 @@ fn replay_run(
     run: RecordedRun,
     roofline: &RooflineModel,
     latency: &LatencyModel,
-) -> Result<RecordedRunReplay, ValidateError> {
+) -> Result<RecordedRunReplay, RecordedRunValidationError> {
     let mut engines = Vec::new();
     for _ in 0..run.ranks {
         let mut config = run.engine.clone();
         config.latency = latency.clone();
         config.lock_step = run.ranks > 1 && run.setup.shape.moe.is_some();
         engines.push(
-            VllmScheduler::new(config)
-                .map_err(|error| ValidateError::Engine { run: run.id.clone(), error })?,
+            VllmScheduler::new(config).map_err(|error| RecordedRunValidationError::Engine {
+                run: run.id.clone(),
+                error,
+            })?,
         );
     }
     let done = SimulatedBenchClient::new(&run, engines, roofline).simulate_to_end();

@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 
-pub mod outputs;
+pub mod metric_requirement;
+pub mod output_files;
 pub mod progress;
-pub mod requirement;
 
 use anyhow::Result;
 use clap::Parser;

@@ -8,9 +8,9 @@ use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{api, engine, server};
+use super::imitated_engine::imitated_engine_command_line;
 use super::model::ModelConfig;
-use super::other_command_line::imitated_engine_command_line;
-use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
+use super::parsers::{VLLM_REASONING_PARSERS, VLLM_TOOL_PARSERS};
 use super::profiler;
 use super::speech::SpeechConfig;
 use super::values::FlagValues;
@@ -229,7 +229,7 @@ impl ApiConfig {
 pub fn list_parsers(compat: MetricsCompat) -> (&'static [&'static str], &'static [&'static str]) {
     match imitated_engine_command_line(Some(compat)) {
         Some(own) => (own.tool_parsers, own.reasoning_parsers),
-        None => (&TOOL_PARSERS, &REASONING_PARSERS),
+        None => (&VLLM_TOOL_PARSERS, &VLLM_REASONING_PARSERS),
     }
 }
 

@@ -79,7 +79,7 @@ fn raise_to_hold_mamba_state(
 
 fn model_shape(model: &ModelConfig) -> Option<ModelShape> {
     match &model.hf_config {
-        Some(config) => ModelShape::from_config(config).ok(),
+        Some(config) => ModelShape::from_hf_config(config).ok(),
         None => latency::known_model_shape(&model.name),
     }
 }

@@ -5,9 +5,7 @@ use std::path::Path;
 use super::cli_mode::CliMode;
 use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
-use super::other_command_line::{
-    ImitatedEngineCommandLine, OTHER_COMMAND_LINES, select_command_line,
-};
+use super::imitated_engine::{ImitatedEngineCommandLine, OTHER_COMMAND_LINES, select_command_line};
 use vllm_sim_observe::metrics::MetricsCompat;
 
 /// Names of the commands of vllm-sim that parse their own arguments.

@@ -105,7 +105,14 @@ fn read_max_capture_size(
     }
     let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
     let expected = "a whole number";
-    let bad = || v.json_key_error(&engine::COMPILATION_CONFIG, key, &value.to_string(), expected);
+    let bad = || {
+        v.unreadable_json_value_error(
+            &engine::COMPILATION_CONFIG,
+            key,
+            &value.to_string(),
+            expected,
+        )
+    };
     most.map(Some).ok_or_else(bad)
 }
 

@@ -205,7 +205,11 @@ impl EngineConfig {
     /// step of the engine.
     pub fn memory_profile_run(&self) -> ProfileRun {
         let sizes = self.graphs.cudagraph_capture_sizes().len() as u32;
-        ProfileRun::new(self.max_num_batched_tokens, self.max_num_seqs, sizes)
+        ProfileRun::profile_run_of_newest_vllm(
+            self.max_num_batched_tokens,
+            self.max_num_seqs,
+            sizes,
+        )
     }
 
     pub(super) fn from_flag_values(
@@ -274,7 +278,7 @@ impl EngineConfig {
                 watermark: v.get(&engine::WATERMARK)?,
             },
             parallel: ParallelConfig::from_flag_values(v)?,
-            speedup: SimulationSpeedupRatios::from_values(v)?,
+            speedup: SimulationSpeedupRatios::from_flag_values(v)?,
             role: read_serving_role(v)?,
             speculative,
             drafter: None,

@@ -9,7 +9,7 @@ use super::flags::all_effective_flags;
 use super::flags::content::SEED;
 use super::flags::model::{self, REPLICAS};
 use super::group::FlagHelpGroup;
-use super::loaded::{LoadedConfig, load_with_known_flags};
+use super::loaded::{LoadedConfig, load_config_and_unknown_args};
 
 /// Flags in the groups of engine flags that do not affect the speed of an engine.
 const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 19] = [
@@ -34,12 +34,12 @@ const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 19] = [
     "mooncake-abort-request-timeout",
 ];
 
-/// Loads a configuration like [`load_with_known_flags`], for a tool that simulates a single engine. Rejects
+/// Loads a configuration like [`load_config_and_unknown_args`], for a tool that simulates a single engine. Rejects
 /// server flags on the command line, and settings of several engines from any source.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] with the names of flags without effect; else the errors of
-/// [`load_with_known_flags`].
+/// [`load_config_and_unknown_args`].
 pub fn load_single_engine_config(
     words: &[String],
     cli_mode: CliMode,
@@ -59,7 +59,7 @@ pub fn load_single_engine_config(
             unused.join(", ")
         )));
     }
-    let (loaded, rest) = load_with_known_flags(words, cli_mode, env)?;
+    let (loaded, rest) = load_config_and_unknown_args(words, cli_mode, env)?;
     let engine = &loaded.config.engine;
     let ranks = engine.parallel.data;
     if engine.replicas.count > 1 {
@@ -114,10 +114,10 @@ fn affects_engine(flag: &FlagSpec) -> bool {
     }
 }
 
-/// Returns the name of the flag of `vllm-sim serve`, or the name in `more`, whose spelling is
-/// closest to `typed`, without dashes.
-pub fn nearest_engine_flag_name(typed: &str, more: &[String]) -> Option<String> {
+/// Returns the name of the flag of `vllm-sim serve`, or the name in `other_flag_names`, whose
+/// spelling is closest to `typed`, without dashes.
+pub fn nearest_engine_flag_name(typed: &str, other_flag_names: &[String]) -> Option<String> {
     let all: Vec<&str> = command_line::known_flag_names().collect();
-    let more = more.iter().map(String::as_str);
-    closest_known_name(typed, all.into_iter().chain(more)).map(str::to_owned)
+    let others = other_flag_names.iter().map(String::as_str);
+    closest_known_name(typed, all.into_iter().chain(others)).map(str::to_owned)
 }

@@ -91,7 +91,7 @@ fn check_fake_metrics(
     Ok(Value::Object(object))
 }
 
-pub(super) fn check_fake_metrics_of_flag(
+pub(super) fn check_fake_metrics_flag(
     object: Map<String, Value>,
     v: &FlagValues,
 ) -> Result<Value, ConfigError> {

@@ -38,7 +38,8 @@ impl FaultInjectionConfig {
         let mut failures = Vec::new();
         for typed in v.read_comma_separated_list(&faults::FAILURE_TYPES)? {
             failures.push(
-                InjectedFailure::from_name(&typed).ok_or_else(|| unknown_fault_error(&typed))?,
+                InjectedFailure::from_injected_failure_name(&typed)
+                    .ok_or_else(|| unknown_fault_error(&typed))?,
             );
         }
         let mut specs = Vec::new();

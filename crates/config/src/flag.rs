@@ -250,8 +250,8 @@ impl<T> Flag<T> {
         self
     }
 
-    pub(crate) fn choice_at_index(&self, at: usize) -> Option<&'static T> {
-        self.meanings.get(at)
+    pub(crate) fn choice_at_index(&self, index: usize) -> Option<&'static T> {
+        self.meanings.get(index)
     }
 
     pub(crate) fn choice_by_name(&self, word: &str) -> Option<&'static T> {

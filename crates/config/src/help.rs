@@ -12,7 +12,7 @@ use super::flags::engine::GPU;
 use super::flags::{self, all_effective_flags};
 use super::group::FlagHelpGroup;
 use super::ignored;
-use super::other_command_line::OTHER_COMMAND_LINES;
+use super::imitated_engine::OTHER_COMMAND_LINES;
 use vllm_sim_engine::latency;
 
 const USAGE_LINE: &str = "vllm-sim --model MODEL [FLAGS]

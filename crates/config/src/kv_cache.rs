@@ -168,7 +168,7 @@ impl KvCacheCapacity {
             size.check_max_model_len_fits(v, model, engine)?;
         }
         let in_flight = max_steps_in_flight(engine);
-        size.request_blocks = plan.kv_blocks_per_group(model.max_model_len, in_flight);
+        size.request_blocks = plan.full_and_sparse_group_blocks(model.max_model_len, in_flight);
         size.concurrency = plan.max_concurrency(size.blocks, model.max_model_len, in_flight);
         size.tokens = (size.concurrency * f64::from(model.max_model_len)) as u64;
         Ok(Some(size))
@@ -287,11 +287,11 @@ pub(super) fn model_shape_with_engine_settings(
     engine: &EngineConfig,
 ) -> Option<ModelShape> {
     let found = match &model.hf_config {
-        Some(config) => ModelShape::from_config(config).ok()?,
+        Some(config) => ModelShape::from_hf_config(config).ok()?,
         None => latency::known_model_shape(&model.name)?,
     };
     let typed = engine.quantization.as_deref();
-    let typed = typed.and_then(ModelQuantization::from_flag);
+    let typed = typed.and_then(ModelQuantization::from_quantization_flag);
     let silent = found.quantization == ModelQuantization::default();
     let quantization = typed.filter(|_| silent).unwrap_or(found.quantization);
     Some(ModelShape { quantization, ..found })

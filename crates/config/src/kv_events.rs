@@ -192,7 +192,7 @@ struct KvEventsConfigFields<'a> {
 impl KvEventsConfigFields<'_> {
     fn wrong_value_error(&self, key: &str, expected: &str) -> ConfigError {
         let value = self.config.get(key).map_or_else(String::new, Value::to_string);
-        self.v.json_key_error(&kv::KV_EVENTS_CONFIG, key, &value, expected)
+        self.v.unreadable_json_value_error(&kv::KV_EVENTS_CONFIG, key, &value, expected)
     }
 
     fn get_text(&self, key: &str) -> Result<Option<String>, ConfigError> {

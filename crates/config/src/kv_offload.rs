@@ -255,7 +255,7 @@ impl OffloadConnectorSettings {
             other => other.unwrap_or(&Value::Null).to_string(),
         };
         let key = format!("kv_connector_extra_config.{key}");
-        v.json_key_error(&kv::KV_TRANSFER_CONFIG, &key, &value, expected)
+        v.unreadable_json_value_error(&kv::KV_TRANSFER_CONFIG, &key, &value, expected)
     }
 
     fn get_bool(&self, v: &FlagValues, key: &str) -> Result<Option<bool>, ConfigError> {

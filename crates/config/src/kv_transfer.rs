@@ -136,7 +136,12 @@ impl KvTransferConfig {
         let lease = Duration::try_from_secs_f64(lease).map_err(|_| {
             let expected = "seconds of at least 0";
             let key = "kv_connector_extra_config.kv_lease_duration";
-            v.json_key_error(&kv::KV_TRANSFER_CONFIG, key, &lease.to_string(), expected)
+            v.unreadable_json_value_error(
+                &kv::KV_TRANSFER_CONFIG,
+                key,
+                &lease.to_string(),
+                expected,
+            )
         })?;
         let does_handshakes = does_handshakes(v, &extra)?
             && consumer
@@ -188,7 +193,12 @@ fn does_handshakes(v: &FlagValues, extra: &Map<String, Value>) -> Result<bool, C
         Some(other) => {
             let key = "kv_connector_extra_config.sim_handshake";
             let expected = "true or false";
-            Err(v.json_key_error(&kv::KV_TRANSFER_CONFIG, key, &other.to_string(), expected))
+            Err(v.unreadable_json_value_error(
+                &kv::KV_TRANSFER_CONFIG,
+                key,
+                &other.to_string(),
+                expected,
+            ))
         }
     }
 }
@@ -263,7 +273,7 @@ fn failure_policy(
     match policy.as_deref() {
         None | Some("fail") => Ok(KvLoadFailurePolicy::Fail),
         Some("recompute") => Ok(KvLoadFailurePolicy::Recompute),
-        Some(other) => Err(v.json_key_error(
+        Some(other) => Err(v.unreadable_json_value_error(
             &kv::KV_TRANSFER_CONFIG,
             "kv_load_failure_policy",
             other,
@@ -286,7 +296,12 @@ fn read_kv_role(
         Some("kv_both") => (true, true),
         Some(other) => {
             let expected = format!("one of {roles}");
-            return Err(v.json_key_error(&kv::KV_TRANSFER_CONFIG, "kv_role", other, expected));
+            return Err(v.unreadable_json_value_error(
+                &kv::KV_TRANSFER_CONFIG,
+                "kv_role",
+                other,
+                expected,
+            ));
         }
         None if connector.is_some() && v.cli_mode == CliMode::Vllm => {
             return Err(ConfigError::Invalid(format!(

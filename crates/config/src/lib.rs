@@ -26,6 +26,7 @@ mod flags;
 mod group;
 mod help;
 mod ignored;
+mod imitated_engine;
 mod kv_cache;
 mod kv_events;
 mod kv_offload;
@@ -36,7 +37,6 @@ mod loaded;
 mod lora;
 mod metrics;
 mod model;
-mod other_command_line;
 mod parallel;
 mod parsers;
 mod preview;
@@ -77,17 +77,19 @@ pub use flags::{all_effective_flags, find_runtime_changeable_flag};
 pub use group::FlagHelpGroup;
 pub use help::{clap_command, flags_markdown, program_help_page as program_help};
 pub use ignored::{IgnoredFlagArity, all_ignored_flags, is_vllm_serve_flag};
+pub use imitated_engine::DisaggregationConfig;
 pub use kv_cache::KvCacheCapacity;
 pub use kv_events::KvEventsConfig;
 pub use kv_offload::KvOffloadConfig;
 pub use kv_transfer::{KvConnector, KvReadNotificationAddress, KvTransferConfig};
 pub use latency_source::{KernelTableSource, StepLatencySource};
 pub use layers::FlagValueSource;
-pub use loaded::{LoadedConfig, ParsedCommand, ResolvedFlag, load_config, load_with_known_flags};
+pub use loaded::{
+    LoadedConfig, ParsedCommand, ResolvedFlag, load_config, load_config_and_unknown_args,
+};
 pub use lora::{LoraConfig, LoraModuleConfig};
 pub use metrics::MetricsConfig;
 pub use model::{ModelConfig, TokenizerSource};
-pub use other_command_line::DisaggregationConfig;
 pub use parallel::{DataParallelLoadBalancing, ParallelConfig};
 pub use preview::PreviewedPullRequest;
 pub use reserved_memory::ReservedGpuMemory;
@@ -187,7 +189,7 @@ impl Config {
         engine.kv_offload =
             KvOffloadConfig::from_flag_values(v, &model, &engine, kv_transfer.as_mut())?;
         let mut kv_events = KvEventsConfig::from_flag_values(v, &engine)?;
-        if let Some(own) = other_command_line::imitated_engine_command_line(Some(model.compat))
+        if let Some(own) = imitated_engine::imitated_engine_command_line(Some(model.compat))
             && kv_events.encoding.format == KvEventFormat::Vllm
         {
             kv_events.encoding.format = own.kv_event_format;
@@ -244,7 +246,7 @@ impl Config {
     /// **Source:** vLLM 0.33 `vllm/config/model.py`, `verify_with_parallel_config`.
     fn check_heads(&self, v: &FlagValues) -> Result<(), ConfigError> {
         let shape = match &self.model.hf_config {
-            Some(config) => ModelShape::from_config(config).ok(),
+            Some(config) => ModelShape::from_hf_config(config).ok(),
             None => vllm_sim_engine::latency::known_model_shape(&self.model.name),
         };
         let tensor = self.engine.parallel.tensor;

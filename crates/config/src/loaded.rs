@@ -13,8 +13,8 @@ use super::flags::engine::{EXTRA_ENGINE_ARGS, PREEMPTION_MODE};
 use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG};
 use super::flags::server::FAKE_METRICS;
 use super::flags::{self, all_effective_flags};
+use super::imitated_engine::{ImitatedEngineCommandLine, imitated_engine_command_line};
 use super::layers::{self, ConfigLayer, ConfigLayerSetting, FlagValueSource};
-use super::other_command_line::{ImitatedEngineCommandLine, imitated_engine_command_line};
 use super::values::FlagValues;
 use super::yaml::{self, UnknownKeyPolicy};
 use super::{Config, dynamo, help, ignored, show};
@@ -35,7 +35,7 @@ const RESET_KEY: &str = "reset";
 pub enum ParsedCommand {
     /// Command to start the server with this configuration.
     Serve(Box<LoadedConfig>),
-    /// Command to print the configuration with [`LoadedConfig::to_yaml`].
+    /// Command to print the configuration with [`LoadedConfig::to_config_yaml`].
     Config(Box<LoadedConfig>),
     /// Command to print this text of `--version`.
     Version(String),
@@ -159,7 +159,7 @@ pub fn load_config(
 ///
 /// # Errors
 /// The errors of [`load_config`], except for unknown flags.
-pub fn load_with_known_flags(
+pub fn load_config_and_unknown_args(
     words: &[String],
     cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
@@ -356,7 +356,7 @@ impl LoadedConfig {
     /// Returns the configuration as a YAML file for `--config`.
     ///
     /// Each set flag has a comment with its source; defaults are commented out.
-    pub fn to_yaml(&self) -> String {
+    pub fn to_config_yaml(&self) -> String {
         show::format_config_yaml(self)
     }
 
@@ -367,12 +367,12 @@ impl LoadedConfig {
     }
 
     /// Returns the flags of [`Self::to_admin_json`] that a file, variable, flag or admin API call sets.
-    pub fn to_admin_json_explicit(&self) -> Map<String, Value> {
+    pub fn explicit_settings_to_admin_json(&self) -> Map<String, Value> {
         show::explicit_config_to_json(self)
     }
 
     /// Returns the flags of [`Self::to_admin_json`] that were changed at run time.
-    pub fn to_admin_json_runtime_changed(&self) -> Map<String, Value> {
+    pub fn runtime_changes_to_admin_json(&self) -> Map<String, Value> {
         show::runtime_changed_config_to_json(self)
     }
 

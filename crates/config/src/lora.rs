@@ -104,8 +104,8 @@ impl LoraConfig {
     /// `None` if the rank is allowed or unknown.
     ///
     /// **Source:** vLLM 0.33 `vllm/lora/peft_helper.py`, `validate_legal`.
-    pub fn lora_rank_limit_error(&self, path: &str) -> Option<String> {
-        let file = Path::new(path).join("adapter_config.json");
+    pub fn lora_rank_limit_error(&self, adapter_path: &str) -> Option<String> {
+        let file = Path::new(adapter_path).join("adapter_config.json");
         let text = std::fs::read_to_string(file).ok()?;
         let adapter: Value = serde_json::from_str(&text).ok()?;
         let own = adapter.get("r").and_then(Value::as_u64);

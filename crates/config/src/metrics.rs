@@ -38,7 +38,7 @@ pub struct MetricsConfig {
 impl MetricsConfig {
     pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let fake = v.get(&server::FAKE_METRICS)?;
-        let fake = fake.map(|object| fake::check_fake_metrics_of_flag(object, v)).transpose()?;
+        let fake = fake.map(|object| fake::check_fake_metrics_flag(object, v)).transpose()?;
         let words = "fake metrics refresh interval must be positive";
         let flag = &server::FAKE_METRICS_REFRESH_INTERVAL;
         let interval = match v.get(flag)?.filter(|interval| !interval.is_zero()) {

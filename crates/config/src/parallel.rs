@@ -97,9 +97,9 @@ impl ParallelConfig {
             rpc_port: v.get(&engine::DATA_PARALLEL_RPC_PORT)?,
             api_servers: api_servers(v, data, local_ranks.1, balance)?,
             expert: v.get(&engine::ENABLE_EXPERT_PARALLEL)?,
-            all2all: v
-                .get(&engine::ALL2ALL_BACKEND)?
-                .map_or(All2AllBackend::default(), |name| All2AllBackend::from_flag(&name)),
+            all2all: v.get(&engine::ALL2ALL_BACKEND)?.map_or(All2AllBackend::default(), |name| {
+                All2AllBackend::from_all2all_backend_flag(&name)
+            }),
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! **Source:** vLLM 0.33 `vllm/tool_parsers/__init__.py` and `vllm/reasoning/__init__.py`.
 
-pub(super) const TOOL_PARSERS: [&str; 58] = [
+pub(super) const VLLM_TOOL_PARSERS: [&str; 58] = [
     "apertus",
     "beam",
     "cohere_command3",
@@ -63,7 +63,7 @@ pub(super) const TOOL_PARSERS: [&str; 58] = [
     "xlam",
 ];
 
-pub(super) const REASONING_PARSERS: [&str; 42] = [
+pub(super) const VLLM_REASONING_PARSERS: [&str; 42] = [
     "beam",
     "cohere_command3",
     "cohere_command4",

@@ -226,7 +226,7 @@ impl SpeculativeConfigKeys {
 
     fn draft_shape(&self, config: Option<&Value>) -> Option<ModelShape> {
         match config {
-            Some(config) => ModelShape::from_config(config).ok(),
+            Some(config) => ModelShape::from_hf_config(config).ok(),
             None => latency::known_model_shape(self.get_text("model")?),
         }
     }

@@ -15,7 +15,7 @@ pub struct SimulationSpeedupRatios {
 }
 
 impl SimulationSpeedupRatios {
-    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
+    pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
         Ok(Self {
             speedup_ratio: read_speedup_ratio(v, &engine::SPEEDUP_RATIO)?,
             decode_speedup_ratio: read_speedup_ratio(v, &engine::DECODE_SPEEDUP_RATIO)?,

@@ -214,7 +214,7 @@ impl FlagValues {
         }
     }
 
-    pub(super) fn json_key_error(
+    pub(super) fn unreadable_json_value_error(
         &self,
         flag: &FlagSpec,
         key: &str,

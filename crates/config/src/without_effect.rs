@@ -1,6 +1,6 @@
 //! Warnings about settings that have no effect in combination with others.
 
-use super::other_command_line::imitated_engine_command_line;
+use super::imitated_engine::imitated_engine_command_line;
 use super::preview::{
     KV_CACHE_TOKEN_USAGE_PREVIEW, LORA_ADAPTER_LOADED_PREVIEW, PreviewedPullRequest,
     READINESS_PROGRESS_PREVIEW,

@@ -27,7 +27,7 @@ const MAX_FRUITLESS_ATTEMPTS: u32 = 3;
 /// # Errors
 /// Returns [`DatasetError::Download`]. The partial file stays for the next attempt, unless it is
 /// complete and invalid.
-pub fn download_if_missing(
+pub fn download_dataset_if_missing(
     path: &Path,
     url: &str,
     sha256: Option<&str>,

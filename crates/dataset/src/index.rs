@@ -14,8 +14,8 @@ pub(super) struct IndexedDatasetReply {
 }
 
 impl IndexedDatasetReply {
-    pub(super) fn new(hash: &PromptHash, n: u32, id: i64) -> Self {
-        Self { key: hash_prefix_u64(hash), n, id }
+    pub(super) fn new(hash: &PromptHash, reply_tokens: u32, row_id: i64) -> Self {
+        Self { key: hash_prefix_u64(hash), n: reply_tokens, id: row_id }
     }
 }
 

@@ -22,7 +22,7 @@ mod store;
 mod unavailable;
 
 #[cfg(feature = "download")]
-pub use download::download_if_missing;
+pub use download::download_dataset_if_missing;
 pub use error::DatasetError;
 pub use hash::{PromptHash, hash_completion_prompt, hash_conversation, hash_prompt_tokens};
 pub use reply::{DatasetRowStorage, RecordedReply, ReplyStats, RequestedReplyLength};

@@ -6,7 +6,7 @@ use vllm_sim_engine::latency::{
     LatencyModel, PolynomialStepTime, SimulationSpeedFactors, StepTimeGrid,
 };
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::mocker::DynamoMockerConfig;
+use vllm_sim_engine::sched::dynamo_mocker::DynamoMockerConfig;
 use vllm_sim_engine::sched::sglang::{SglangConfig, SglangSchedulePolicy};
 use vllm_sim_engine::sched::vllm::PreemptionVictim;
 use vllm_sim_replay::load::AgentRunOrder;
@@ -559,7 +559,7 @@ fn take_latency_model(
     let value = args.take_value("timing_model").unwrap_or_default();
     let mut timing = DynamoJsonArgs::new("extra_engine_args.engine.timing_model", &value)?;
     let model = match timing.take_choice_index("type", &["polynomial", "fixed", "external"])? {
-        0 => LatencyModel::Polynomial(PolynomialStepTime::new(capacity)),
+        0 => LatencyModel::Polynomial(PolynomialStepTime::for_kv_cache_capacity(capacity)),
         1 => {
             let mut ms = |key| -> Result<Duration, DynamoRunError> {
                 let ms = timing.take_optional_number(key)?.unwrap_or(0.0);

@@ -10,13 +10,13 @@ pub(super) struct DynamoJsonArgs {
 }
 
 impl DynamoJsonArgs {
-    pub(super) fn new(place: &str, value: &Value) -> Result<Self, DynamoRunError> {
+    pub(super) fn new(json_path: &str, value: &Value) -> Result<Self, DynamoRunError> {
         let map = match value {
             Value::Object(map) => map.clone(),
             Value::Null => Map::new(),
-            _ => return Err(invalid_field_error(place, "must be an object")),
+            _ => return Err(invalid_field_error(json_path, "must be an object")),
         };
-        Ok(Self { place: place.to_owned(), map })
+        Ok(Self { place: json_path.to_owned(), map })
     }
 
     /// Removes and returns the JSON object in the field `key`; a missing one is empty.

@@ -233,7 +233,7 @@ impl KernelTableArgs {
             mixed: MixedStepTiming::Sum,
             overhead: StepOverhead::default(),
         };
-        let aic = AiConfiguratorStepTimes::open(folder, &aic);
+        let aic = AiConfiguratorStepTimes::load_kernel_times(folder, &aic);
         let aic = aic.map_err(|error| self.invalid_field("system", error.to_string()))?;
         tracing::info!(
             version = aic.version,
@@ -271,7 +271,7 @@ impl KernelTableArgs {
             let json: Value = serde_json::from_str(&text).map_err(|error| {
                 DynamoRunError::Json { place: file.display().to_string(), error }
             })?;
-            return ModelShape::from_config(&json)
+            return ModelShape::from_hf_config(&json)
                 .map_err(|error| self.invalid_field("model_path", format!("{path}: {error}")));
         }
         known_model_shape(path).ok_or_else(|| {

@@ -15,8 +15,8 @@ pub(crate) struct LoadedLoraAdapters {
 }
 
 impl LoadedLoraAdapters {
-    pub(crate) fn new(parts: EngineCoreDependencies) -> Self {
-        Self { parts, names: Mutex::default() }
+    pub(crate) fn with_no_adapters_loaded(dependencies: EngineCoreDependencies) -> Self {
+        Self { parts: dependencies, names: Mutex::default() }
     }
 
     /// Loads a request's LoRA adapter when the adapter is first used, as vLLM's workers do.

@@ -27,8 +27,11 @@ pub(crate) fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, 
 }
 
 impl UtilityCallExecutor {
-    pub(crate) fn new(parts: EngineCoreDependencies, adapters: Arc<LoadedLoraAdapters>) -> Self {
-        Self { parts, adapters }
+    pub(crate) fn new(
+        dependencies: EngineCoreDependencies,
+        loaded_adapters: Arc<LoadedLoraAdapters>,
+    ) -> Self {
+        Self { parts: dependencies, adapters: loaded_adapters }
     }
 
     /// Executes a utility call of a front end and returns its result.

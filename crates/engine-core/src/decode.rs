@@ -25,7 +25,7 @@ impl MsgpackArrayFields {
     ///
     /// # Errors
     /// [`MsgpackDecodeError::Type`] for any value but an array.
-    pub(crate) fn from_array(
+    pub(crate) fn from_msgpack_array(
         value: Value,
         field: &'static str,
     ) -> Result<Self, MsgpackDecodeError> {

@@ -78,9 +78,9 @@ pub(crate) struct EngineCoreOutput {
 }
 
 impl EngineCoreOutput {
-    pub(crate) fn new(id: Arc<str>) -> Self {
+    pub(crate) fn empty_output(request_id: Arc<str>) -> Self {
         Self {
-            id,
+            id: request_id,
             tokens: Vec::new(),
             logprobs: None,
             prompt_logprobs: None,
@@ -101,7 +101,7 @@ impl EngineCoreOutput {
 pub(crate) struct MsgpackWriter(Vec<u8>);
 
 impl MsgpackWriter {
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_msgpack_bytes(self) -> Vec<u8> {
         self.0
     }
 
@@ -290,7 +290,7 @@ pub(crate) fn encode_step_outputs(
         (0..4).for_each(|_| w.write_nil());
         w.write_text(version);
     }
-    w.into_bytes()
+    w.into_msgpack_bytes()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -300,7 +300,7 @@ pub(crate) enum DataParallelWaveChange {
 }
 
 /// Encodes a notification for the coordinator that a wave of data-parallel ranks starts or ends.
-pub(crate) fn encode_wave_change(rank: u32, edge: DataParallelWaveChange) -> Vec<u8> {
+pub(crate) fn encode_wave_change(rank: u32, change: DataParallelWaveChange) -> Vec<u8> {
     let mut w = MsgpackWriter::default();
     w.write_array_len(8);
     w.write_uint(rank.into());
@@ -308,7 +308,7 @@ pub(crate) fn encode_wave_change(rank: u32, edge: DataParallelWaveChange) -> Vec
     w.write_nil();
     w.write_float(0.0);
     (0..2).for_each(|_| w.write_nil());
-    match edge {
+    match change {
         DataParallelWaveChange::Complete(wave) => {
             w.write_uint(wave);
             w.write_nil();
@@ -318,7 +318,7 @@ pub(crate) fn encode_wave_change(rank: u32, edge: DataParallelWaveChange) -> Vec
             w.write_uint(wave);
         }
     }
-    w.into_bytes()
+    w.into_msgpack_bytes()
 }
 
 /// Encodes the response to a front end's utility call.
@@ -347,5 +347,5 @@ pub(crate) fn encode_utility_response(
             w.write_nil();
         }
     }
-    w.into_bytes()
+    w.into_msgpack_bytes()
 }

@@ -34,7 +34,7 @@ fn check_golden(name: &str, message: &[u8]) {
 }
 
 fn encoded_output(fields: impl FnOnce(&mut EngineCoreOutput)) -> Vec<u8> {
-    let mut output = EngineCoreOutput::new("chatcmpl-1-0a1b2c3d".into());
+    let mut output = EngineCoreOutput::empty_output("chatcmpl-1-0a1b2c3d".into());
     fields(&mut output);
     encode::encode_step_outputs(1, SimTime::from_millis(1500), &[output], None, None)
 }
@@ -54,7 +54,7 @@ fn first_tokens_have_events_and_cached_token_counts() {
 
 #[test]
 fn a_message_has_the_label_of_the_model_weights() {
-    let output = EngineCoreOutput { tokens: vec![7], ..EngineCoreOutput::new("a".into()) };
+    let output = EngineCoreOutput { tokens: vec![7], ..EngineCoreOutput::empty_output("a".into()) };
     let message = encode::encode_step_outputs(0, SimTime::ZERO, &[output], None, Some("default"));
     let fields = rmpv::decode::read_value(&mut &*message).expect("a message");
     let fields = fields.as_array().expect("an array");

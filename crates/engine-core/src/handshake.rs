@@ -17,7 +17,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(300);
 pub(crate) const SOCKET_LINGER_MS: i32 = 4_000;
 
 /// Message to the engine core's in-process stop socket that simulates a crash of the engine core.
-pub(crate) const KILL_MESSAGE: &str = "kill";
+pub(crate) const SIMULATED_CRASH_MESSAGE: &str = "kill";
 
 /// High-water mark of the engine core's input sockets: maximum number of received messages in the
 /// queue of a ZMQ socket.
@@ -183,7 +183,7 @@ fn connect_socket(
 /// crash.
 pub(crate) fn read_shutdown_signal(stopped: &zmq::Socket) -> Result<(), EngineCoreError> {
     match stopped.recv_bytes(zmq::DONTWAIT)? {
-        word if word == KILL_MESSAGE.as_bytes() => Err(EngineCoreError::Killed),
+        word if word == SIMULATED_CRASH_MESSAGE.as_bytes() => Err(EngineCoreError::Killed),
         _ => Ok(()),
     }
 }

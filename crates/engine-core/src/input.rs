@@ -51,7 +51,7 @@ impl InputSocketThread {
         queue: Sender<OutputThreadMessage>,
         stopped: zmq::Socket,
     ) -> Self {
-        let adapters = Arc::new(LoadedLoraAdapters::new(parts.clone()));
+        let adapters = Arc::new(LoadedLoraAdapters::with_no_adapters_loaded(parts.clone()));
         Self {
             requests: Arc::new(RequestSubmitter::new(
                 parts.clone(),
@@ -119,7 +119,7 @@ impl InputSocketThread {
                 sockets.iter().map(|socket| socket.as_poll_item(zmq::POLLIN)).collect();
             items.push(broken.as_poll_item(zmq::POLLIN));
             items.push(self.stopped.as_poll_item(zmq::POLLIN));
-            let busy = self.requests.has_prompt_backlog();
+            let busy = self.requests.exceeds_submitted_prompt_token_limit();
             match busy {
                 true => zmq::poll(&mut items[sockets.len()..], BUSY_PAUSE_MS)?,
                 false => zmq::poll(&mut items, -1)?,
@@ -201,12 +201,14 @@ impl InputSocketThread {
     }
 
     fn call_utility(&self, payload: &[u8]) -> Result<(), decode::MsgpackDecodeError> {
-        let mut fields =
-            MsgpackArrayFields::from_array(decode::decode_msgpack_value(payload)?, "utility call")?;
+        let mut fields = MsgpackArrayFields::from_msgpack_array(
+            decode::decode_msgpack_value(payload)?,
+            "utility call",
+        )?;
         let client = fields.take_int_field(0).and_then(|n| usize::try_from(n).ok());
         let call = fields.take_field(1);
         let method = fields.take_text_field(2).unwrap_or_default();
-        let args = MsgpackArrayFields::from_array(fields.take_field(3), "args");
+        let args = MsgpackArrayFields::from_msgpack_array(fields.take_field(3), "args");
         let (control, queue) = (self.control.clone(), self.queue.clone());
         let rank = self.parts.rank;
         let wanted = (!self.parts.service.is_draining()).then(|| method.clone());

@@ -138,7 +138,7 @@ impl EngineCore {
     /// [`wait_until_failed`](Self::failed) resolve.
     pub fn kill(&self) {
         // The thread may have ended already.
-        let _ = self.stop.send(handshake::KILL_MESSAGE, zmq::DONTWAIT);
+        let _ = self.stop.send(handshake::SIMULATED_CRASH_MESSAGE, zmq::DONTWAIT);
     }
 
     /// Sends the remaining messages of the engine core and closes its sockets; the engine must have

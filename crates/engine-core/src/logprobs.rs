@@ -46,7 +46,7 @@ pub(crate) struct SimulatedLogprobSource {
 
 impl RequestedLogprobs {
     /// Returns which log probabilities a request asks for; `None` if the request asks for none.
-    pub(crate) fn from_sampling(sampling: &RequestSamplingParams) -> Option<Self> {
+    pub(crate) fn logprobs_requested_by(sampling: &RequestSamplingParams) -> Option<Self> {
         let params = &sampling.params;
         let others = |asked: Option<i128>| {
             asked.map(|most| usize::try_from(most).map_or(OtherTokens::All, OtherTokens::Likeliest))

@@ -44,7 +44,8 @@ impl EngineOutputObserver {
                 .as_ref()
                 .is_some_and(|transfer| transfer.connector.is_some()),
             stats: SchedulerStats {
-                drafts: drafts.map(|drafts| DraftTokenCounts::new(drafts.num_tokens as usize)),
+                drafts: drafts
+                    .map(|drafts| DraftTokenCounts::zero_draft_counts(drafts.num_tokens as usize)),
                 ..SchedulerStats::default()
             },
             last_sent: (0, 0, 0),

@@ -380,7 +380,7 @@ impl OutputSocketThread {
             };
             if active.latest.0 != self.step {
                 active.latest = (self.step, outputs.len());
-                outputs.push(EngineCoreOutput::new(id.clone()));
+                outputs.push(EngineCoreOutput::empty_output(id.clone()));
             }
             let index = active.latest.1;
             active.extend_output(&mut outputs[index], &event);
@@ -462,7 +462,7 @@ impl OutputSocketThread {
         }
         let ends = output_queue.deferred_abort_ids().iter().map(|id| EngineCoreOutput {
             finish: Some(FinishReason::Abort),
-            ..EngineCoreOutput::new(id.clone())
+            ..EngineCoreOutput::empty_output(id.clone())
         });
         let ends: Vec<_> = ends.collect();
         let told = output_queue

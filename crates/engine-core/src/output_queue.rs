@@ -28,10 +28,10 @@ pub(crate) struct FrontEndOutputQueue {
 }
 
 impl FrontEndOutputQueue {
-    pub(crate) fn new(client: usize, socket: zmq::Socket) -> Self {
+    pub(crate) fn new(client_index: usize, output_socket: zmq::Socket) -> Self {
         Self {
-            socket,
-            client,
+            socket: output_socket,
+            client: client_index,
             unsent: VecDeque::new(),
             bytes: 0,
             deferred_aborts: BTreeSet::new(),
@@ -51,14 +51,14 @@ impl FrontEndOutputQueue {
     /// socket.
     ///
     /// Returns whether a message was sent.
-    pub(crate) fn send_queued_messages(&mut self, patience: Duration) -> bool {
+    pub(crate) fn send_queued_messages(&mut self, max_wait: Duration) -> bool {
         let before = self.unsent.len();
         while let Some(message) = self.unsent.front() {
             match self.socket.send(message.as_slice(), zmq::DONTWAIT) {
                 Err(zmq::Error::EAGAIN) => {
-                    let millis = patience.as_millis() as i64;
+                    let millis = max_wait.as_millis() as i64;
                     let room = self.socket.poll(zmq::POLLOUT, millis).unwrap_or(0);
-                    if patience.is_zero() || room == 0 {
+                    if max_wait.is_zero() || room == 0 {
                         break;
                     }
                     continue;

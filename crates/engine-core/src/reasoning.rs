@@ -67,14 +67,18 @@ pub struct ReasoningMarkers {
 impl ReasoningMarkers {
     /// Returns the start and end tokens of vLLM's reasoning parser `parser`; `None` if the parser
     /// is unknown or `tokenizer` cannot encode its texts.
-    pub fn for_reasoning_parser(parser: &str, ratio: f64, tokenizer: &Tokenizer) -> Option<Self> {
+    pub fn for_reasoning_parser(
+        parser: &str,
+        reasoning_ratio: f64,
+        tokenizer: &Tokenizer,
+    ) -> Option<Self> {
         let ([start, end], reasons_by_default) = parser_markers(parser)?;
         let [start, end] = [start, end].map(|text| match tokenizer.token_id_of_entry(text) {
             Some(id) => vec![id],
             None => tokenizer.encode(text, SpecialTokenHandling::Without),
         });
         let known = !start.is_empty() && !end.is_empty();
-        known.then(|| Self { start: start.into(), end, reasons_by_default, ratio })
+        known.then(|| Self { start: start.into(), end, reasons_by_default, ratio: reasoning_ratio })
     }
 
     /// Returns the token ids of the marker that ends the reasoning.

@@ -99,7 +99,7 @@ impl EngineCoreRequest {
         payload: &[u8],
         aux: &[Vec<u8>],
     ) -> Result<Self, MsgpackDecodeError> {
-        let mut fields = MsgpackArrayFields::from_array(
+        let mut fields = MsgpackArrayFields::from_msgpack_array(
             decode::decode_msgpack_value(payload)?,
             "EngineCoreRequest",
         )?;
@@ -190,7 +190,7 @@ fn tokens_of_embeddings(embeds: &Value, aux: &[Vec<u8>]) -> Vec<u32> {
 
 impl PoolingParams {
     fn read(value: Value) -> Result<Self, MsgpackDecodeError> {
-        let mut fields = MsgpackArrayFields::from_array(value, "pooling_params")?;
+        let mut fields = MsgpackArrayFields::from_msgpack_array(value, "pooling_params")?;
         let activation = fields.take_field(0).as_bool();
         let dimensions = match fields.take_field(1) {
             Value::Nil => None,
@@ -293,7 +293,7 @@ impl LoraRequest {
     /// [`MsgpackDecodeError::Type`] for any value but an array that begins with the adapter's name and
     /// number.
     pub(crate) fn decode_lora_request(value: Value) -> Result<Self, MsgpackDecodeError> {
-        let mut fields = MsgpackArrayFields::from_array(value, "lora_request")?;
+        let mut fields = MsgpackArrayFields::from_msgpack_array(value, "lora_request")?;
         let name = fields.take_field(0);
         let id = fields.take_field(1);
         Ok(Self {

@@ -29,8 +29,8 @@ use super::request_ids::UsedRequestIds;
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, OutputTokenBudget, RequestError, RequestFaults, RequestRules,
-    RequestSubmissionChecks, ServeError,
+    GenerationRequest, JobSubmissionError, KvBlockSaltAndSession, OutputTokenBudget, RequestError,
+    RequestFaults, RequestRules, RequestSubmissionChecks,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 
@@ -96,7 +96,7 @@ impl RequestSubmitter {
 
     /// Returns whether further requests should wait in the input sockets, because requests with too
     /// many prompt tokens are being submitted.
-    pub(crate) fn has_prompt_backlog(&self) -> bool {
+    pub(crate) fn exceeds_submitted_prompt_token_limit(&self) -> bool {
         self.submitting.load(Ordering::Relaxed) > MAX_SUBMITTING_TOKENS
     }
 
@@ -155,7 +155,7 @@ impl RequestSubmitter {
             output: Box::new(EngineCoreOutput {
                 finish: Some(finish),
                 error,
-                ..EngineCoreOutput::new(id)
+                ..EngineCoreOutput::empty_output(id)
             }),
         }
     }
@@ -210,7 +210,7 @@ impl RequestSubmitter {
             room: OutputTokenBudget::PerPrompt,
             reasoning,
             priority: fields.priority,
-            kv_labels: KvBlockLabels {
+            kv_labels: KvBlockSaltAndSession {
                 salt: fields.cache_salt.map(Into::into),
                 session_id: fields.session_id.map(Into::into),
             },
@@ -254,7 +254,7 @@ impl RequestSubmitter {
         sampling: &RequestSamplingParams,
         prompt: &[u32],
     ) -> Option<ActiveRequestLogprobs> {
-        let asked = RequestedLogprobs::from_sampling(sampling)?;
+        let asked = RequestedLogprobs::logprobs_requested_by(sampling)?;
         let service = &self.parts.service;
         Some(ActiveRequestLogprobs {
             prompt: asked.wants_prompt_logprobs().then(|| prompt.to_vec()),
@@ -327,7 +327,7 @@ impl RequestSubmitter {
             finish: Some(FinishReason::Stop),
             events: vec![(EngineCoreEventType::Queued, now), (EngineCoreEventType::Scheduled, now)],
             prefill: Some(PrefillStats { prompt: prompt.len() as u32, cached: 0, external: 0 }),
-            ..EngineCoreOutput::new(id)
+            ..EngineCoreOutput::empty_output(id)
         })
     }
 }
@@ -374,18 +374,20 @@ fn failure_of_error(refusal: &RequestError) -> RequestFailure {
     };
     match error {
         // vLLM aborts requests that arrive after a shutdown signal.
-        ServeError::Draining | ServeError::Abandoned => (FinishReason::Abort, None),
-        ServeError::Paused => retryable_failure("engine_paused", message),
-        ServeError::QueueFull
-        | ServeError::TooManyRequests
-        | ServeError::TooManyTokens
-        | ServeError::MessageMemoryFull(_) => retryable_failure("engine_overloaded", message),
-        ServeError::Rank { .. }
-        | ServeError::TooLarge { .. }
-        | ServeError::TooManySequences { .. }
-        | ServeError::PromptsTooLarge { .. }
-        | ServeError::ReplyTooLarge { .. }
-        | ServeError::Constraint(_)
-        | ServeError::Tools(_) => validation_failure(message),
+        JobSubmissionError::Draining | JobSubmissionError::Abandoned => (FinishReason::Abort, None),
+        JobSubmissionError::Paused => retryable_failure("engine_paused", message),
+        JobSubmissionError::QueueFull
+        | JobSubmissionError::TooManyRequests
+        | JobSubmissionError::TooManyTokens
+        | JobSubmissionError::MessageMemoryFull(_) => {
+            retryable_failure("engine_overloaded", message)
+        }
+        JobSubmissionError::Rank { .. }
+        | JobSubmissionError::TooLarge { .. }
+        | JobSubmissionError::TooManySequences { .. }
+        | JobSubmissionError::PromptsTooLarge { .. }
+        | JobSubmissionError::ReplyTooLarge { .. }
+        | JobSubmissionError::Constraint(_)
+        | JobSubmissionError::Tools(_) => validation_failure(message),
     }
 }

@@ -66,8 +66,12 @@ impl CacheLookupCounts {
 }
 
 impl DraftTokenCounts {
-    pub(crate) fn new(tokens: usize) -> Self {
-        Self { drafts: 0, proposed: vec![0; tokens], accepted: vec![0; tokens] }
+    pub(crate) fn zero_draft_counts(num_speculative_tokens: usize) -> Self {
+        Self {
+            drafts: 0,
+            proposed: vec![0; num_speculative_tokens],
+            accepted: vec![0; num_speculative_tokens],
+        }
     }
 
     fn add_draft(&mut self, proposed: u32, accepted: u32) {
@@ -116,7 +120,8 @@ impl SchedulerStats {
         self.prefix = CacheLookupCounts::default();
         self.external = self.external.map(|_| CacheLookupCounts::default());
         let drafts = self.drafts.as_ref();
-        self.drafts = drafts.map(|drafts| DraftTokenCounts::new(drafts.proposed.len()));
+        self.drafts =
+            drafts.map(|drafts| DraftTokenCounts::zero_draft_counts(drafts.proposed.len()));
         taken
     }
 

@@ -24,10 +24,10 @@ struct WaveState {
 }
 
 impl DataParallelWaves {
-    /// Creates the wave state of idle data-parallel ranks; `first_rank` is the lowest rank in this
+    /// Creates the wave state of idle data-parallel ranks; `lowest_rank` is the lowest rank in this
     /// process.
-    pub fn new(first_rank: u32) -> Self {
-        Self { leads: first_rank == 0, state: Mutex::default() }
+    pub fn with_idle_ranks(lowest_rank: u32) -> Self {
+        Self { leads: lowest_rank == 0, state: Mutex::default() }
     }
 
     /// Locks the wave state, also after a panic of a thread that held it: each change is one
@@ -75,14 +75,14 @@ mod tests {
 
     #[test]
     fn a_wave_lasts_from_the_first_request_to_the_last() {
-        let waves = DataParallelWaves::new(0);
+        let waves = DataParallelWaves::with_idle_ranks(0);
         assert_eq!((waves.mark_rank_busy(1), waves.mark_rank_busy(0)), (Some(0), None));
         assert_eq!((waves.mark_rank_idle(1), waves.mark_rank_idle(1)), (None, None));
         assert_eq!((waves.mark_rank_idle(0), waves.current_wave()), (Some(0), 1));
         waves.raise_wave_number(7);
         waves.raise_wave_number(3);
         assert_eq!((waves.mark_rank_busy(0), waves.mark_rank_idle(0)), (Some(7), Some(7)));
-        let others = DataParallelWaves::new(2);
+        let others = DataParallelWaves::with_idle_ranks(2);
         assert_eq!((others.mark_rank_busy(2), others.mark_rank_idle(2)), (Some(0), None));
     }
 }

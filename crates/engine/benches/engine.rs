@@ -166,7 +166,9 @@ fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
                 block,
                 groups,
                 config: VllmSchedulerConfig {
-                    latency: LatencyModel::Polynomial(PolynomialStepTime::new(16_384 * 64)),
+                    latency: LatencyModel::Polynomial(PolynomialStepTime::for_kv_cache_capacity(
+                        16_384 * 64,
+                    )),
                     num_gpu_blocks,
                     enable_prefix_caching: caching,
                     block_size: block,

@@ -75,7 +75,7 @@ fn open(
     let count = |key: &str| u32::try_from(point[key].as_u64().unwrap_or(1)).unwrap_or(1);
     let file = format!("{}_config.json", text("model").replace('/', "--"));
     let config: Value = serde_json::from_str(&std::fs::read_to_string(configs.join(file))?)?;
-    let shape = ModelShape::from_config(&config)?;
+    let shape = ModelShape::from_hf_config(&config)?;
     let kind = config["model_type"].as_str().unwrap_or_default();
     let setup = AiConfiguratorSetup {
         // The estimator uses an fp8 cache with fp8 weights.
@@ -93,5 +93,5 @@ fn open(
         mixed: MixedStepTiming::Combined,
         overhead: StepOverhead::default(),
     };
-    Ok(AiConfiguratorStepTimes::open(data, &setup).map_err(|error| error.to_string()))
+    Ok(AiConfiguratorStepTimes::load_kernel_times(data, &setup).map_err(|error| error.to_string()))
 }

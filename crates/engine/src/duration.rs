@@ -50,7 +50,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// Returns a sentence to follow «X is not a duration: ».
-pub fn parse_signed_duration(text: &str, bare_unit: u64) -> Result<ParsedDuration, String> {
+pub fn parse_signed_duration(
+    text: &str,
+    default_unit_nanos: u64,
+) -> Result<ParsedDuration, String> {
     let text = text.trim();
     let (negative, body) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -60,7 +63,8 @@ pub fn parse_signed_duration(text: &str, bare_unit: u64) -> Result<ParsedDuratio
         return Err("it is empty".to_owned());
     }
     let alone = body.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    let nanos = if alone { decimal_times_unit(body, bare_unit)? } else { parse_nanos(body)? };
+    let nanos =
+        if alone { decimal_times_unit(body, default_unit_nanos)? } else { parse_nanos(body)? };
     let nanos = i64::try_from(nanos).map_err(|_| DURATION_OVERFLOW_MESSAGE.to_owned())?;
     Ok(ParsedDuration { nanos: if negative { -nanos } else { nanos }, bare: alone && nanos != 0 })
 }

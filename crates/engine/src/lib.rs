@@ -56,7 +56,7 @@ pub type Outbox = VecDeque<(SimTime, SchedulerEvent)>;
 
 /// Reports why the engine rejected a submitted sequence, which the scheduler then does not keep.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
+pub enum SequenceSubmitError {
     /// The waiting queue of the scheduler is full.
     #[error("the waiting queue is full ({limit} sequences)")]
     QueueFull {
@@ -81,16 +81,21 @@ pub trait Scheduler {
     /// Accepts a sequence for scheduling.
     ///
     /// # Errors
-    /// [`SubmitError`] if it can be neither started nor queued.
-    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError>;
+    /// [`SequenceSubmitError`] if it can be neither started nor queued.
+    fn submit(
+        &mut self,
+        now: SimTime,
+        seq: Sequence,
+        out: &mut Outbox,
+    ) -> Result<(), SequenceSubmitError>;
     /// Checks whether the given sequences of one request can all be submitted together.
     ///
     /// # Errors
-    /// [`SubmitError`] of the first sequence that would certainly be rejected.
+    /// [`SequenceSubmitError`] of the first sequence that would certainly be rejected.
     fn check_submissions(
         &self,
         _job: &mut dyn Iterator<Item = &Sequence>,
-    ) -> Result<(), SubmitError> {
+    ) -> Result<(), SequenceSubmitError> {
         Ok(())
     }
     /// Ends a waiting or running sequence early; ignores unknown ids.

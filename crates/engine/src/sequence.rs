@@ -147,17 +147,17 @@ impl PromptMediaItem {
 
     /// Sorts media items by their position and drops those that overlap an earlier one. Returns
     /// `None` if no items remain.
-    pub fn sorted_without_overlap(mut items: Vec<Self>) -> Option<Arc<[Self]>> {
-        items.sort_by_key(|item| item.start);
+    pub fn sorted_without_overlap(mut media_items: Vec<Self>) -> Option<Arc<[Self]>> {
+        media_items.sort_by_key(|item| item.start);
         let mut end = 0;
-        items.retain(|item| {
+        media_items.retain(|item| {
             let apart = item.len > 0 && item.start >= end;
             if apart {
                 end = item.end_token_index();
             }
             apart
         });
-        (!items.is_empty()).then(|| items.into())
+        (!media_items.is_empty()).then(|| media_items.into())
     }
 }
 

@@ -80,25 +80,27 @@ impl StepLogRecord {
     /// A planned step has `scheduled` (`[name, computed, new]`), `admitted`, `resumed` and
     /// `preempted`, and `encoded` (`[name, [index, ...]]`) if it encodes media items. An updated step has `drafts` (`[name, proposed, accepted]`), `ended` and
     /// `events` (`[kind, hashes, parent, group, medium]`). Both have `t` (ns) and `used` (blocks).
-    pub fn to_step_log_json(&self, name: impl Fn(SeqId) -> Value) -> Value {
-        let names = |ids: &[SeqId]| ids.iter().map(|&id| name(id)).collect::<Vec<_>>();
+    pub fn to_step_log_json(&self, sequence_name: impl Fn(SeqId) -> Value) -> Value {
+        let names = |ids: &[SeqId]| ids.iter().map(|&id| sequence_name(id)).collect::<Vec<_>>();
         let (t, used) = (self.at.as_nanos(), self.used_blocks);
         match &self.change {
             StepLogChange::Planned(plan) => {
                 let work = plan.scheduled.iter();
-                let work = work.map(|one| json!([name(one.id), one.computed, one.new]));
+                let work = work.map(|one| json!([sequence_name(one.id), one.computed, one.new]));
                 let mut line = json!({"t": t, "scheduled": work.collect::<Vec<_>>(),
                     "admitted": names(&plan.admitted), "resumed": names(&plan.resumed),
                     "preempted": names(&plan.preempted), "used": used});
                 if !plan.encoded.is_empty() {
-                    let encoded = plan.encoded.iter().map(|(id, items)| json!([name(*id), items]));
+                    let encoded =
+                        plan.encoded.iter().map(|(id, items)| json!([sequence_name(*id), items]));
                     line["encoded"] = encoded.collect();
                 }
                 line
             }
             StepLogChange::Updated(update) => {
                 let drafts = update.drafts.iter();
-                let drafts = drafts.map(|(id, d)| json!([name(*id), d.proposed, d.accepted]));
+                let drafts =
+                    drafts.map(|(id, d)| json!([sequence_name(*id), d.proposed, d.accepted]));
                 let ended: Vec<SeqId> = update.ended.iter().map(|(id, _)| *id).collect();
                 let events =
                     update.events.iter().flat_map(|event| kv_events(event, self.first_group));

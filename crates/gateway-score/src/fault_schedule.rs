@@ -158,9 +158,12 @@ impl PodFaultSchedule {
     ///
     /// # Errors
     /// Returns an error for a pod that does not exist, or has no `/admin/config`.
-    pub(super) async fn prepare(all: &[ScheduledPodFault], pods: &[GatewayPod]) -> Result<Self> {
+    pub(super) async fn prepare_pod_faults(
+        faults: &[ScheduledPodFault],
+        pods: &[GatewayPod],
+    ) -> Result<Self> {
         let mut ready = Vec::new();
-        for disturbance in all {
+        for disturbance in faults {
             let number = disturbance.pod;
             let Some(pod) = pods.get(number) else {
                 refuse!("--disturb: there is no pod {number}, the last is {}", pods.len() - 1);

@@ -170,7 +170,8 @@ impl GatewayBackends {
         (all, scenario): (&[ScheduledPodFault], Option<&PodFleetScenario>),
         sending: impl FnOnce() -> Result<T>,
     ) -> Result<(T, Vec<String>, Vec<PodOutage>)> {
-        let troubles = self.runtime.block_on(PodFaultSchedule::prepare(all, &self.pods))?;
+        let troubles =
+            self.runtime.block_on(PodFaultSchedule::prepare_pod_faults(all, &self.pods))?;
         if let Some(scenario) = scenario {
             self.runtime.block_on(scenario.start_scenario_on_pods(&self.pods))?;
         }

@@ -31,8 +31,8 @@ pub(super) struct GatewayRun {
 }
 
 impl GatewayRun {
-    pub(super) fn with_pod_count(pods: usize) -> Self {
-        Self { pods, ..Self::default() }
+    pub(super) fn empty_gateway_run(pod_count: usize) -> Self {
+        Self { pods: pod_count, ..Self::default() }
     }
 }
 

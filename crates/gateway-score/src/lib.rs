@@ -28,9 +28,9 @@ use offline::{OfflineRouterSimulation, RouterCandidate};
 use report::ScoreReport;
 use require::parse_score_requirement;
 use scenario::PodFleetScenario;
-use vllm_sim_command_line::requirement::MetricRequirement;
+use vllm_sim_command_line::metric_requirement::MetricRequirement;
 use vllm_sim_command_line::{
-    MissedMetricRequirementsError, UsageError, format_command_line, outputs, refuse,
+    MissedMetricRequirementsError, UsageError, format_command_line, output_files, refuse,
 };
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_http_client::CertificateVerification;
@@ -39,7 +39,7 @@ use vllm_sim_replay::online::{
     self, GenerationApi, OnlineReplayOptions, RequestHeaderNames, TargetServer,
 };
 use vllm_sim_replay_cli::{
-    DeploymentFactory, EngineDeployment, FlagSplitter, GenerationApiName, WorkloadArgs,
+    DeploymentFactory, EngineDeployment, GenerationApiName, ServeFlagSplitter, WorkloadArgs,
     open_workload, simulated_time_limit, split_known_args,
 };
 use workload::LoadedWorkload;
@@ -153,7 +153,7 @@ pub fn gateway_clap_command() -> clap::Command {
 /// Returns a message for the user, or [`MissedMetricRequirementsError`] if a requirement is missed.
 pub fn run_gateway_command(
     args: &[String],
-    sort: FlagSplitter<'_>,
+    sort: ServeFlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
     serve: PodFactory<'_>,
 ) -> Result<String> {
@@ -169,7 +169,7 @@ pub fn run_gateway_command(
 
 fn score_gateway(
     args: &[String],
-    sort: FlagSplitter<'_>,
+    sort: ServeFlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
     serve: PodFactory<'_>,
 ) -> Result<String> {
@@ -270,7 +270,7 @@ fn run_live_workload(
     options.tokenizer = pod.map(|pod| pod.url.clone());
     options.model = options.model.or_else(|| pod?.model.clone());
     let mut notes = describe_engine_differences(&backends, &deployment.engine);
-    let mut play = GatewayRun::with_pod_count(backends.ready_pod_count() as usize);
+    let mut play = GatewayRun::empty_gateway_run(backends.ready_pod_count() as usize);
     let (sent, trouble, outages) =
         backends.run_with_pod_faults((plan.disturb, plan.scenario), || {
             let source = &mut workload.as_workload_source();
@@ -349,7 +349,7 @@ fn run_ideal_placement(
         placement: Some(std::sync::Arc::new(placement.clone())),
         ..options.clone()
     };
-    let mut play = GatewayRun::with_pod_count(backends.ready_pod_count() as usize);
+    let mut play = GatewayRun::empty_gateway_run(backends.ready_pod_count() as usize);
     let source = &mut plan.workload.as_workload_source();
     online::replay_over_http(source, &options, &mut play, &mut |_| {})?;
     for turn in &mut play.turns {
@@ -492,15 +492,15 @@ fn describe_engine_differences(backends: &GatewayBackends, engine: &SchedulerSpe
 }
 
 fn write_score_report(report: &ScoreReport, args: &GatewayScoreArgs) -> Result<String> {
-    let mut printed = report.render_text_table();
+    let mut printed = report.render_score_table();
     if let Some(file) = &args.html {
-        outputs::write_atomically(file, page::render_score_page(report))?;
+        output_files::write_atomically(file, page::render_score_page(report))?;
     }
     if let Some(file) = &args.json {
-        let text = serde_json::to_string_pretty(&report.to_json())?;
+        let text = serde_json::to_string_pretty(&report.score_report_json())?;
         match file.as_str() {
             "-" => printed = text,
-            file => outputs::write_atomically(file.as_ref(), text + "\n")?,
+            file => output_files::write_atomically(file.as_ref(), text + "\n")?,
         }
     }
     match report.describe_missed_score_requirements() {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use vllm_sim_replay::samples::SampleDistribution;
+use vllm_sim_replay::sample_distribution::SampleDistribution;
 
 use super::gateway_run::GatewayRun;
 use super::workload::LoadedWorkload;
@@ -76,9 +76,9 @@ pub(super) fn score_measures_of_run(
 }
 
 /// Returns the distributions of TTFT and E2E latency of a run, in milliseconds.
-pub(super) fn ttft_and_e2e_samples(play: &GatewayRun) -> [SampleDistribution; 2] {
+pub(super) fn ttft_and_e2e_samples(run: &GatewayRun) -> [SampleDistribution; 2] {
     let mut both = [SampleDistribution::new(), SampleDistribution::new()];
-    for turn in &play.turns {
+    for turn in &run.turns {
         let times = [turn.ttft_ms, turn.e2e_ms];
         for (samples, ms) in both.iter_mut().zip(times) {
             if let Some(ms) = ms {
@@ -187,10 +187,10 @@ pub(super) fn score_measure_ratios_to_ideal(
 /// Returns a gateway's score: the fraction of completed requests, times a mean ratio to the ideal.
 ///
 /// The mean covers prefix reuse, mean TTFT and mean E2E latency. Each share is at most 1.
-pub(super) fn gateway_score(shares: &ScoreMeasureValues) -> Option<f64> {
+pub(super) fn gateway_score(ratios_to_ideal: &ScoreMeasureValues) -> Option<f64> {
     let of = |name: &str| {
         let at = SCORE_MEASURES.iter().position(|measure| measure.name == name)?;
-        shares[at]
+        ratios_to_ideal[at]
     };
     let parts: Vec<f64> = SCORED_MEASURE_NAMES.into_iter().filter_map(of).collect();
     let served = of("served")?;

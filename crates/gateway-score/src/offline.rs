@@ -102,7 +102,7 @@ impl OfflineRouterSimulation<'_> {
             seed: self.seed,
             ..ReplaySettings::new(pool)
         };
-        let mut play = GatewayRun::with_pod_count(self.pods as usize);
+        let mut play = GatewayRun::empty_gateway_run(self.pods as usize);
         vllm_sim_replay::run_replay(&settings, &mut self.workload.as_workload_source(), &mut play)?;
         let values = score_measures_of_run(&play, self.workload);
         Ok(RouterCandidate { name, play, values })

@@ -10,9 +10,9 @@ use super::measure::{
     ttft_and_e2e_samples,
 };
 use super::offline::RouterCandidate;
-use super::require::value_bounded_by_requirement;
+use super::require::measured_value_for_requirement;
 use super::workload::LoadedWorkload;
-use vllm_sim_command_line::requirement::{self, MetricRequirement};
+use vllm_sim_command_line::metric_requirement::{self, MetricRequirement};
 
 /// Version of the report's JSON; it changes when a key is removed or changes its meaning.
 const REPORT_FORMAT_VERSION: u32 = 1;
@@ -217,7 +217,7 @@ impl ScoreReport {
         })
     }
 
-    pub(super) fn render_text_table(&self) -> String {
+    pub(super) fn render_score_table(&self) -> String {
         let (head, rows) = self.score_table_cells();
         let width = |column: usize| {
             let all = rows.iter().chain([&head]);
@@ -244,12 +244,12 @@ impl ScoreReport {
             Some(count(routing.misroutes.total_misroutes())),
             routing.retries.map(count),
         ];
-        value_bounded_by_requirement(requirement, &self.shares, others)
+        measured_value_for_requirement(requirement, &self.shares, others)
     }
 
     /// Describes the missed requirements of `--require`, if any.
     pub(super) fn describe_missed_score_requirements(&self) -> Option<String> {
-        requirement::describe_missed_metric_requirements(&self.requirements, |requirement| {
+        metric_requirement::describe_missed_metric_requirements(&self.requirements, |requirement| {
             self.required_value(requirement)
         })
     }
@@ -275,7 +275,7 @@ impl ScoreReport {
         })
     }
 
-    pub(super) fn to_json(&self) -> Value {
+    pub(super) fn score_report_json(&self) -> Value {
         let routing = &self.live.routing;
         let named = |values: &ScoreMeasureValues| {
             let pairs = SCORE_MEASURES.iter().zip(values);

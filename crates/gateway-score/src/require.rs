@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::measure::{SCORE_MEASURES, ScoreMeasureValues};
+use vllm_sim_command_line::metric_requirement::MetricRequirement;
 use vllm_sim_command_line::refuse;
-use vllm_sim_command_line::requirement::MetricRequirement;
 
 /// Names of values for `--require` that are not relative to the ideal.
 const OTHER_REQUIRABLE_VALUES: [&str; 3] = ["score", "misroutes", "retries"];
@@ -24,14 +24,14 @@ pub(super) fn parse_score_requirement(text: &str) -> Result<MetricRequirement> {
 }
 
 /// Returns the value that a requirement bounds; for a measure, its ratio to the ideal.
-pub(super) fn value_bounded_by_requirement(
+pub(super) fn measured_value_for_requirement(
     requirement: &MetricRequirement,
-    shares: &ScoreMeasureValues,
+    ratios_to_ideal: &ScoreMeasureValues,
     others: [Option<f64>; 3],
 ) -> Option<f64> {
     let name = requirement.name.as_str();
     match SCORE_MEASURES.iter().position(|m| m.name == name) {
-        Some(at) => shares[at],
+        Some(at) => ratios_to_ideal[at],
         None => others[OTHER_REQUIRABLE_VALUES.iter().position(|other| *other == name)?],
     }
 }

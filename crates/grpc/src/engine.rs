@@ -28,8 +28,8 @@ pub(super) struct VllmEngineService {
 }
 
 impl VllmEngineService {
-    pub(super) fn new(parts: GrpcState) -> Self {
-        Self { parts, last_receive: AtomicU64::new(0f64.to_bits()) }
+    pub(super) fn new(grpc_state: GrpcState) -> Self {
+        Self { parts: grpc_state, last_receive: AtomicU64::new(0f64.to_bits()) }
     }
 
     /// Adds the metadata `retry-after` to a retryable gRPC status that lacks it, as over HTTP.
@@ -62,7 +62,7 @@ impl VllmEngine for VllmEngineService {
         let text = |name: &str| request.metadata().get(name)?.to_str().ok();
         let trace =
             text("traceparent").map(|parent| (parent.into(), text("tracestate").map(Into::into)));
-        let headers = self.parts.service.replies.request_headers_in_rules(text);
+        let headers = self.parts.service.replies.headers_read_by_reply_rules(text);
         let mut faults = fault::decide_call_faults(&self.parts, &request)?;
         faults.wait_first_byte_delay(&self.parts.service).await;
         let failed = fault::fail_if_error_injected(&self.parts, &faults);

@@ -36,8 +36,19 @@ pub(super) struct GenerateMessageStream {
 }
 
 impl GenerateMessageStream {
-    pub(super) fn new(reply: Reply, stream: bool, faults: Option<Box<FaultInjector>>) -> Self {
-        Self { reply, stream, closed: false, output: Vec::new(), aborted: false, faults }
+    pub(super) fn new(
+        reply: Reply,
+        is_streaming: bool,
+        faults: Option<Box<FaultInjector>>,
+    ) -> Self {
+        Self {
+            reply,
+            stream: is_streaming,
+            closed: false,
+            output: Vec::new(),
+            aborted: false,
+            faults,
+        }
     }
 
     /// Returns the reply's next gRPC message; `None` if the engine has released no tokens for it.

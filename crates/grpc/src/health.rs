@@ -27,8 +27,8 @@ pub(super) struct HealthService {
 }
 
 impl HealthService {
-    pub(super) fn new(parts: GrpcState) -> Self {
-        Self { parts }
+    pub(super) fn new(grpc_state: GrpcState) -> Self {
+        Self { parts: grpc_state }
     }
 }
 

@@ -42,7 +42,8 @@ pub(super) fn to_generation_request(
     let sampling = asked.sampling_params.unwrap_or_default();
     let params = to_sampling_params(&sampling);
     let keep = sampling.truncate_prompt_tokens.map(i64::from);
-    let validation = limits.check_requested_lengths("max_tokens", params.max_tokens, keep);
+    let validation =
+        limits.check_output_and_truncation_limits("max_tokens", params.max_tokens, keep);
     GenerationRequest {
         id: id.into(),
         arrived: parts.service.now(),

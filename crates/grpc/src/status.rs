@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-use vllm_sim_service::{RequestError, ServeError};
+use vllm_sim_service::{JobSubmissionError, RequestError};
 use vllm_sim_wire::fault::Fault;
 
 const RETRY_AFTER_KEY: &str = "retry-after";
@@ -36,22 +36,22 @@ pub(super) fn rejection_status(refusal: RequestError) -> Status {
     Status::new(grpc_code(status), refusal.to_string())
 }
 
-fn serve_error_status(error: &ServeError) -> u16 {
+fn serve_error_status(error: &JobSubmissionError) -> u16 {
     match error {
-        ServeError::QueueFull => 429,
-        ServeError::TooManyRequests
-        | ServeError::TooManyTokens
-        | ServeError::MessageMemoryFull(_)
-        | ServeError::Draining
-        | ServeError::Abandoned
-        | ServeError::Paused => 503,
-        ServeError::Rank { .. }
-        | ServeError::TooManySequences { .. }
-        | ServeError::PromptsTooLarge { .. }
-        | ServeError::ReplyTooLarge { .. }
-        | ServeError::TooLarge { .. }
-        | ServeError::Constraint(_)
-        | ServeError::Tools(_) => 400,
+        JobSubmissionError::QueueFull => 429,
+        JobSubmissionError::TooManyRequests
+        | JobSubmissionError::TooManyTokens
+        | JobSubmissionError::MessageMemoryFull(_)
+        | JobSubmissionError::Draining
+        | JobSubmissionError::Abandoned
+        | JobSubmissionError::Paused => 503,
+        JobSubmissionError::Rank { .. }
+        | JobSubmissionError::TooManySequences { .. }
+        | JobSubmissionError::PromptsTooLarge { .. }
+        | JobSubmissionError::ReplyTooLarge { .. }
+        | JobSubmissionError::TooLarge { .. }
+        | JobSubmissionError::Constraint(_)
+        | JobSubmissionError::Tools(_) => 400,
     }
 }
 

@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 
 use super::connect::HttpConnector;
-use super::socket::{LatestBytesArrivalTime, instant_now};
+use super::socket::{LatestBytesArrivalTime, real_clock_now};
 use super::stream::ClientStream;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -95,7 +95,7 @@ where
                 Err(_) if used => continue,
                 Err(error) => return Err(failed(error)),
             }
-            let sent = instant_now();
+            let sent = real_clock_now();
             let response = {
                 let PooledConnection { sender, connection, .. } = &mut link;
                 let mut response = pin!(sender.try_send_request(request));
@@ -194,7 +194,7 @@ where
 
 impl<B: Body + 'static> PooledHttpClient<B> {
     fn return_connection(&self, link: PooledConnection<B>) {
-        let now = instant_now();
+        let now = real_clock_now();
         let mut idle = self.0.idle.lock();
         idle.push_back((now, link));
         while idle.front().is_some_and(|(at, _)| now - *at > IDLE_TIMEOUT) {

@@ -17,7 +17,7 @@ pub struct LatestBytesArrivalTime {
 
 impl LatestBytesArrivalTime {
     fn new() -> Self {
-        Self { epoch: instant_now(), nanos: Arc::default() }
+        Self { epoch: real_clock_now(), nanos: Arc::default() }
     }
 
     /// Returns the arrival time of the latest bytes on the connection; before any bytes, the time
@@ -58,7 +58,7 @@ impl AsyncRead for ArrivalTimedSocket {
         let Self { tcp, arrival } = self.get_mut();
         let read = Pin::new(tcp).poll_read(cx, buffer);
         if read.is_ready() {
-            arrival.set(instant_now());
+            arrival.set(real_clock_now());
         }
         read
     }
@@ -83,7 +83,7 @@ impl AsyncWrite for ArrivalTimedSocket {
 }
 
 #[expect(clippy::disallowed_methods, reason = "arrivals from real servers are measured")]
-pub(super) fn instant_now() -> Instant {
+pub(super) fn real_clock_now() -> Instant {
     Instant::now()
 }
 

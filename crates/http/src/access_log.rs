@@ -58,17 +58,17 @@ struct QueuedLines {
 
 impl AccessLog {
     /// Creates the access log of a server; `None` if it is disabled.
-    pub(super) fn new(log: &LogConfig) -> Option<Self> {
-        if !log.access || matches!(log.level, LogLevel::Error | LogLevel::Warn) {
+    pub(super) fn start_access_log_if_enabled(config: &LogConfig) -> Option<Self> {
+        if !config.access || matches!(config.level, LogLevel::Error | LogLevel::Warn) {
             return None;
         }
         let lines = Arc::new(LineQueue::default());
-        let (written, format) = (lines.clone(), log.format);
+        let (written, format) = (lines.clone(), config.format);
         let thread = std::thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(move || written.write_until_closed(format));
         Some(Self(Arc::new(AccessLogThread {
-            excluded: log.access_excluded.clone(),
+            excluded: config.access_excluded.clone(),
             format,
             lines,
             thread: Some(thread.ok()?),

@@ -130,7 +130,7 @@ pub(super) async fn remove_scripted_replies(
 
 fn scripted_replies_json(app: &App) -> Value {
     let rules = app.service.replies.current_reply_rules();
-    json!({"replies": rules.map_or(json!([]), |rules| rules.to_json())})
+    json!({"replies": rules.map_or(json!([]), |rules| rules.reply_rules_with_usage_json())})
 }
 
 fn request_history(app: &App) -> Result<&RequestHistory, Fault> {

@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::annotations::{ChartAnnotationKind, ChartAnnotationLog};
-use super::applied_settings::CombinedRuntimeSettings;
+use super::applied_settings::RankCombinedRuntimeSettings;
 use super::server_controls::ServerControls;
 use vllm_sim_config::{
     ConfigError, LoadedConfig, RuntimeChangeScope, find_runtime_changeable_flag,
 };
-use vllm_sim_service::fault::FaultScenarioLabels;
+use vllm_sim_service::fault::FaultScenarioAndPhase;
 use vllm_sim_service::scenario::{
     FaultScenario, ReplicaId, ScenarioError, ScenarioPhaseChange, ScenarioPosition, ScenarioRun,
 };
@@ -55,7 +55,7 @@ struct ScenarioPhaseSettings {
     drills: Arc<ChartAnnotationLog>,
     /// Settings of each phase of the fault scenario, as `[server][phase]`; the last entry restores
     /// the settings before the scenario.
-    settings: Mutex<Vec<Vec<CombinedRuntimeSettings>>>,
+    settings: Mutex<Vec<Vec<RankCombinedRuntimeSettings>>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,15 +81,20 @@ pub(super) enum AdminError {
 
 impl AdminState {
     /// Adds a server whose settings can be changed at run time.
-    pub fn add_server(&self, controls: &Arc<ServerControls>, loaded: LoadedConfig) {
-        let engine = &loaded.config.engine;
+    pub fn add_managed_server(&self, controls: &Arc<ServerControls>, initial_config: LoadedConfig) {
+        let engine = &initial_config.config.engine;
         let local_ranks = engine.parallel.local_ranks;
-        let id =
-            ReplicaId { number: engine.replicas.index, pod: loaded.config.server.pod.name.clone() };
+        let id = ReplicaId {
+            number: engine.replicas.index,
+            pod: initial_config.config.server.pod.name.clone(),
+        };
         let replica = (id, engine.replicas.count);
-        let ranks = vec![loaded; controls.service.rank_engines().len()];
-        CombinedRuntimeSettings::from_ranks(&ranks, FaultScenarioLabels::default())
-            .apply_at_server_start(controls);
+        let ranks = vec![initial_config; controls.service.rank_engines().len()];
+        RankCombinedRuntimeSettings::combine_rank_settings(
+            &ranks,
+            FaultScenarioAndPhase::default(),
+        )
+        .apply_at_server_start(controls);
         self.servers.lock().push(ManagedServer {
             controls: Arc::downgrade(controls),
             local_ranks,
@@ -144,7 +149,7 @@ impl AdminState {
         controls: &Arc<ServerControls>,
         rank: DataParallelRankSelector,
     ) -> Result<Map<String, Value>, AdminError> {
-        self.read_rank_settings(controls, rank, |loaded| Ok(loaded.to_admin_json_runtime_changed()))
+        self.read_rank_settings(controls, rank, |loaded| Ok(loaded.runtime_changes_to_admin_json()))
     }
 
     fn read_rank_settings(
@@ -208,14 +213,14 @@ impl AdminState {
                         .scenario_round_and_phase()
                         .is_some() =>
                 {
-                    active.run.repeat_phase_callback()
+                    active.run.call_phase_callback_again()
                 }
                 _ => {
                     for server in servers.iter() {
                         if let Some(controls) = server.controls.upgrade() {
-                            CombinedRuntimeSettings::from_ranks(
+                            RankCombinedRuntimeSettings::combine_rank_settings(
                                 &server.ranks,
-                                FaultScenarioLabels::default(),
+                                FaultScenarioAndPhase::default(),
                             )
                             .apply_to_server(&controls);
                         }
@@ -419,21 +424,25 @@ fn is_engine_setting(field: &str) -> bool {
 fn settings_by_phase(
     scenario: &FaultScenario,
     servers: &[Vec<LoadedConfig>],
-) -> Result<Vec<Vec<CombinedRuntimeSettings>>, ScenarioError> {
+) -> Result<Vec<Vec<RankCombinedRuntimeSettings>>, ScenarioError> {
     let one = |ranks: &Vec<LoadedConfig>| {
         let phases = scenario.phases.iter().enumerate();
         let phases = phases.map(|(index, phase)| {
             let ranks = ranks.iter().map(|loaded| loaded.with_admin_update(&phase.set));
             let ranks: Result<Vec<LoadedConfig>, ConfigError> = ranks.collect();
             let fail = |error| ScenarioError::error_in_phase(index, &phase.name, error);
-            let origin = FaultScenarioLabels {
+            let origin = FaultScenarioAndPhase {
                 scenario: scenario.name.as_str().into(),
                 phase: phase.name.as_str().into(),
             };
-            Ok(CombinedRuntimeSettings::from_ranks(&ranks.map_err(fail)?, origin))
+            Ok(RankCombinedRuntimeSettings::combine_rank_settings(&ranks.map_err(fail)?, origin))
         });
-        let mut all: Vec<CombinedRuntimeSettings> = phases.collect::<Result<_, ScenarioError>>()?;
-        all.push(CombinedRuntimeSettings::from_ranks(ranks, FaultScenarioLabels::default()));
+        let mut all: Vec<RankCombinedRuntimeSettings> =
+            phases.collect::<Result<_, ScenarioError>>()?;
+        all.push(RankCombinedRuntimeSettings::combine_rank_settings(
+            ranks,
+            FaultScenarioAndPhase::default(),
+        ));
         Ok(all)
     };
     servers.iter().map(one).collect()

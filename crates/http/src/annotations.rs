@@ -43,9 +43,9 @@ impl ChartAnnotationLog {
     }
 
     /// Returns all chart annotations as JSON, oldest first.
-    pub(super) fn to_json(&self, values: SettingValueVisibility) -> Vec<Value> {
+    pub(super) fn chart_annotations_json(&self, visibility: SettingValueVisibility) -> Vec<Value> {
         let events = self.events.lock();
-        events.iter().map(|event| event.to_json(values)).collect()
+        events.iter().map(|event| event.to_json(visibility)).collect()
     }
 }
 

@@ -13,12 +13,12 @@ use super::admin_state::AdminState;
 use super::dialect::{ApiDialect, ApiRules};
 use super::live_trace::LiveRequestTrace;
 use super::metric_history::MetricHistory;
-use super::openai::responses::store::ResponseStore;
+use super::openai::responses::response_store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
 use super::server_controls::ServerControls;
 use super::settings::{HttpSettings, ServerSettings};
-use super::sglang::disaggregation::Disaggregation;
+use super::sglang::disaggregation::PrefillOrDecodeServer;
 use super::sglang::session_store::SglangSessions;
 use super::transfer::KvTransferWarningLimits;
 use super::transfer::params::engine_id_of_rank;
@@ -42,7 +42,7 @@ pub(crate) const RESPONSE_CANCEL_PATH: &str = "/v1/responses/{response_id}/cance
 pub(crate) type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 
 /// The values from which an [`App`] is created.
-pub struct AppParts {
+pub struct AppConstructorArgs {
     /// Settings of the HTTP API.
     pub settings: HttpSettings,
     /// The service that runs generation requests.
@@ -66,7 +66,7 @@ pub struct AppParts {
     /// Servers of `--dashboard-peers`, which the dashboard lists.
     pub peers: Vec<DashboardPeer>,
     /// Pair of prefill and decode servers of SGLang to which this server belongs.
-    pub disaggregation: Option<Arc<Disaggregation>>,
+    pub disaggregation: Option<Arc<PrefillOrDecodeServer>>,
 }
 
 /// The state of a server that all HTTP handlers share.
@@ -87,7 +87,7 @@ pub struct App {
     /// Recorded recent requests; `None` without `--request-history`.
     pub(super) history: Option<Arc<RequestHistory>>,
     pub(super) peers: DashboardPeers,
-    pub(super) disaggregation: Option<Arc<Disaggregation>>,
+    pub(super) disaggregation: Option<Arc<PrefillOrDecodeServer>>,
     pub(super) fleet: OnceLock<Vec<Weak<App>>>,
     pub(super) records: DashboardRecords,
     pub(super) admin_state: Arc<AdminState>,
@@ -121,8 +121,8 @@ impl App {
     }
 
     /// Creates the state of an HTTP server.
-    pub fn new(parts: AppParts) -> Self {
-        let AppParts {
+    pub fn new(args: AppConstructorArgs) -> Self {
+        let AppConstructorArgs {
             settings,
             service,
             api: ApiRules(dialect),
@@ -135,7 +135,7 @@ impl App {
             event_loss,
             peers,
             disaggregation,
-        } = parts;
+        } = args;
         let (service_of, metrics_of) = (service.clone(), metrics.clone());
         let controls = ServerControls::new(&settings.controls, service_of, metrics_of, event_loss);
         Self {
@@ -182,10 +182,10 @@ impl App {
         &self.admin_state
     }
 
-    /// Makes the settings of this server changeable at run time; `loaded` holds their initial
+    /// Makes the settings of this server changeable at run time; `initial_config` holds their initial
     /// values.
-    pub fn add_to_admin_state(&self, loaded: LoadedConfig) {
-        self.admin_state.add_server(&self.controls, loaded);
+    pub fn add_server_to_admin_state(&self, initial_config: LoadedConfig) {
+        self.admin_state.add_managed_server(&self.controls, initial_config);
     }
 
     /// Sets the servers of this process that the dashboard lists; only the first call counts.
@@ -233,7 +233,8 @@ impl App {
 }
 
 fn create_request_history(server: &ServerSettings) -> Option<Arc<RequestHistory>> {
-    (server.request_history > 0).then(|| Arc::new(RequestHistory::new(server)))
+    (server.request_history > 0)
+        .then(|| Arc::new(RequestHistory::empty_history_with_limits(server)))
 }
 
 fn kv_transfer_engine_id(settings: &HttpSettings, dialect: &dyn ApiDialect) -> String {
@@ -247,8 +248,10 @@ fn kv_transfer_engine_id(settings: &HttpSettings, dialect: &dyn ApiDialect) -> S
 pub struct RouteIndex(IndexMap<&'static str, &'static str>);
 
 impl RouteIndex {
-    pub(crate) fn new(routes: impl Iterator<Item = (&'static str, &'static str)>) -> Self {
-        Self(routes.collect())
+    pub(crate) fn new(
+        paths_and_methods: impl Iterator<Item = (&'static str, &'static str)>,
+    ) -> Self {
+        Self(paths_and_methods.collect())
     }
 
     pub(crate) fn allowed_methods(&self, path: &str) -> Option<&'static str> {

@@ -9,11 +9,11 @@ use super::server_controls::{ObservabilityFaults, ServerControls};
 use vllm_sim_config::LoadedConfig;
 use vllm_sim_engine::EngineCommand;
 use vllm_sim_service::LiveFaultSettings;
-use vllm_sim_service::fault::FaultScenarioLabels;
+use vllm_sim_service::fault::FaultScenarioAndPhase;
 
 /// Run-time settings of one server, combined over its ranks and ready to apply.
 #[derive(Clone)]
-pub(super) struct CombinedRuntimeSettings {
+pub(super) struct RankCombinedRuntimeSettings {
     live: LiveFaultSettings,
     speed: f64,
     bounds: (u32, Option<u32>),
@@ -23,12 +23,15 @@ pub(super) struct CombinedRuntimeSettings {
     hangs_engine: bool,
 }
 
-impl CombinedRuntimeSettings {
+impl RankCombinedRuntimeSettings {
     /// Combines the configurations of a server's data-parallel ranks.
-    pub(super) fn from_ranks(ranks: &[LoadedConfig], origin: FaultScenarioLabels) -> Self {
-        let first = &ranks[0].config;
+    pub(super) fn combine_rank_settings(
+        rank_configs: &[LoadedConfig],
+        fault_origin: FaultScenarioAndPhase,
+    ) -> Self {
+        let first = &rank_configs[0].config;
         let engine = &first.engine;
-        let delays = ranks.iter().map(|rank| &rank.config.engine.timing.delays);
+        let delays = rank_configs.iter().map(|rank| &rank.config.engine.timing.delays);
         Self {
             live: LiveFaultSettings {
                 rates: first.faults.rates.clone(),
@@ -36,7 +39,7 @@ impl CombinedRuntimeSettings {
                 admission: engine.queue.admission,
                 health: first.faults.health_status,
                 retry_after_seconds: first.faults.retry_after_seconds,
-                origin,
+                origin: fault_origin,
             },
             speed: engine.total_step_speedup_ratio(),
             bounds: (engine.max_num_seqs, engine.queue.max_waiting_queue_length),

@@ -90,7 +90,7 @@ impl FromRequest<Arc<App>> for RawRequest {
         let bytes = read_body(app, body).await?;
         let memory =
             app.service.large_body_memory().reserve_body_bytes(estimated_body_memory_bytes(&bytes));
-        let memory = memory.map_err(|full| error::serve_error_fault(&full.into()))?;
+        let memory = memory.map_err(|full| error::submission_error_fault(&full.into()))?;
         // llm-d-inference-sim replaces unpaired surrogates.
         let unencodable_members = match app.dialect.checks_schema_first() {
             true => vllm_sim_wire::body::members_with_unpaired_surrogates(&bytes),
@@ -103,7 +103,7 @@ impl FromRequest<Arc<App>> for RawRequest {
                 usage: context.usage,
                 unencodable_members,
                 _memory: memory,
-                ..RequestHead::new(parts.headers)
+                ..RequestHead::from_request_headers(parts.headers)
             },
             bytes,
         })
@@ -133,31 +133,34 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// hyper closes a connection if part of a body is unread. A request that is rejected by its headers
 /// would then lose its connection and the next request on it. As in uvicorn, the rest is read and
 /// dropped after the response, up to the server's size limit.
-pub(super) struct DrainingBody<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> {
+pub(super) struct DrainOnDropBody<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> {
     body: Option<B>,
     /// Number of bytes of the request body that may still be read.
     left: usize,
     runtime: Handle,
 }
 
-impl<B> DrainingBody<B>
+impl<B> DrainOnDropBody<B>
 where
     B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<axum::BoxError>,
 {
-    /// Wraps the body of a request so that it is read to its end, up to `limit` bytes.
-    pub(super) fn wrap_request_body(request: Request<B>, limit: usize) -> Request<Body> {
+    /// Wraps the body of a request so that it is read to its end, up to `max_bytes` bytes.
+    pub(super) fn drain_request_body_on_drop(
+        request: Request<B>,
+        max_bytes: usize,
+    ) -> Request<Body> {
         // An HTTP/2 stream ends without its connection. A client that sends `Expect` sends no body
         // after an error response.
         let drains = request.version() != Version::HTTP_2
             && !request.body().is_end_stream()
             && !request.headers().contains_key(header::EXPECT)
-            && !announces_longer_body(&request, limit);
+            && !announces_longer_body(&request, max_bytes);
         if !drains {
             return request.map(Body::new);
         }
         let runtime = Handle::current();
-        request.map(|body| Body::new(Self { body: Some(body), left: limit, runtime }))
+        request.map(|body| Body::new(Self { body: Some(body), left: max_bytes, runtime }))
     }
 }
 
@@ -166,7 +169,7 @@ pub(super) fn announces_longer_body<B: HttpBody>(request: &Request<B>, limit: us
     request.body().size_hint().lower() > limit as u64
 }
 
-impl<B> HttpBody for DrainingBody<B>
+impl<B> HttpBody for DrainOnDropBody<B>
 where
     B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
 {
@@ -199,7 +202,7 @@ where
     }
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> Drop for DrainingBody<B> {
+impl<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> Drop for DrainOnDropBody<B> {
     fn drop(&mut self) {
         let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) else {
             return;
@@ -307,7 +310,7 @@ pub(super) fn send_large_body_in_parts(memory: &LargeBodyMemory, response: Respo
         Ok(Some(reservation)) => response.map(|body| {
             Body::new(LargeBody { body, rest: Bytes::new(), _reservation: reservation })
         }),
-        Err(refused) => error::fault_response(&error::serve_error_fault(&refused.into())),
+        Err(refused) => error::fault_response(&error::submission_error_fault(&refused.into())),
     }
 }
 

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 
-use vllm_sim_service::ServeError;
+use vllm_sim_service::JobSubmissionError;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Result of an HTTP handler; a [`Fault`] becomes an error response in OpenAI's format.
@@ -66,25 +66,25 @@ pub(super) fn stream_error_events(json: &str) -> String {
 }
 
 /// Returns the HTTP error of a request that the service rejected.
-pub(super) fn serve_error_fault(error: &ServeError) -> Fault {
+pub(super) fn submission_error_fault(error: &JobSubmissionError) -> Fault {
     let message = error.to_string();
     match error {
-        ServeError::QueueFull => Fault::new(429, ErrorType::RateLimit, message),
-        ServeError::TooManyRequests
-        | ServeError::TooManyTokens
-        | ServeError::MessageMemoryFull(_) => {
+        JobSubmissionError::QueueFull => Fault::new(429, ErrorType::RateLimit, message),
+        JobSubmissionError::TooManyRequests
+        | JobSubmissionError::TooManyTokens
+        | JobSubmissionError::MessageMemoryFull(_) => {
             Fault::new(503, ErrorType::ServiceUnavailablePhrase, message)
         }
-        ServeError::Draining | ServeError::Abandoned => {
+        JobSubmissionError::Draining | JobSubmissionError::Abandoned => {
             Fault::new(503, ErrorType::ServiceUnavailablePhrase, message)
         }
-        ServeError::Paused => Fault::new(503, ErrorType::ServiceUnavailable, message),
-        ServeError::Rank { .. }
-        | ServeError::Constraint(_)
-        | ServeError::Tools(_)
-        | ServeError::TooManySequences { .. }
-        | ServeError::PromptsTooLarge { .. }
-        | ServeError::ReplyTooLarge { .. }
-        | ServeError::TooLarge { .. } => Fault::bad_request(message),
+        JobSubmissionError::Paused => Fault::new(503, ErrorType::ServiceUnavailable, message),
+        JobSubmissionError::Rank { .. }
+        | JobSubmissionError::Constraint(_)
+        | JobSubmissionError::Tools(_)
+        | JobSubmissionError::TooManySequences { .. }
+        | JobSubmissionError::PromptsTooLarge { .. }
+        | JobSubmissionError::ReplyTooLarge { .. }
+        | JobSubmissionError::TooLarge { .. } => Fault::bad_request(message),
     }
 }

@@ -20,7 +20,7 @@ use tokio::time::Sleep;
 use super::app::App;
 use super::error;
 use super::request_head::{RequestHead, names};
-use vllm_sim_service::fault::{FaultScenarioLabels, FaultSpecError, StreamFault};
+use vllm_sim_service::fault::{FaultScenarioAndPhase, FaultSpecError, StreamFault};
 use vllm_sim_service::{
     CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, FaultInjectorAction, RequestContext, RequestFaults,
 };
@@ -120,9 +120,9 @@ pub(crate) fn fail_if_error_injected(
     let faults = head.faults.as_deref();
     let count = |kind| match faults {
         Some(faults) => faults.report_fault(&app.service, kind),
-        None => app.service.faults.report_fault(kind, &FaultScenarioLabels::default()),
+        None => app.service.faults.report_fault(kind, &FaultScenarioAndPhase::default()),
     };
-    let asked = head.uncommon_headers().get(&names::RETURN_ERROR_HEADER);
+    let asked = head.headers_unless_all_common().get(&names::RETURN_ERROR_HEADER);
     if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
         let text = String::from_utf8_lossy(asked.as_bytes());
         return Err(match text.trim().parse::<i128>() {

@@ -14,12 +14,12 @@ use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GenerationRequest, KvBlockLabels, Reply, RequestError, ResolvedModel,
+    self as service, GenerationRequest, KvBlockSaltAndSession, Reply, RequestError, ResolvedModel,
     ValidatedRequestFacts, run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::openai::shared::ExtraSamplingArgs;
+use vllm_sim_wire::openai::shared_request_fields::ExtraSamplingArgs;
 
 /// An error of a request that generates tokens.
 pub(crate) enum RejectedGeneration {
@@ -33,8 +33,8 @@ pub(crate) enum RejectedGeneration {
 impl RejectedGeneration {
     /// Converts the error to the form in which the stream reports it: an event, or the HTTP status
     /// if the imitated server reports all errors by status.
-    pub(crate) fn with_stream_error_reporting(self, late: StreamErrorReporting) -> Self {
-        match late {
+    pub(crate) fn with_stream_error_reporting(self, reporting: StreamErrorReporting) -> Self {
+        match reporting {
             StreamErrorReporting::InStream => self,
             StreamErrorReporting::AsStatus => Self::Early(self.into()),
         }
@@ -94,7 +94,11 @@ impl<R: GenerationRequestBody> ParsedRequestBody<R> {
     ///
     /// # Errors
     /// An error of the body, an injected failure, or an unknown model.
-    pub(crate) fn new(app: &App, head: &RequestHead, body: Cow<'_, Value>) -> Result<Self, Fault> {
+    pub(crate) fn parse_generation_request_body(
+        app: &App,
+        head: &RequestHead,
+        body: Cow<'_, Value>,
+    ) -> Result<Self, Fault> {
         let dialect = app.dialect;
         let body = dialect.schema_body(R::ENDPOINT, body)?;
         let mut resolved = None;
@@ -156,7 +160,11 @@ pub(crate) fn resolve_model(
 ///
 /// # Errors
 /// The errors of the body that do not depend on its model.
-pub(crate) fn read_render_body(app: &App, api: ApiEndpoint, body: Value) -> Result<Value, Fault> {
+pub(crate) fn convert_and_check_render_body(
+    app: &App,
+    api: ApiEndpoint,
+    body: Value,
+) -> Result<Value, Fault> {
     let dialect = app.dialect;
     let body = dialect.schema_body(api, Cow::Owned(body))?;
     dialect.check_body_content(api, &body)?;
@@ -172,14 +180,14 @@ pub(crate) fn new_generation_request(
     GenerationRequest {
         rank: app
             .dialect
-            .effective_rank(&app.rules.limits, requested_rank(head.uncommon_headers())),
+            .effective_rank(&app.rules.limits, requested_rank(head.headers_unless_all_common())),
         trace: app
             .service
             .settings()
             .traced
-            .then(|| trace_context(head.uncommon_headers()))
+            .then(|| trace_context(head.headers_unless_all_common()))
             .flatten(),
-        headers: app.service.replies.request_headers_in_rules(|name| {
+        headers: app.service.replies.headers_read_by_reply_rules(|name| {
             let value = head.headers.get(name);
             value.and_then(|value| value.to_str().ok())
         }),
@@ -221,7 +229,7 @@ pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
             app.dialect.unknown_model_fault(&name, served)
         }
         RequestError::Invalid(fault) => fault,
-        RequestError::Serve(error) => error::serve_error_fault(&error),
+        RequestError::Serve(error) => error::submission_error_fault(&error),
     }
 }
 
@@ -244,8 +252,8 @@ pub(crate) fn kv_block_labels(
     cache_salt: Option<&str>,
     session: Option<&str>,
     xargs: Option<&ExtraSamplingArgs>,
-) -> KvBlockLabels {
-    KvBlockLabels {
+) -> KvBlockSaltAndSession {
+    KvBlockSaltAndSession {
         salt: cache_salt.map(Into::into),
         session_id: request_session_id(head, session, xargs),
     }
@@ -262,7 +270,7 @@ fn request_session_id(
 ) -> Option<Arc<str>> {
     let named = |name: &&str| !name.is_empty();
     let header = || {
-        let value = head.uncommon_headers().get(&names::SESSION_ID_HEADER)?.as_bytes();
+        let value = head.headers_unless_all_common().get(&names::SESSION_ID_HEADER)?.as_bytes();
         // Python's server reads headers as Latin-1.
         let name: String = value.iter().copied().map(char::from).collect();
         (!name.is_empty()).then(|| name.into())
@@ -371,7 +379,7 @@ const GUIDED_FIELDS: [(&str, &str); 6] = [
 /// Returns a request body with its `guided_*` fields moved to `structured_outputs`.
 ///
 /// A body that already has `structured_outputs` is unchanged.
-pub(crate) fn move_guided_fields<'b>(app: &App, value: &'b Value) -> Cow<'b, Value> {
+pub(crate) fn move_guided_to_structured_outputs<'b>(app: &App, value: &'b Value) -> Cow<'b, Value> {
     if app.settings.answers.legacy_guided {
         with_structured_outputs(value)
     } else {

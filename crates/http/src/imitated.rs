@@ -22,6 +22,6 @@ pub fn api_rules(compat: MetricsCompat) -> ApiRules {
 pub(crate) fn own_routes(config: &Config) -> Option<Vec<Route>> {
     match config.model.compat {
         MetricsCompat::Vllm | MetricsCompat::Llmd => None,
-        MetricsCompat::Sglang => Some(sglang::routes(config)),
+        MetricsCompat::Sglang => Some(sglang::sglang_routes(config)),
     }
 }

@@ -25,7 +25,7 @@ pub(super) async fn post_invocations(
     vllm_sim_wire::body::check_json_value_count(&received.bytes)?;
     let value = python::loads(&received.bytes)
         .map_err(|error| json_decode_fault(error, &received.bytes))?;
-    match ChatRequest::parse_request_body(&value, &app.rules.defaults.bounds) {
+    match ChatRequest::parse_chat_request(&value, &app.rules.defaults.bounds) {
         Err(fault) if fault.error_type == ErrorType::BadRequestPhrase => {
             completion::answer_completion_request(&app, &received.head, &value).await
         }

@@ -21,7 +21,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::access_log::AccessLog;
 use super::api_key::ApiKeyCheck;
 use super::app::{self, App};
-use super::body::{DrainingBody, announces_longer_body};
+use super::body::{DrainOnDropBody, announces_longer_body};
 use super::middleware::{
     CorsRules, Middleware, MiddlewareStack, PathRewriter, ResponseHook, add_middleware,
 };
@@ -79,7 +79,7 @@ impl HttpService {
         let stack = stack.clone();
         let closes =
             request.version() != Version::HTTP_2 && announces_longer_body(&request, self.max_body);
-        let mut request = DrainingBody::wrap_request_body(request, self.max_body);
+        let mut request = DrainOnDropBody::drain_request_body_on_drop(request, self.max_body);
         let started = unix_now_secs();
         request.extensions_mut().insert(RequestContext { started, ..context });
         // Boxed, so that an idle connection holds a pointer instead of space for the largest
@@ -138,7 +138,7 @@ fn http_stack(
     let before_log = enabled([
         Some(Box::new(paths)),
         app.history.clone().map(RequestHistoryLayer::new_for_http).map(boxed),
-        AccessLog::new(&settings.log).map(boxed),
+        AccessLog::start_access_log_if_enabled(&settings.log).map(boxed),
     ]);
     let after_log = enabled([
         settings.request_id_headers.then(|| boxed(RequestIdHeader)),

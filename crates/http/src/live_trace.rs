@@ -70,7 +70,7 @@ impl LiveRequestTrace {
     ///
     /// # Errors
     /// The error of the writer; writing to memory does not fail.
-    pub(crate) fn to_json(&self) -> io::Result<Vec<u8>> {
+    pub(crate) fn recorded_trace_json(&self) -> io::Result<Vec<u8>> {
         let mut writer = TraceEventWriter::new(Vec::new())?;
         for rank in self.ranks.get().into_iter().flatten() {
             // The engine records into the trace under its own lock: hold this one only to copy.

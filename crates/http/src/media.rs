@@ -140,7 +140,7 @@ pub(crate) struct ImageOutputSampler {
 
 impl ImageOutputSampler {
     /// Creates the selection of replies with images; `None` on a server that generates no images.
-    pub(crate) fn new(settings: &RuntimeSettings) -> Option<Self> {
+    pub(crate) fn new_if_images_enabled(settings: &RuntimeSettings) -> Option<Self> {
         settings.has_images.then(|| Self {
             settings: ArcSwap::from_pointee(settings.images),
             replies: AtomicU64::new(0),

@@ -39,12 +39,12 @@ pub(super) trait Middleware: Send + Sync {
 }
 
 /// Puts middleware around a service; the first of the list is the outermost.
-pub(super) fn add_middleware<S>(list: Vec<Box<dyn Middleware>>, inner: S) -> MiddlewareStack
+pub(super) fn add_middleware<S>(middlewares: Vec<Box<dyn Middleware>>, inner: S) -> MiddlewareStack
 where
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
-    let list: Arc<[Box<dyn Middleware>]> = list.into();
+    let list: Arc<[Box<dyn Middleware>]> = middlewares.into();
     BoxCloneSyncService::new(from_fn_with_state(list, run_middleware).layer(inner))
 }
 

@@ -41,7 +41,7 @@ impl DashboardPeers {
         Self { peers, cached }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) fn has_no_peers(&self) -> bool {
         self.peers.is_empty()
     }
 

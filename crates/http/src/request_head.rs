@@ -77,7 +77,7 @@ pub(super) fn has_only_common_headers(headers: &HeaderMap) -> bool {
 }
 
 impl RequestHead {
-    pub(super) fn new(headers: HeaderMap) -> Self {
+    pub(super) fn from_request_headers(headers: HeaderMap) -> Self {
         Self { plain: has_only_common_headers(&headers), headers, ..Self::default() }
     }
 
@@ -86,8 +86,9 @@ impl RequestHead {
     ///
     /// # Errors
     /// vLLM's 400.
-    pub(super) fn check_prompt_encodable(&self, members: &[&str]) -> Result<(), Fault> {
-        match self.unencodable_members.iter().any(|member| members.contains(&member.as_str())) {
+    pub(super) fn check_prompt_encodable(&self, prompt_fields: &[&str]) -> Result<(), Fault> {
+        match self.unencodable_members.iter().any(|member| prompt_fields.contains(&member.as_str()))
+        {
             true => Err(vllm_sim_wire::body::unencodable_prompt_fault()),
             false => Ok(()),
         }
@@ -97,7 +98,7 @@ impl RequestHead {
     /// common ones.
     ///
     /// This saves the lookups for most requests.
-    pub(super) fn uncommon_headers(&self) -> &HeaderMap {
+    pub(super) fn headers_unless_all_common(&self) -> &HeaderMap {
         static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
         match self.plain {
             true => &NO_HEADERS,
@@ -172,7 +173,7 @@ impl ToolCallIds {
         Self { prefix, decimal: true, ..Self::with_random_hex_ids() }
     }
 
-    pub(crate) fn with_prefix(self, prefix: &'static str) -> Self {
+    pub(crate) fn with_id_prefix(self, prefix: &'static str) -> Self {
         Self { prefix, ..self }
     }
 

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 mod usage;
 
-use super::body_tap::{BodyStartRecorder, RecordedBodyStart};
+use super::body_prefix_recorder::{BodyPrefixRecorder, RecordedBodyPrefix};
 use super::middleware::{Middleware, ResponseHook};
 use super::request_head::masked_header_value;
 use super::request_head::names;
@@ -160,7 +160,7 @@ impl Middleware for RequestHistoryLayer {
 }
 
 impl RequestHistory {
-    pub(crate) fn new(server: &ServerSettings) -> Self {
+    pub(crate) fn empty_history_with_limits(server: &ServerSettings) -> Self {
         Self {
             keep: server.request_history,
             bodies: server.request_history_bodies,
@@ -191,14 +191,14 @@ impl RequestHistory {
         let history = self.clone();
         let body = std::mem::take(request.body_mut());
         *request.body_mut() =
-            BodyStartRecorder::wrap_with_start_recorder(body, self.max_body, move |tapped| {
+            BodyPrefixRecorder::wrap_with_prefix_recorder(body, self.max_body, move |tapped| {
                 history.record_body(id, &tapped)
             });
         RequestRecordingGuard { history: self.clone(), id, ended: false }
     }
 
     /// Records the body of a request, once it was read to its end or dropped.
-    fn record_body(&self, id: u64, tapped: &RecordedBodyStart) {
+    fn record_body(&self, id: u64, tapped: &RecordedBodyPrefix) {
         let whole = tapped.whole && tapped.length == tapped.head.len() as u64;
         let digest = whole.then(|| hex_text(&Sha256::digest(&tapped.head)));
         let members: ShownBodyMembers = serde_json::from_slice(&tapped.head).unwrap_or_default();
@@ -286,10 +286,10 @@ impl RequestHistory {
     pub(crate) fn recorded_requests_json(
         &self,
         filter: &RecordedRequestFilter,
-        most: usize,
+        max_requests: usize,
     ) -> String {
         let state = self.state.lock();
-        let (found, newest) = state.matching_records(filter, most);
+        let (found, newest) = state.matching_records(filter, max_requests);
         let (count, dropped) = (found, state.dropped);
         let mut shown = format!("{{\"count\":{count},\"dropped\":{dropped},\"requests\":[");
         for (at, record) in newest.iter().enumerate() {

@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use regex::Regex;
 use serde_json::Value;
 
-use super::body_tap::{BodyStartRecorder, RecordedBodyStart};
+use super::body_prefix_recorder::{BodyPrefixRecorder, RecordedBodyPrefix};
 use super::request_head::masked_header_value;
 use super::{body, error};
 use vllm_sim_config::{LogConfig, LogLevel};
@@ -136,7 +136,7 @@ impl RequestLog {
         let path = parts.uri.path().to_owned();
         let headers = header_lines(&parts.headers);
         let body =
-            BodyStartRecorder::wrap_with_start_recorder(body, MAX_BODY_BYTES, move |tapped| {
+            BodyPrefixRecorder::wrap_with_prefix_recorder(body, MAX_BODY_BYTES, move |tapped| {
                 let (bytes, body) = (tapped.length, logged_body_text(&tapped));
                 tracing::info!(%method, path, headers, bytes, body = %body, "HTTP request");
             });
@@ -157,7 +157,7 @@ impl RequestLog {
         let (parts, body) = response.into_parts();
         let early = parts.headers.get("grpc-status");
         let early = early.and_then(|s| s.to_str().ok()).map(str::to_owned);
-        let body = BodyStartRecorder::wrap_with_start_recorder(body, 0, move |tapped| {
+        let body = BodyPrefixRecorder::wrap_with_prefix_recorder(body, 0, move |tapped| {
             let status = tapped.grpc_status.or(early);
             let status = status.as_deref().unwrap_or("none: cut off");
             let (bytes, frames) = (tapped.length, tapped.frames);
@@ -172,7 +172,7 @@ impl RequestLog {
         let (status, path) = (parts.status.as_u16(), path.to_owned());
         let request_log = Self { log: self.log.clone() };
         let body =
-            BodyStartRecorder::wrap_with_start_recorder(body, MAX_BODY_BYTES, move |tapped| {
+            BodyPrefixRecorder::wrap_with_prefix_recorder(body, MAX_BODY_BYTES, move |tapped| {
                 let (bytes, whole, body) = (tapped.length, tapped.whole, logged_body_text(&tapped));
                 if request_log.log.http {
                     tracing::info!(path, status, bytes, whole, body = %body, "HTTP response");
@@ -219,7 +219,7 @@ impl RequestLog {
     }
 }
 
-fn logged_body_text(tapped: &RecordedBodyStart) -> String {
+fn logged_body_text(tapped: &RecordedBodyPrefix) -> String {
     let mut text = mask_secrets(&tapped.head).into_owned();
     let cut = tapped.length - tapped.head.len() as u64;
     if cut > 0 {

@@ -14,11 +14,13 @@ use super::app::{
     RouteIndex,
 };
 use super::imitated::own_routes;
-use super::openai::{batch, chat, completion, models, responses};
+use super::openai::{batch_chat, chat, completion, models, responses};
 use super::peers::SUMMARY_PATH;
 use super::pooling::{embeddings, score};
 use super::same_origin::TrustedPageOrigins;
-use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
+use super::vllm::{
+    derender, docs, engine_control, fault_tolerance, profile, render, sagemaker, weights,
+};
 use super::{
     admin, admin_requests, anthropic, audio, dashboard, error, invocations, ops, pooling,
     same_origin, tokenize, transfer, vllm,
@@ -44,11 +46,11 @@ fn route_table(config: &Config) -> Vec<Route> {
         ("/load", "GET", get(ops::get_load)),
         (METRICS_PATH, "GET", any(ops::get_metrics)),
         ("/dashboard", "GET", get(dashboard::get_dashboard_page)),
-        ("/dashboard/latencies", "GET", get(dashboard::get_latencies)),
+        ("/dashboard/latencies", "GET", get(dashboard::get_latency_percentiles)),
         ("/kv_event_sources", "GET", get(vllm::info::list_kv_event_sources)),
         ("/invocations", "POST", post(invocations::post_invocations)),
-        ("/v1/systemone", "POST", post(vllm::info::reject_decision_api_request)),
-        ("/v1/decisions", "POST", post(vllm::info::reject_decision_api_request)),
+        ("/v1/systemone", "POST", post(vllm::info::reject_structured_decision_request)),
+        ("/v1/decisions", "POST", post(vllm::info::reject_structured_decision_request)),
     ];
     if config.api.scale_out.render_only {
         routes.extend(render_routes());
@@ -76,7 +78,7 @@ fn route_table(config: &Config) -> Vec<Route> {
 /// Adds the routes of vllm-sim itself to those of an imitated server.
 fn add_simulator_routes(config: &Config, mut routes: Vec<Route>) -> Vec<Route> {
     routes.push(("/dashboard", "GET", get(dashboard::get_dashboard_page)));
-    routes.push(("/dashboard/latencies", "GET", get(dashboard::get_latencies)));
+    routes.push(("/dashboard/latencies", "GET", get(dashboard::get_latency_percentiles)));
     let mut guarded = dashboard_data_routes();
     if serves_admin_config(config) {
         guarded.extend(admin_routes());
@@ -106,8 +108,8 @@ fn operator_routes(config: &Config) -> Vec<Route> {
     }
     if config.api.fault_tolerance {
         routes.extend([
-            ("/fault_tolerance/apply", "POST", post(recovery::apply_fault_tolerance)),
-            ("/fault_tolerance/status", "GET", get(recovery::fault_tolerance_status)),
+            ("/fault_tolerance/apply", "POST", post(fault_tolerance::apply_fault_tolerance)),
+            ("/fault_tolerance/status", "GET", get(fault_tolerance::fault_tolerance_status)),
         ]);
     }
     // llm-d always has the sleep routes.
@@ -121,7 +123,11 @@ fn operator_routes(config: &Config) -> Vec<Route> {
         routes.extend(development_routes());
         routes.extend(weight_update_routes());
     } else if config.api.scale_out.tokens_only {
-        routes.push(("/abort_requests", "POST", post(vllm::control::abort_generate_requests)));
+        routes.push((
+            "/abort_requests",
+            "POST",
+            post(vllm::engine_control::abort_generate_requests),
+        ));
     }
     if !config.api.scale_out.render_only && has_generation_routes(config) {
         let scale = post(vllm::info::scale_elastic_ep);
@@ -148,7 +154,7 @@ fn generation_routes() -> Vec<Route> {
     vec![
         (CHAT_PATH, "POST", post(chat::create_chat_completion)),
         ("/v1/completions", "POST", post(completion::create_completion)),
-        ("/v1/chat/completions/batch", "POST", post(batch::create_batch_chat)),
+        ("/v1/chat/completions/batch", "POST", post(batch_chat::create_batch_chat)),
         ("/v1/messages", "POST", post(anthropic::create_anthropic_message)),
         ("/v1/messages/count_tokens", "POST", post(anthropic::count_message_tokens)),
         ("/v1/responses", "POST", post(responses::create_response)),
@@ -168,7 +174,7 @@ fn scale_out_routes(config: &Config) -> Vec<Route> {
         || config.model.cli_mode == CliMode::Llmd;
     let mut routes = vec![
         ("/inference/v1/generate", "POST", post(vllm::generate::create_generation)),
-        ("/inference/v1/abort_requests", "POST", post(control::abort_generate_requests)),
+        ("/inference/v1/abort_requests", "POST", post(engine_control::abort_generate_requests)),
     ];
     routes.extend(render_routes());
     if on {
@@ -238,7 +244,7 @@ fn documentation_routes() -> Vec<Route> {
 fn dashboard_data_routes() -> Vec<Route> {
     vec![
         ("/dashboard/cache", "GET", get(dashboard::cache::get_kv_blocks)),
-        ("/dashboard/drills", "GET", get(dashboard::drills::list_chart_annotations)),
+        ("/dashboard/drills", "GET", get(dashboard::chart_annotations::list_chart_annotations)),
         ("/dashboard/history", "GET", get(dashboard::history::get_metric_history)),
         ("/dashboard/replicas", "GET", get(dashboard::replicas::list_replicas)),
         ("/dashboard/requests", "GET", get(dashboard::requests::list_sequences)),
@@ -282,26 +288,26 @@ fn admin_routes() -> Vec<Route> {
 
 fn sleep_routes() -> Vec<Route> {
     vec![
-        ("/sleep", "POST", post(control::sleep_engines)),
-        ("/wake_up", "POST", post(control::wake_up_engines)),
-        ("/is_sleeping", "GET", get(control::is_sleeping)),
+        ("/sleep", "POST", post(engine_control::sleep_engines)),
+        ("/wake_up", "POST", post(engine_control::wake_up_engines)),
+        ("/is_sleeping", "GET", get(engine_control::is_sleeping)),
     ]
 }
 
 /// Returns the routes that vLLM serves only with `VLLM_SERVER_DEV_MODE=1`.
 fn development_routes() -> Vec<Route> {
-    let release = post(control::release_kv_cache_memory);
+    let release = post(engine_control::release_kv_cache_memory);
     vec![
         ("/release_kv_cache_memory", "POST", release),
-        ("/reset_prefix_cache", "POST", post(control::reset_prefix_cache)),
-        ("/reset_mm_cache", "POST", post(control::reset_mm_cache)),
-        ("/reset_encoder_cache", "POST", post(control::reset_encoder_cache)),
+        ("/reset_prefix_cache", "POST", post(engine_control::reset_prefix_cache)),
+        ("/reset_mm_cache", "POST", post(engine_control::reset_mm_cache)),
+        ("/reset_encoder_cache", "POST", post(engine_control::reset_encoder_cache)),
         ("/server_info", "GET", get(vllm::info::server_info)),
         ("/collective_rpc", "POST", post(vllm::info::collective_rpc)),
-        ("/pause", "POST", post(control::pause_engines)),
-        ("/resume", "POST", post(control::resume_engines)),
-        ("/is_paused", "GET", get(control::is_paused)),
-        ("/abort_requests", "POST", post(control::abort_requests)),
+        ("/pause", "POST", post(engine_control::pause_engines)),
+        ("/resume", "POST", post(engine_control::resume_engines)),
+        ("/is_paused", "GET", get(engine_control::is_paused)),
+        ("/abort_requests", "POST", post(engine_control::abort_requests)),
         ("/get_world_size", "GET", get(vllm::info::get_world_size)),
         ("/debug/kv_cache", "GET", get(vllm::kv_cache::list_cached_blocks)),
     ]

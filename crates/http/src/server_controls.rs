@@ -55,7 +55,7 @@ impl ServerControls {
             service,
             metrics,
             availability: watch::Sender::default(),
-            image_output: ImageOutputSampler::new(settings),
+            image_output: ImageOutputSampler::new_if_images_enabled(settings),
             fake_metrics: Mutex::new(settings.fake_metrics.clone()),
             stale_page: Mutex::default(),
             event_loss,

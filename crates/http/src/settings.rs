@@ -19,7 +19,7 @@ pub struct HttpSettings {
     /// Settings of the served model.
     pub model: ModelSettings,
     /// Settings of the parsers of tool calls and reasoning in generated text.
-    pub parsers: ParserSettings,
+    pub parsers: ToolAndReasoningParserSettings,
     /// Settings of responses, apart from the generated text.
     pub answers: ResponseSettings,
     /// Settings of pooling models.
@@ -86,7 +86,7 @@ pub struct ModelSettings {
 
 /// Settings of the parsers of tool calls and reasoning in generated text.
 #[derive(Debug)]
-pub struct ParserSettings {
+pub struct ToolAndReasoningParserSettings {
     /// Name of the tool call parser (`--tool-call-parser`).
     pub tools: Option<String>,
     /// Whether `tool_choice: auto` may produce tool calls (`--enable-auto-tool-choice`).

@@ -19,7 +19,7 @@ use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::openai::shared::ChatTool;
+use vllm_sim_wire::openai::shared_request_fields::ChatTool;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChatRequest, TokenizeRequest};
 
 pub(super) async fn tokenize(
@@ -33,7 +33,7 @@ pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
-    let request = DetokenizeRequest::parse_request_body(&value)?;
+    let request = DetokenizeRequest::parse_detokenize_request(&value)?;
     generation::resolve_model_target(&app, request.model.as_deref())?;
     app.service.check_tokenizer_available()?;
     // An id outside the vocabulary has no text.
@@ -55,7 +55,7 @@ async fn answer_tokenize(
 ) -> Result<Response<Body>, Fault> {
     let body = Cow::Borrowed(value);
     let body = app.dialect.schema_body(ApiEndpoint::Tokenize, body)?;
-    let request = TokenizeRequest::parse_request_body(&body)
+    let request = TokenizeRequest::parse_tokenize_request(&body)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     app.dialect.pooling_model(generation::resolve_model_target(app, request.model_name()))?;
     app.service.check_tokenizer_available()?;

@@ -4,11 +4,14 @@ use vllm_sim_wire::VllmVersion;
 
 /// Returns the first imitated vLLM release with this metric family, label or field. Names missing
 /// in the list exist in all releases.
-pub(crate) const fn first_vllm_release_of(list: &[(&str, VllmVersion)], name: &str) -> VllmVersion {
+pub(crate) const fn first_vllm_release_of(
+    first_releases: &[(&str, VllmVersion)],
+    name: &str,
+) -> VllmVersion {
     let mut i = 0;
-    while i < list.len() {
-        if is_equal_text(list[i].0.as_bytes(), name.as_bytes()) {
-            return list[i].1;
+    while i < first_releases.len() {
+        if is_equal_text(first_releases[i].0.as_bytes(), name.as_bytes()) {
+            return first_releases[i].1;
         }
         i += 1;
     }

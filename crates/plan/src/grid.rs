@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Parser;
 
 use vllm_sim_command_line::{UsageError, refuse};
-use vllm_sim_replay_cli::{FlagSplitter, WeightsDoNotFitError, WorkerPools, split_known_args};
+use vllm_sim_replay_cli::{ServeFlagSplitter, WeightsDoNotFitError, WorkerPools, split_known_args};
 
 const MAX_GRID_POINTS: usize = 10_000;
 
@@ -79,7 +79,7 @@ pub(super) fn axis_value_combinations(axes: &[FlagGridAxis]) -> Vec<Vec<String>>
 /// Returns a usage error for invalid arguments.
 pub(super) fn parse_unvaried_args<T: Parser>(
     args: &[String],
-    sort: FlagSplitter<'_>,
+    sort: ServeFlagSplitter<'_>,
 ) -> Result<Result<T, String>> {
     let parsed = split_known_args::<T>(args)?;
     if parsed.has_help_flag() {
@@ -104,7 +104,7 @@ pub(super) fn parse_grid_point<T: Parser>(
     args: &[String],
     flags: &[String],
     label: &str,
-    sort: FlagSplitter<'_>,
+    sort: ServeFlagSplitter<'_>,
     pools: impl Fn(&T, &[String]) -> Result<WorkerPools>,
 ) -> Result<(T, Result<WorkerPools, WeightsDoNotFitError>)> {
     let parsed = split_known_args::<T>(&[args, flags].concat())?;

@@ -30,9 +30,11 @@ use prices::GpuPrices;
 use report::PlanReport;
 use search::{CandidateSearchResult, DeploymentCandidate, PlanRequirements};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
-use vllm_sim_command_line::{MissedMetricRequirementsError, format_command_line, outputs, refuse};
+use vllm_sim_command_line::{
+    MissedMetricRequirementsError, format_command_line, output_files, refuse,
+};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, StepTimeSettingSource,
+    DeploymentFactory, PoolArgs, ReportArgs, ServeFlagSplitter, StepTimeSettingSource,
     WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
     split_known_args,
 };
@@ -115,7 +117,7 @@ pub fn plan_clap_command() -> clap::Command {
 /// Returns a message for the user, with the flags of the combination that failed.
 pub fn run_plan_command(
     args: &[String],
-    sort: FlagSplitter<'_>,
+    sort: ServeFlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
     let base: Args = match grid::parse_unvaried_args(args, sort)? {
@@ -301,7 +303,7 @@ struct CandidateBuilder<'a> {
     args: &'a [String],
     axes: &'a [FlagGridAxis],
     prices: Option<&'a GpuPrices>,
-    sort: FlagSplitter<'a>,
+    sort: ServeFlagSplitter<'a>,
     deploy: DeploymentFactory<'a>,
 }
 
@@ -438,18 +440,18 @@ fn gpu_name(pools: &WorkerPools) -> Option<&str> {
 /// files are written only if the plan has an answer.
 fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
     if let Some(file) = &args.report.html {
-        outputs::write_atomically(file, page::plan_html_page(plan))?;
+        output_files::write_atomically(file, page::plan_html_page(plan))?;
     }
     let mut json = None;
     if let Some(file) = &args.report.report_json {
-        let text = serde_json::to_string_pretty(&plan.to_json())?;
+        let text = serde_json::to_string_pretty(&plan.plan_report_json())?;
         match file.as_str() {
             "-" => json = Some(text),
-            file => outputs::write_atomically(file.as_ref(), text)?,
+            file => output_files::write_atomically(file.as_ref(), text)?,
         }
     }
-    if let (Some(file), Some(values)) = (&args.helm_values, plan.helm_values()) {
-        outputs::write_atomically(file, values)?;
+    if let (Some(file), Some(values)) = (&args.helm_values, plan.simulator_chart_helm_values()) {
+        output_files::write_atomically(file, values)?;
     }
     let mut deployed = None;
     if let (Some(folder), Some(manifests)) = (&args.deploy_dir, DeploymentFiles::from_plan(plan)) {
@@ -459,7 +461,7 @@ fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
     if let Some(json) = json {
         return Ok(json);
     }
-    let mut text = plan.text_table();
+    let mut text = plan.render_plan_table();
     if let Some(chart) = picture::pareto_text_chart(plan) {
         text.push_str(&format!("\n\n{chart}"));
     }

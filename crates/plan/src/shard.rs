@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use vllm_sim_command_line::{outputs, refuse};
+use vllm_sim_command_line::{output_files, refuse};
 
 const SHARD_FILE_SCHEMA: &str = "vllm-sim/shard/1";
 
@@ -114,7 +114,7 @@ impl FlagGridShard {
         if file == "-" {
             return Ok(text);
         }
-        outputs::write_atomically(file.as_ref(), text)?;
+        output_files::write_atomically(file.as_ref(), text)?;
         let (at, of, points) = (self.at + 1, self.of, results.len());
         Ok(format!("shard {at} of {of}: {points} points in {file}"))
     }

@@ -14,11 +14,11 @@ use crate::shard::{
     self, FlagGridShardArgs, FlagGridTask, deserialize_exact_f64, deserialize_exact_map,
 };
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
-use vllm_sim_command_line::{format_command_line, outputs, refuse};
+use vllm_sim_command_line::{format_command_line, output_files, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, ResultProvenance, WeightsDoNotFitError,
-    WorkerPools, WorkloadArgs, build_worker_pools, open_workload, replay_single_threaded,
-    simulated_time_limit,
+    DeploymentFactory, PoolArgs, ReportArgs, ResultProvenance, ServeFlagSplitter,
+    WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
+    replay_single_threaded, simulated_time_limit,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -128,7 +128,7 @@ pub fn sweep_clap_command() -> clap::Command {
 /// Returns a message for the user, with the flags of the point that failed.
 pub fn run_sweep_command(
     args: &[String],
-    sort: FlagSplitter<'_>,
+    sort: ServeFlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
     let base: Args = match grid::parse_unvaried_args(args, sort)? {
@@ -188,20 +188,28 @@ pub fn run_sweep_command(
     let results = values.zip(played);
     let played: Vec<PointResult> =
         results.map(|(values, played)| PointResult { values, played, needed }).collect();
-    let origin = ResultProvenance::from_all(points.iter().map(|point| match &point.pools {
-        Ok(pools) => &pools.provenance,
-        Err(misfit) => &misfit.provenance,
-    }));
+    let origin =
+        ResultProvenance::combine_provenances(points.iter().map(|point| match &point.pools {
+            Ok(pools) => &pools.provenance,
+            Err(misfit) => &misfit.provenance,
+        }));
     let typed = format_command_line("sweep", &shard::command_without_shard_flags(args));
     if let Some(file) = &base.report.report_json {
-        let text = serde_json::to_string_pretty(&to_json(&names, &played, origin.to_json(&typed)))?;
+        let text = serde_json::to_string_pretty(&to_json(
+            &names,
+            &played,
+            origin.provenance_json(&typed),
+        ))?;
         if file == "-" {
             return Ok(text);
         }
-        outputs::write_atomically(file.as_ref(), text)?;
+        output_files::write_atomically(file.as_ref(), text)?;
     }
     if let Some(file) = &base.report.html {
-        outputs::write_atomically(file, page::sweep_html_page(&names, &played, (&origin, &typed)))?;
+        output_files::write_atomically(
+            file,
+            page::sweep_html_page(&names, &played, (&origin, &typed)),
+        )?;
     }
     Ok(text_table(&names, &played))
 }

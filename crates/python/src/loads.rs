@@ -71,7 +71,7 @@ pub fn loads(body: &[u8]) -> Result<Value, JsonLoadsError> {
 /// [`JsonLoadsError`] if Python rejects the body.
 pub fn loads_replacing_unpaired_surrogates(
     body: &[u8],
-    unpaired: char,
+    replacement: char,
 ) -> Result<Value, JsonLoadsError> {
     if parses_numbers_like_serde_json(body)
         && let Ok(value) = serde_json::from_slice(body)
@@ -80,7 +80,7 @@ pub fn loads_replacing_unpaired_surrogates(
     }
     let text = decode_json_text(body)?;
     let chars: Vec<char> = text.chars().collect();
-    let mut scanner = JsonScanner { chars: &chars, at: 0, unpaired };
+    let mut scanner = JsonScanner { chars: &chars, at: 0, unpaired: replacement };
     scanner.skip_blanks();
     let value = scanner.parse_value(0)?;
     scanner.skip_blanks();

@@ -24,9 +24,9 @@ pub fn python_repr(value: &Value) -> String {
     out
 }
 
-/// Formats a JSON value like [`python_repr`], cut after `limit` bytes and marked as truncated.
-pub fn bounded_python_repr(value: &Value, limit: usize) -> String {
-    let mut out = BoundedText { text: String::new(), limit };
+/// Formats a JSON value like [`python_repr`], cut after `max_bytes` bytes and marked as truncated.
+pub fn bounded_python_repr(value: &Value, max_bytes: usize) -> String {
+    let mut out = BoundedText { text: String::new(), limit: max_bytes };
     let complete = write_repr(&mut out, value).is_ok();
     if !complete {
         out.text.push_str("...[truncated]");

@@ -81,19 +81,19 @@ impl Recorder {
     ///
     /// # Errors
     /// Returns [`RecordError`]; no task is left running.
-    pub async fn start(record: RecorderConfig) -> Result<Self, RecordError> {
-        let target = UpstreamEndpoint::parse_url(&record.upstream)?;
-        let connector = target.tls_connector(record.authority.as_deref())?;
-        let (host, port) = &record.listen;
+    pub async fn start(recorder_config: RecorderConfig) -> Result<Self, RecordError> {
+        let target = UpstreamEndpoint::parse_url(&recorder_config.upstream)?;
+        let connector = target.tls_connector(recorder_config.authority.as_deref())?;
+        let (host, port) = &recorder_config.listen;
         let listener = TcpListener::bind((host.as_str(), *port)).await;
         let listening = |why| RecordError::Listen { address: format!("{host}:{port}"), why };
         let listener = listener.map_err(listening)?;
         let address = listener.local_addr().map_err(listening)?;
         let store = RecordingStore::open_recording_store(
-            &record.out,
-            &record.table,
-            record.append,
-            record.tokenizer,
+            &recorder_config.out,
+            &recorder_config.table,
+            recorder_config.append,
+            recorder_config.tokenizer,
         )?;
         let proxy = RecordingProxy {
             client: PooledHttpClient::new(connector),
@@ -117,7 +117,7 @@ impl Recorder {
         // The task holds the last queue.
         let _ = self.accepting.await;
         let store = self.store;
-        match tokio::task::spawn_blocking(move || store.close()).await {
+        match tokio::task::spawn_blocking(move || store.close_recording_store()).await {
             Ok(summary) => summary,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         }

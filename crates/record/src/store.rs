@@ -119,7 +119,7 @@ impl RecordingStore {
 
     /// Writes all queued responses and closes the dataset file. All other handles of the queue must
     /// be dropped.
-    pub(super) fn close(self) -> Result<RecordingSummary, RecordError> {
+    pub(super) fn close_recording_store(self) -> Result<RecordingSummary, RecordError> {
         let Self { queue, writing, path } = self;
         let counts = queue.counts.clone();
         drop(queue);

@@ -171,8 +171,9 @@ pub(crate) fn prompt_token_ids(
     }
     match api {
         RecordedApi::Completions => {
-            let parsed = CompletionRequest::parse_request_body(request, &RequestBounds::default())
-                .map_err(|fault| fault.message)?;
+            let parsed =
+                CompletionRequest::parse_completion_request(request, &RequestBounds::default())
+                    .map_err(|fault| fault.message)?;
             if parsed.echo.unwrap_or(false) {
                 return Err("the response repeats its prompt".to_owned());
             }
@@ -193,7 +194,7 @@ pub(crate) fn prompt_token_ids(
 }
 
 fn chat_prompt_token_ids(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
-    let request = ChatRequest::parse_request_body(request, &RequestBounds::default())
+    let request = ChatRequest::parse_chat_request(request, &RequestBounds::default())
         .map_err(|fault| fault.message)?;
     let template = request.chat_template.as_deref();
     let model = request.model.as_deref().unwrap_or_default();

@@ -45,9 +45,9 @@ pub struct ResultProvenance {
 }
 
 impl ResultProvenance {
-    /// Creates the provenance of a result whose step times come from `step_times` alone.
-    pub fn from_step_times(step_times: &str) -> Self {
-        Self { step_times: step_times.to_owned(), ..Self::default() }
+    /// Creates the provenance of a result whose step times come from `step_time_source` alone.
+    pub fn from_step_time_source(step_time_source: &str) -> Self {
+        Self { step_times: step_time_source.to_owned(), ..Self::default() }
     }
 
     /// Returns the provenance of a deployment whose workers differ.
@@ -56,9 +56,9 @@ impl ResultProvenance {
     }
 
     /// Combines the provenance of several deployments; different values are joined by commas.
-    pub fn from_all<'p>(all: impl Iterator<Item = &'p Self> + Clone) -> Self {
+    pub fn combine_provenances<'p>(provenances: impl Iterator<Item = &'p Self> + Clone) -> Self {
         let join = |of: fn(&Self) -> Option<&str>| {
-            let mut values: Vec<&str> = all.clone().filter_map(of).collect();
+            let mut values: Vec<&str> = provenances.clone().filter_map(of).collect();
             let mut seen = std::collections::BTreeSet::new();
             values.retain(|value| seen.insert(*value));
             (!values.is_empty()).then(|| values.join(", "))
@@ -72,7 +72,7 @@ impl ResultProvenance {
     }
 
     /// Returns the JSON object that describes a run in reports; `command` is its command line.
-    pub fn to_json(&self, command: &str) -> Value {
+    pub fn provenance_json(&self, command: &str) -> Value {
         json!({
             "command": command,
             "version": env!("CARGO_PKG_VERSION"),
@@ -139,4 +139,4 @@ pub struct WeightsDoNotFitError {
 pub type DeploymentFactory<'a> = &'a dyn Fn(&[String]) -> Result<EngineDeployment>;
 
 /// Separates flags of `vllm-sim serve` from positional words, and returns (flags, words).
-pub type FlagSplitter<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;
+pub type ServeFlagSplitter<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;

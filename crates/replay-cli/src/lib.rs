@@ -27,8 +27,8 @@ use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings};
 
 pub use deploy::{
-    DeploymentFactory, EngineDeployment, FlagSplitter, ResultProvenance, StepTimeSettingSource,
-    WeightsDoNotFitError,
+    DeploymentFactory, EngineDeployment, ResultProvenance, ServeFlagSplitter,
+    StepTimeSettingSource, WeightsDoNotFitError,
 };
 pub use options::{
     AdapterArgs, GenerationApiName, PoolArgs, ReportArgs, WorkloadArgs, split_known_args,
@@ -37,9 +37,9 @@ use options::{ReplayArgs, ReplayMode};
 pub use pools::{WorkerPools, build_worker_pools};
 pub use sink::OutcomeWatcher;
 use sink::{create_report_sink, replay_run_totals};
-use vllm_sim_command_line::outputs::{self, AtomicFile};
+use vllm_sim_command_line::metric_requirement::{self, MetricRequirement};
+use vllm_sim_command_line::output_files::{self, AtomicFile};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
-use vllm_sim_command_line::requirement::{self, MetricRequirement};
 use vllm_sim_command_line::{MissedMetricRequirementsError, format_command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 pub use workload::{open_workload, parse_workload_text, simulated_time_limit};
@@ -55,7 +55,7 @@ pub fn replay_clap_command() -> clap::Command {
 /// Returns a message for the user if an argument is invalid or the replay fails.
 pub fn run_replay_command(
     args: &[String],
-    sort: FlagSplitter<'_>,
+    sort: ServeFlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
     let typed = format_command_line("replay", args);
@@ -85,7 +85,7 @@ pub fn run_replay_command(
     if served {
         let report = online::run_online_replay(&args.online, &args.workload, &args.report)?;
         let targets = ("--target".to_owned(), args.online.target.join(", "));
-        let origin = ResultProvenance::from_step_times("measured on the servers of --target");
+        let origin = ResultProvenance::from_step_time_source("measured on the servers of --target");
         return write_report(report, &args.report, (&[targets], &origin), &typed);
     }
     if args.dynamo_or_aisimulate_flag().is_some() {
@@ -166,7 +166,7 @@ fn replay_run_of_others(args: &ReplayArgs) -> Result<(ReplayReport, ResultProven
         }
         (None, None) => bail!("no run is given"),
     };
-    Ok((report, ResultProvenance::from_step_times(origin)))
+    Ok((report, ResultProvenance::from_step_time_source(origin)))
 }
 
 fn available_cpu_cores() -> usize {
@@ -259,15 +259,15 @@ fn write_report(
     (about, origin): (&[(String, String)], &ResultProvenance),
     typed: &str,
 ) -> Result<String> {
-    report.run = Some(origin.to_json(typed));
+    report.run = Some(origin.provenance_json(typed));
     let mut json = Vec::new();
     if let Some(file) = &args.report_json {
         if file == "-" {
-            report.write_json(&mut json)?;
+            report.write_report_json(&mut json)?;
         } else {
-            let written = AtomicFile::create(file.as_ref()).and_then(|draft| {
+            let written = AtomicFile::open_for_atomic_write(file.as_ref()).and_then(|draft| {
                 let mut out = std::io::BufWriter::new(draft.clone_temporary_file_handle()?);
-                report.write_json(&mut out)?;
+                report.write_report_json(&mut out)?;
                 out.flush()?;
                 draft.rename_temporary_to_target()
             });
@@ -278,21 +278,21 @@ fn write_report(
         // The origin has the model and the GPU.
         let others = about.iter().filter(|(flag, _)| !["--model", "--gpu"].contains(&&**flag));
         let about: Vec<_> = origin.provenance_rows().into_iter().chain(others.cloned()).collect();
-        outputs::write_atomically(
+        output_files::write_atomically(
             file,
             html::render_report_page(&report, "vllm-sim replay", &about, typed),
         )?;
     }
     let printed = match args.report_json.as_deref() {
         Some("-") => String::from_utf8(json)?,
-        _ => report.render_text_table(),
+        _ => report.render_report_table(),
     };
     let is_empty = report.summary_number("completed_requests") == 0.0 && !is_job_stop_requested();
     let missed = match is_empty {
         true => Some("no request was completed".to_owned()),
         false => {
             let value = |required: &MetricRequirement| report.summary.get(&required.name)?.as_f64();
-            requirement::describe_missed_metric_requirements(
+            metric_requirement::describe_missed_metric_requirements(
                 &parse_report_requirements(args)?,
                 value,
             )
@@ -317,7 +317,7 @@ fn compare_report_files(words: &[String], args: &ReportArgs, typed: &str) -> Res
     let groups: Vec<ReplayReportGroup> = groups.collect::<Result<_>>()?;
     let compared = report::compare_report_groups(&groups).map_err(anyhow::Error::msg)?;
     if let Some(file) = &args.html {
-        outputs::write_atomically(file, html::render_comparison_page(&compared, typed))?;
+        output_files::write_atomically(file, html::render_comparison_page(&compared, typed))?;
     }
-    Ok(compared.render_text_table())
+    Ok(compared.render_comparison_table())
 }

@@ -476,7 +476,7 @@ impl ReportArgs {
 ///
 /// # Errors
 /// Returns clap's errors about the known arguments.
-pub fn split_known_args<T: Parser>(words: &[String]) -> Result<SplitArgs<T>> {
+pub fn split_known_args<T: Parser>(words: &[String]) -> Result<KnownAndOtherArgs<T>> {
     let command = T::command();
     let (mut ours, mut others) = (Vec::new(), Vec::new());
     let mut words = words.iter().peekable();
@@ -523,22 +523,22 @@ pub fn split_known_args<T: Parser>(words: &[String]) -> Result<SplitArgs<T>> {
             ours.push(word.clone());
         }
     }
-    Ok(SplitArgs { known: ours, others, of: std::marker::PhantomData })
+    Ok(KnownAndOtherArgs { known: ours, others, of: std::marker::PhantomData })
 }
 
 /// Command-line arguments separated by [`split_known_args`].
 #[derive(Debug)]
-pub struct SplitArgs<T> {
+pub struct KnownAndOtherArgs<T> {
     known: Vec<String>,
     /// Arguments unknown to command `T`.
     pub others: Vec<String>,
     of: std::marker::PhantomData<T>,
 }
 
-impl<T: Parser> SplitArgs<T> {
+impl<T: Parser> KnownAndOtherArgs<T> {
     /// Parses the known arguments followed by `extra_words` words; the inner `Err` is a help text.
-    pub fn parse_with_extra_words(&self, loose: &[String]) -> Result<Result<T, String>> {
-        parse_tool_args(&[&self.known[..], loose].concat())
+    pub fn parse_with_extra_words(&self, extra_words: &[String]) -> Result<Result<T, String>> {
+        parse_tool_args(&[&self.known[..], extra_words].concat())
     }
 
     /// Returns whether `--help` is among the arguments.

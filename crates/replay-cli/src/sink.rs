@@ -17,7 +17,7 @@ use vllm_sim_replay::{ReplaySettings, ReplayTotals};
 
 use super::options::ReportArgs;
 use vllm_sim_command_line::UsageError;
-use vllm_sim_command_line::outputs::AtomicFile;
+use vllm_sim_command_line::output_files::AtomicFile;
 use vllm_sim_command_line::progress;
 
 /// Maximum number of requests drawn in the HTML page; of more requests the page draws a sample.
@@ -28,12 +28,15 @@ const RECORDS_OFF_BY_DEFAULT_FROM: usize = 1_000_000;
 
 /// Creates the report sink of a replay. If `keep_request_records` is true, the sink keeps request records unless
 /// `--no-per-request` is given.
-pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<ReportSink> {
+pub(super) fn create_report_sink(
+    args: &ReportArgs,
+    keep_request_records: bool,
+) -> Result<ReportSink> {
     let options = report::ReportOptions {
         slo: args.latency_slo()?,
         records: match args.no_per_request {
-            Some(false) if keep => KeptRequestRecords::All,
-            None if keep => KeptRequestRecords::Below(RECORDS_OFF_BY_DEFAULT_FROM),
+            Some(false) if keep_request_records => KeptRequestRecords::All,
+            None if keep_request_records => KeptRequestRecords::Below(RECORDS_OFF_BY_DEFAULT_FROM),
             _ => KeptRequestRecords::None,
         },
         drawn_requests: if args.html.is_some() { MAX_DRAWN_REQUESTS } else { 0 },
@@ -74,7 +77,7 @@ fn open_request_rows(path: &Path) -> Result<(RequestRowWriter, AtomicFile)> {
     let form = RowFileFormat::from_file_extension(path)
         .map_err(|problem| UsageError(format!("--per-request: {problem}")))?;
     let open = || {
-        let draft = AtomicFile::create(path)?;
+        let draft = AtomicFile::open_for_atomic_write(path)?;
         let out = BufWriter::new(draft.clone_temporary_file_handle()?);
         Ok((RequestRowWriter::new(Box::new(out), form)?, draft))
     };
@@ -84,7 +87,7 @@ fn open_request_rows(path: &Path) -> Result<(RequestRowWriter, AtomicFile)> {
 
 fn open_trace(path: &Path) -> Result<(TraceEventWriter<BufWriter<File>>, AtomicFile)> {
     let open = || {
-        let draft = AtomicFile::create(path)?;
+        let draft = AtomicFile::open_for_atomic_write(path)?;
         let out = BufWriter::new(draft.clone_temporary_file_handle()?);
         Ok((TraceEventWriter::new(out)?, draft))
     };
@@ -103,7 +106,7 @@ struct StepLogFile {
 impl StepLogFile {
     fn create(path: &Path) -> Result<Self> {
         let open = || {
-            let draft = AtomicFile::create(path)?;
+            let draft = AtomicFile::open_for_atomic_write(path)?;
             let out = BufWriter::new(draft.clone_temporary_file_handle()?);
             Ok(Self { out, draft, written: Ok(()) })
         };
@@ -138,7 +141,7 @@ pub(super) struct ReportSink {
 }
 
 impl ReportSink {
-    pub(super) fn finish_report(self, facts: &ReplayRunTotals) -> Result<ReplayReport> {
+    pub(super) fn finish_report(self, totals: &ReplayRunTotals) -> Result<ReplayReport> {
         if let Some((rows, draft)) = self.rows {
             let written = rows.finish_row_file().and_then(|()| draft.rename_temporary_to_target());
             written.context("--per-request")?;
@@ -149,7 +152,7 @@ impl ReportSink {
             written.context("--trace-out")?;
         }
         self.step_log.map_or(Ok(()), StepLogFile::finish).context("--step-log")?;
-        Ok(self.collector.into_report(facts))
+        Ok(self.collector.into_report(totals))
     }
 }
 

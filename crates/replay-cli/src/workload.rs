@@ -49,7 +49,7 @@ pub fn open_workload(
 const TEXT_WORKLOAD_DEFAULT_SECONDS: f64 = 60.0;
 
 /// Converts a workload text such as `20 req/s of 2k/300` to the flags of a synthetic workload.
-pub fn parse_workload_text(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
+pub fn parse_workload_text(workload_text: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
     let tokens = |text: &str| {
         let text = text.trim();
         let (number, times) = match text.strip_suffix(['k', 'K']) {
@@ -60,7 +60,7 @@ pub fn parse_workload_text(words: &str, args: &WorkloadArgs) -> Result<WorkloadA
         (tokens >= 1.0 && tokens <= f64::from(u32::MAX)).then_some(tokens.round() as u32)
     };
     let read = || {
-        let (rate, shape) = words.split_once(" of ")?;
+        let (rate, shape) = workload_text.split_once(" of ")?;
         let rate =
             rate.trim().split_once(' ').map_or(rate.trim(), |(rate, unit)| match unit.trim() {
                 "req/s" | "requests/s" | "rps" | "requests per second" => rate,
@@ -72,7 +72,7 @@ pub fn parse_workload_text(words: &str, args: &WorkloadArgs) -> Result<WorkloadA
         is_rate.then_some((rate, tokens(input)?, tokens(output)?))
     };
     let Some((rate, input, output)) = read() else {
-        refuse!("--workload {words:?} must be like \"20 req/s of 2k/300\"");
+        refuse!("--workload {workload_text:?} must be like \"20 req/s of 2k/300\"");
     };
     let count = (rate * TEXT_WORKLOAD_DEFAULT_SECONDS).ceil() as u64;
     Ok(WorkloadArgs {
@@ -184,7 +184,8 @@ fn parse_arrivals(args: &WorkloadArgs) -> Result<Option<ArrivalProcess>> {
         (None, Some(0.0)) => ArrivalProcess::Burst,
         (None, Some(ms)) => ArrivalProcess::Interval(ms),
     };
-    let checked = arrivals.check_parameters().map_err(|text| UsageError(text.to_string()))?;
+    let checked =
+        arrivals.check_arrival_parameters().map_err(|text| UsageError(text.to_string()))?;
     Ok(Some(checked))
 }
 

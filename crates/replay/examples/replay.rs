@@ -45,6 +45,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         gpus: (1, 1),
         prefill_tokens: totals.prefill_tokens,
     });
-    print!("{}", report.render_text_table());
+    print!("{}", report.render_report_table());
     Ok(())
 }

@@ -8,11 +8,11 @@
 mod dispatch;
 mod handoff;
 mod parallel;
-pub(crate) mod play;
 mod ranks;
 mod recorder;
 mod report_position;
 mod reporting;
+pub(crate) mod run_replay;
 mod sample_clock;
 mod workers;
 
@@ -28,7 +28,7 @@ use super::disaggregation::prefill_handoff_order;
 use super::outcome::{
     AdmissionOutcome, EngineStep, LoggedStepRecord, PoolRole, PrefillHandoffTimes, RequestStatus,
 };
-use super::pool::{PREFILL_POOL_INDEX, SERVING_POOL_INDEX, WorkerPool};
+use super::pool::{DECODE_OR_UNIFIED_POOL_INDEX, PREFILL_POOL_INDEX, WorkerPool};
 use super::requests::RequestSlab;
 use super::route::RouteChoice;
 use super::sessions::{NumberedSessionSource, SessionQueue};
@@ -173,14 +173,14 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
             round: 0,
             totals: ReplayTotals::default(),
         };
-        core.pools[SERVING_POOL_INDEX].first = first_worker;
+        core.pools[DECODE_OR_UNIFIED_POOL_INDEX].first = first_worker;
         core.handoffs.order = prefill.and_then(|spec| prefill_handoff_order(spec.engines.first()?));
         let order = settings.pool.engines.first().and_then(prefill_handoff_order);
         if core.handoffs.order != order {
             core.handoffs.order = None;
         }
-        core.pools[SERVING_POOL_INDEX].fetches = core.handoffs.order.is_some();
-        for pool in [PREFILL_POOL_INDEX, SERVING_POOL_INDEX] {
+        core.pools[DECODE_OR_UNIFIED_POOL_INDEX].fetches = core.handoffs.order.is_some();
+        for pool in [PREFILL_POOL_INDEX, DECODE_OR_UNIFIED_POOL_INDEX] {
             let Some(spec) = core.pools[pool].spec.clone() else {
                 continue;
             };
@@ -294,7 +294,7 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
             self.submit_routed_requests()?;
             self.update_next_wakeup((pool, worker));
         }
-        for pool in [PREFILL_POOL_INDEX, SERVING_POOL_INDEX] {
+        for pool in [PREFILL_POOL_INDEX, DECODE_OR_UNIFIED_POOL_INDEX] {
             if self.pools[pool].ranks > 1 {
                 self.synchronize_lockstep_ranks(pool, &due);
             }
@@ -405,7 +405,7 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
         let request = self.requests.get_mut(id.0 as u32);
         let mut handoff = request.handoff.as_mut();
         if self.handoffs.order.is_some() {
-            if let Some(handoff) = handoff.filter(|_| pool == SERVING_POOL_INDEX) {
+            if let Some(handoff) = handoff.filter(|_| pool == DECODE_OR_UNIFIED_POOL_INDEX) {
                 handoff.reused = handoff.reused.max(cached);
             }
         } else if let Some(handoff) = handoff.take().filter(|_| !again) {
@@ -430,7 +430,7 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
             PREFILL_POOL_INDEX => true,
             _ => request.first.is_none() && !self.split,
         };
-        if pool == SERVING_POOL_INDEX {
+        if pool == DECODE_OR_UNIFIED_POOL_INDEX {
             request.first.get_or_insert(when);
             let worker = &mut self.pools[pool].workers[at as usize];
             if worker.has_steps && n == 1 {
@@ -447,7 +447,7 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
 
     /// Records one output token of a sequence at the end of each of the worker's last `n` steps.
     fn record_tokens_of_last_steps(&mut self, (pool, at): WorkerAddress, id: SeqId, n: u32) {
-        if pool == SERVING_POOL_INDEX {
+        if pool == DECODE_OR_UNIFIED_POOL_INDEX {
             let next = self.pools[pool].workers[at as usize].log.next_unclosed_step();
             let first = next.saturating_sub(n.into());
             self.requests.get_mut(id.0 as u32).tokens.add_step_tokens(first, n);
@@ -483,7 +483,7 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
             let handoff =
                 PrefillHandoffTimes { held: Some(when), ..PrefillHandoffTimes::default() };
             self.requests.get_mut(slot).handoff = Some(handoff);
-            self.route_request_to_worker(SERVING_POOL_INDEX, slot);
+            self.route_request_to_worker(DECODE_OR_UNIFIED_POOL_INDEX, slot);
             return Ok(());
         }
         let request = self.requests.get(slot);

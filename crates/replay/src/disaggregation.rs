@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::outcome::PoolRole;
 use super::route::RouterConfig;
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::mocker::DynamoMockerRole;
+use vllm_sim_engine::sched::dynamo_mocker::DynamoMockerRole;
 
 /// Order of prefill and of the KV block reservation on the decode worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

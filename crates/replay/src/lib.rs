@@ -16,7 +16,7 @@ pub mod load;
 pub mod online;
 pub mod outcome;
 pub mod report;
-pub mod samples;
+pub mod sample_distribution;
 pub mod statistics;
 pub mod synth;
 pub mod workload;
@@ -33,7 +33,7 @@ mod settings;
 mod steps;
 mod worker;
 
-pub use self::core::play::run_replay;
+pub use self::core::run_replay::run_replay;
 pub use self::core::{ReplayError, ReplayTotals};
 pub use route::{
     EndpointPickerConfig, EndpointScorer, KvAwareRouterConfig, RouterConfig, RouterQueuePolicy,

@@ -15,7 +15,7 @@ use super::worker::{SimulatedWorker, WorkerPhase};
 
 pub(super) const PREFILL_POOL_INDEX: usize = 0;
 /// Index of the worker pool that generates output; the other pool is for prefill.
-pub(super) const SERVING_POOL_INDEX: usize = 1;
+pub(super) const DECODE_OR_UNIFIED_POOL_INDEX: usize = 1;
 
 pub(super) struct WorkerPool {
     pub spec: Option<PoolSpec>,
@@ -93,25 +93,25 @@ impl WorkerPool {
     }
 
     /// Returns the time from the start of a worker until it is ready.
-    pub(super) fn startup_duration(&self) -> Duration {
+    pub(super) fn worker_startup_duration(&self) -> Duration {
         let spec = self.spec.as_ref();
         spec.map_or(Duration::ZERO, |spec| spec.startup)
     }
 
-    pub(super) fn make_worker_ready(&mut self, at: u32) {
-        let worker = &mut self.workers[at as usize];
+    pub(super) fn make_worker_ready(&mut self, worker_index: u32) {
+        let worker = &mut self.workers[worker_index as usize];
         worker.phase = WorkerPhase::Ready;
-        self.router.add_worker(at, worker.batched_tokens);
+        self.router.add_worker(worker_index, worker.batched_tokens);
     }
 
     /// Removes a worker from the pool and returns its lifetime in seconds.
-    pub(super) fn remove_worker(&mut self, at: u32, now: SimTime) -> f64 {
-        let worker = &mut self.workers[at as usize];
+    pub(super) fn remove_worker(&mut self, worker_index: u32, now: SimTime) -> f64 {
+        let worker = &mut self.workers[worker_index as usize];
         if worker.phase == WorkerPhase::Gone {
             return 0.0;
         }
         worker.phase = WorkerPhase::Gone;
-        self.router.remove_worker(at);
+        self.router.remove_worker(worker_index);
         now.duration_since(worker.since).as_secs_f64()
     }
 
@@ -201,9 +201,9 @@ impl WorkerPool {
     }
 
     /// Marks a worker as lost and returns whether it was ready before.
-    pub(super) fn mark_worker_lost(&mut self, at: u32) -> bool {
-        self.router.stop_routing_to(at);
-        let worker = &mut self.workers[at as usize];
+    pub(super) fn mark_worker_lost(&mut self, worker_index: u32) -> bool {
+        self.router.stop_routing_to(worker_index);
+        let worker = &mut self.workers[worker_index as usize];
         worker.wake = SimTime::MAX;
         std::mem::replace(&mut worker.phase, WorkerPhase::Lost) == WorkerPhase::Ready
     }

@@ -112,13 +112,13 @@ impl WorkerPoolLoad {
 }
 
 impl AutoscalerRule {
-    pub(super) fn target_worker_count(&self, seen: &WorkerPoolLoad) -> u32 {
+    pub(super) fn target_worker_count(&self, load: &WorkerPoolLoad) -> u32 {
         let wanted = match self.policy {
             // No worker is ready, so there are no gauges.
-            _ if seen.ready.is_empty() => seen.present_workers(),
-            AutoscalerPolicy::Hpa => self.hpa_pods_target(seen),
-            AutoscalerPolicy::Keda => self.keda_external_target(seen),
-            AutoscalerPolicy::Wva => wva_saturation_target(seen),
+            _ if load.ready.is_empty() => load.present_workers(),
+            AutoscalerPolicy::Hpa => self.hpa_pods_target(load),
+            AutoscalerPolicy::Keda => self.keda_external_target(load),
+            AutoscalerPolicy::Wva => wva_saturation_target(load),
         };
         wanted.clamp(self.min.max(1), self.max.max(self.min).max(1))
     }

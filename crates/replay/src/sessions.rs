@@ -228,18 +228,18 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         Ok(self.ready.pop().map(|Reverse(due)| due))
     }
 
-    pub(super) fn get(&self, place: u32) -> &OpenSession {
-        self.open[place as usize].as_ref().expect("it is open")
+    pub(super) fn get(&self, open_session_index: u32) -> &OpenSession {
+        self.open[open_session_index as usize].as_ref().expect("it is open")
     }
 
-    pub(super) fn get_mut(&mut self, place: u32) -> &mut OpenSession {
-        self.open[place as usize].as_mut().expect("it is open")
+    pub(super) fn get_mut(&mut self, open_session_index: u32) -> &mut OpenSession {
+        self.open[open_session_index as usize].as_mut().expect("it is open")
     }
 
     /// Records that a turn was sent, and wakes sessions that depend on it.
-    pub(super) fn record_sent_turn(&mut self, place: u32, turn: u32, now: SimTime) {
+    pub(super) fn record_sent_turn(&mut self, open_session_index: u32, turn: u32, now: SimTime) {
         if self.source.has_dependencies() {
-            let number = self.get(place).number;
+            let number = self.get(open_session_index).number;
             self.history.insert((number, turn), (now, None));
             self.wake_dependents(number, turn, TurnLifecycleEvent::Dispatch);
         }
@@ -248,11 +248,11 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
     /// Records the end of a turn and schedules the next turn, session or agent run.
     pub(super) fn record_turn_end(
         &mut self,
-        place: u32,
+        open_session_index: u32,
         turn: u32,
         now: SimTime,
     ) -> Result<(), WorkloadError> {
-        let open = self.get(place);
+        let open = self.get(open_session_index);
         let number = open.number;
         let next = open.session.turns.get(turn as usize + 1);
         let delay = next.map(|next| self.pace.divide_by_speedup(next.delay_ns));
@@ -264,11 +264,11 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         match delay {
             Some(delay) => {
                 let earliest = SimTime::from_nanos(now.as_nanos().saturating_add(delay));
-                self.schedule_turn(place, turn + 1, earliest);
+                self.schedule_turn(open_session_index, turn + 1, earliest);
             }
             None => {
-                let ended = self.open[place as usize].take();
-                self.free.push(place);
+                let ended = self.open[open_session_index as usize].take();
+                self.free.push(open_session_index);
                 if let Some(ended) = ended.filter(|_| self.pace.plays.is_some())
                     && self.plays.end_session(&ended.session.play)
                 {

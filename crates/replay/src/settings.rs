@@ -59,8 +59,8 @@ pub struct KvTransferTime {
 impl KvTransferTime {
     /// Returns the duration of a prompt's KV transfer; `missing_tokens` of its tokens are not cached at
     /// the receiver.
-    pub(super) fn duration_for_prompt(self, prompt: u32, missing: u32) -> Duration {
-        let tokens = if self.whole { prompt } else { missing };
+    pub(super) fn duration_for_prompt(self, prompt_tokens: u32, missing_tokens: u32) -> Duration {
+        let tokens = if self.whole { prompt_tokens } else { missing_tokens };
         Duration::from_nanos((f64::from(tokens) * self.ns_per_token).round() as u64)
     }
 }

@@ -6,11 +6,11 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (n > 0).then(|| values.iter().sum::<f64>() / n as f64)
 }
 
-/// Returns the quantile `p` (0 to 1) of sorted values, interpolated linearly between the two
+/// Returns the quantile `fraction` (0 to 1) of sorted values, interpolated linearly between the two
 /// nearest as in numpy; `None` without values.
-pub fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
+pub fn percentile(sorted: &[f64], fraction: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
-    let at = p * last as f64;
+    let at = fraction * last as f64;
     let low = sorted[at as usize];
     let high = sorted[(at as usize + 1).min(last)];
     Some(low + (high - low) * at.fract())

@@ -109,8 +109,12 @@ impl EngineStepLog {
 
     /// Reports the token gaps that end at steps below `end_step`, and removes these steps from the log;
     /// no request may refer to them.
-    pub(super) fn report_token_gaps_below_step(&mut self, upto: u64, sink: &mut dyn ReplaySink) {
-        while self.base < upto {
+    pub(super) fn report_token_gaps_below_step(
+        &mut self,
+        end_step: u64,
+        sink: &mut dyn ReplaySink,
+    ) {
+        while self.base < end_step {
             let Some(step) = self.steps.pop_front() else {
                 return;
             };
@@ -149,21 +153,21 @@ impl OutputTokenTimes {
     }
 
     /// Adds one output token at the end of each of `step_count` steps from `first_step` on.
-    pub(super) fn add_step_tokens(&mut self, first: u64, n: u32) {
-        self.made += n;
+    pub(super) fn add_step_tokens(&mut self, first_step: u64, step_count: u32) {
+        self.made += step_count;
         match self.spans.last_mut() {
             Some(OutputTokenSpan::Steps { first: start, n: count })
-                if *start + u64::from(*count) == first =>
+                if *start + u64::from(*count) == first_step =>
             {
-                *count += n
+                *count += step_count
             }
-            _ => self.spans.push(OutputTokenSpan::Steps { first, n }),
+            _ => self.spans.push(OutputTokenSpan::Steps { first: first_step, n: step_count }),
         }
     }
 
-    pub(super) fn add_simultaneous_tokens(&mut self, at: SimTime, n: u32) {
-        self.made += n;
-        self.spans.push(OutputTokenSpan::Burst { at, n });
+    pub(super) fn add_simultaneous_tokens(&mut self, at: SimTime, token_count: u32) {
+        self.made += token_count;
+        self.spans.push(OutputTokenSpan::Burst { at, n: token_count });
     }
 
     pub(super) fn token_times(&self, log: &EngineStepLog) -> impl Iterator<Item = SimTime> {

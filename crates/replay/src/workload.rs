@@ -56,11 +56,11 @@ pub struct SessionTurn {
 
 impl SessionTurn {
     /// Creates a turn without request id, delay, priorities or LoRA adapter.
-    pub fn new(prompt: TurnPrompt, output: u32) -> Self {
+    pub fn new(prompt: TurnPrompt, output_tokens: u32) -> Self {
         Self {
             request_id: None,
             prompt,
-            output,
+            output: output_tokens,
             delay_ns: 0,
             priority: 0,
             strict_priority: 0,

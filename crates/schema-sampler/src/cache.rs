@@ -27,9 +27,9 @@ struct SchemaCacheEntries {
 }
 
 impl SchemaCache {
-    /// Creates a cache of at most `capacity` schemas (at least one).
-    pub fn new(capacity: usize) -> Self {
-        Self { capacity: capacity.max(1), entries: Mutex::default() }
+    /// Creates a cache of at most `max_schemas` schemas (at least one).
+    pub fn new(max_schemas: usize) -> Self {
+        Self { capacity: max_schemas.max(1), entries: Mutex::default() }
     }
 
     /// Returns the compiled form of the JSON schema `schema`, from the cache if possible.

@@ -102,14 +102,18 @@ impl CompiledConstraint {
                 sample::sample_json_text(schema, limits, JsonTypes::NO_TYPES, rng, work)
             }
             CompiledConstraintKind::Regex(regex) => regex
-                .sample_text(limits.max_chars, rng, work)
+                .sample_fully_matching_text(limits.max_chars, rng, work)
                 .ok_or(ConstraintError::TooLong(limits.max_chars)),
             CompiledConstraintKind::Choice(choices) => {
                 let index = rng.draw_u64_between(0, choices.len() as u64 - 1) as usize;
                 Ok(choices[index].clone())
             }
-            CompiledConstraintKind::Grammar(grammar) => grammar.sample_text(limits, rng, work),
-            CompiledConstraintKind::StructuralTag(tag) => tag.sample_text(limits, rng, work),
+            CompiledConstraintKind::Grammar(grammar) => {
+                grammar.sample_grammar_text(limits, rng, work)
+            }
+            CompiledConstraintKind::StructuralTag(tag) => {
+                tag.sample_structural_tag_text(limits, rng, work)
+            }
         }
     }
 

@@ -140,14 +140,14 @@ impl InferenceService {
     ///
     /// Returns when running requests have ended, or when a later command resumes generation; false
     /// in the second case.
-    pub async fn pause_generation(&self, halt: PauseMode) -> bool {
-        let paused = |state: &mut PauseState| state.paused = Some(halt);
-        self.stop_running_requests(halt, paused).await
+    pub async fn pause_generation(&self, mode: PauseMode) -> bool {
+        let paused = |state: &mut PauseState| state.paused = Some(mode);
+        self.stop_running_requests(mode, paused).await
     }
 
     /// Pauses generation, then clears the caches unless a later command resumed generation.
-    pub async fn pause_and_clear_caches(&self, halt: PauseMode) {
-        if self.pause_generation(halt).await {
+    pub async fn pause_and_clear_caches(&self, mode: PauseMode) {
+        if self.pause_generation(mode).await {
             self.command_all_engines(&EngineCommand::ResetPrefixCache(
                 PrefixCacheResetScope::Preempt,
             ));
@@ -174,7 +174,7 @@ impl InferenceService {
     /// Puts all engines to sleep.
     ///
     /// Level 0 stops scheduling; levels 1 and 2 also release the weights and the KV cache.
-    pub async fn sleep(&self, level: u8, halt: PauseMode) {
+    pub async fn sleep(&self, level: u8, mode: PauseMode) {
         let asleep = |state: &mut PauseState| {
             state.deep = true;
             state.missing.insert(SleepTag::Scheduling);
@@ -182,7 +182,7 @@ impl InferenceService {
                 state.missing.extend([SleepTag::Weights, SleepTag::KvCache]);
             }
         };
-        if self.stop_running_requests(halt, asleep).await && level > 0 {
+        if self.stop_running_requests(mode, asleep).await && level > 0 {
             self.command_all_engines(&EngineCommand::ResetPrefixCache(
                 PrefixCacheResetScope::Preempt,
             ));
@@ -200,20 +200,20 @@ impl InferenceService {
     }
 
     /// Ends llm-d's sleep; enables the prefix cache again if `enable_prefix_cache` is set.
-    pub fn end_llmd_sleep(&self, cache: bool) {
+    pub fn end_llmd_sleep(&self, enable_prefix_cache: bool) {
         self.control.update_state(self, |state| state.missing.clear());
-        if cache {
+        if enable_prefix_cache {
             self.command_all_engines(&EngineCommand::Caching(true));
         }
     }
 
-    /// Restores the resources `assets` after sleep, or all if the list is empty; returns whether
+    /// Restores the resources `tags` after sleep, or all if the list is empty; returns whether
     /// the engines are awake.
-    pub fn wake_up(&self, assets: &[SleepTag]) -> bool {
+    pub fn wake_up(&self, tags: &[SleepTag]) -> bool {
         self.control.update_state(self, |state| {
             state.stopping = None;
             state.resumed += 1;
-            state.missing.retain(|m| !assets.is_empty() && !assets.contains(m));
+            state.missing.retain(|m| !tags.is_empty() && !tags.contains(m));
             // Scheduling resumes with the last of the memory.
             if !state.missing.iter().any(|m| *m != SleepTag::Scheduling) {
                 state.missing.clear();

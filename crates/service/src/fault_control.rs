@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::admission::AdmissionLimits;
 use crate::fault::{
-    DrawnFaults, ExceededAdmissionLimit, FaultObserver, FaultRates, FaultScenarioLabels,
+    DrawnFaults, ExceededAdmissionLimit, FaultObserver, FaultRates, FaultScenarioAndPhase,
     KV_LOAD_FAILURE,
 };
 use crate::scenario::{ScenarioRequestArrival, ScenarioRun};
@@ -31,7 +31,7 @@ pub struct LiveFaultSettings {
     /// Value of `Retry-After` in responses with 429 or 503, in seconds; `None` sends no header.
     pub retry_after_seconds: Option<u32>,
     /// Fault scenario and its phase that set these fault settings.
-    pub origin: FaultScenarioLabels,
+    pub origin: FaultScenarioAndPhase,
 }
 
 /// The current fault settings, and the scenario that changes them.
@@ -49,7 +49,7 @@ pub struct FaultControl {
 /// Reports to the observer that a KV cache load failed, once the failure affected the client.
 pub(crate) struct KvLoadFailureReport {
     observer: Arc<dyn FaultObserver>,
-    origin: FaultScenarioLabels,
+    origin: FaultScenarioAndPhase,
 }
 
 impl KvLoadFailureReport {
@@ -127,9 +127,9 @@ impl FaultControl {
     }
 
     /// Reports to the observer that an admission limit rejected a request.
-    pub fn report_rejected_request(&self, bound: ExceededAdmissionLimit) {
+    pub fn report_rejected_request(&self, limit: ExceededAdmissionLimit) {
         if let Some(observer) = self.observer.get() {
-            observer.on_rejected(bound);
+            observer.on_rejected(limit);
         }
     }
 
@@ -137,7 +137,7 @@ impl FaultControl {
     /// without an observer.
     pub(crate) fn kv_load_failure_report(
         &self,
-        origin: &FaultScenarioLabels,
+        origin: &FaultScenarioAndPhase,
     ) -> Option<KvLoadFailureReport> {
         let observer = self.observer.get()?.clone();
         let origin = origin.clone();
@@ -145,7 +145,7 @@ impl FaultControl {
     }
 
     /// Reports to the observer an injected fault that reached a client.
-    pub fn report_fault(&self, kind: &'static str, origin: &FaultScenarioLabels) {
+    pub fn report_fault(&self, kind: &'static str, origin: &FaultScenarioAndPhase) {
         if let Some(observer) = self.observer.get() {
             observer.on_fault(kind, origin);
         }

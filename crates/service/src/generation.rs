@@ -7,14 +7,16 @@ use std::sync::Arc;
 
 use super::dialect::{RequestRules, RequestValidationPoint};
 use super::job::{KvTransfer, ReplyContent, ValidatedRequestFacts, choose_reply_content};
-use super::{InferenceService, RejectedRequest, Reply, RequestError, ServeError, run_blocking};
-use crate::fault::FaultScenarioLabels;
+use super::{
+    InferenceService, JobSubmissionError, RejectedRequest, Reply, RequestError, run_blocking,
+};
+use crate::fault::FaultScenarioAndPhase;
 use crate::generate::request::{ModelTarget, StopPattern};
 use crate::prompt::PromptSource;
 use crate::request::{
     GenerationRequest, OutputTokenBudget, RequestSubmissionChecks, ResolvedModel,
 };
-use crate::scripted::{ConversationFacts, MatchedRequest, ReservedReply};
+use crate::scripted::{ConversationMatchInput, MatchedRequest, ReservedReply};
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::sampling::output_budget_tokens;
 use vllm_sim_wire::{Fault, SamplingParams};
@@ -164,7 +166,7 @@ impl InferenceService {
         &self,
         resolved: &ResolvedModel,
         facts: &ValidatedRequestFacts,
-        conversations: Vec<ConversationFacts>,
+        conversations: Vec<ConversationMatchInput>,
     ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
         let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
         let matched = MatchedRequest {
@@ -176,7 +178,7 @@ impl InferenceService {
             if let Some(name) = refusal.injected {
                 let settings = facts.request.faults.as_ref().map(|faults| &faults.settings);
                 let origin =
-                    settings.map_or_else(FaultScenarioLabels::default, |s| s.origin.clone());
+                    settings.map_or_else(FaultScenarioAndPhase::default, |s| s.origin.clone());
                 self.faults.report_fault(name, &origin);
             }
             RequestError::Invalid(refusal.fault)
@@ -236,7 +238,7 @@ impl InferenceService {
     async fn submit_blocking(
         self: &Arc<Self>,
         job: Box<ValidatedRequestFacts>,
-    ) -> (Box<ValidatedRequestFacts>, Result<Reply, ServeError>) {
+    ) -> (Box<ValidatedRequestFacts>, Result<Reply, JobSubmissionError>) {
         let service = self.clone();
         // Dropping this tells the blocking task, which cannot be cancelled, that the caller has
         // left.
@@ -255,7 +257,7 @@ impl InferenceService {
 
 /// Returns messages and tools of each conversation of a request, as rules of scripted replies match
 /// them; empty for other prompts.
-fn conversations(request: &GenerationRequest) -> Vec<ConversationFacts> {
+fn conversations(request: &GenerationRequest) -> Vec<ConversationMatchInput> {
     let PromptSource::Conversations(conversations) = &request.prompts else {
         return Vec::new();
     };
@@ -263,7 +265,7 @@ fn conversations(request: &GenerationRequest) -> Vec<ConversationFacts> {
     let tools: Arc<[String]> = offered.map(|tool| tool.name.clone()).collect();
     let facts = conversations.iter();
     facts
-        .map(|conversation| ConversationFacts::new(&conversation.messages, tools.clone()))
+        .map(|conversation| ConversationMatchInput::new(&conversation.messages, tools.clone()))
         .collect()
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::dialect::{AllowedToolSchemas, RequestRules};
 use super::request::{GenerationRequest, OutputTokenBudget};
-use super::{PrefillHandoff, RequestError, ServeError, run_blocking};
+use super::{JobSubmissionError, PrefillHandoff, RequestError, run_blocking};
 use crate::generate::request::{
     ModelTarget, OutputTokenConstraints, StopConditions, StopPattern, StopString, TokenizedPrompt,
 };
@@ -21,7 +21,7 @@ use vllm_sim_random::{RandomStreamPurpose, request_rng};
 use vllm_sim_schema_sampler::{
     CompiledConstraint, Constraint, ConstraintError, SampleLimits, compile_constraint,
 };
-use vllm_sim_wire::openai::shared::StructuredOutputs;
+use vllm_sim_wire::openai::shared_request_fields::StructuredOutputs;
 use vllm_sim_wire::sampling::GREEDY_TEMPERATURE;
 use vllm_sim_wire::{Fault, SamplingParams};
 
@@ -275,7 +275,7 @@ pub(super) async fn choose_reply_content(
                 Box::pin(run_blocking(async move { compile_constraint(&constraint) })).await
             }
         };
-        let compiled = compiled.map_err(ServeError::Constraint)?;
+        let compiled = compiled.map_err(JobSubmissionError::Constraint)?;
         return Ok(match request.parses_calls {
             true => ReplyContent::Parsed(Arc::new(compiled)),
             false => ReplyContent::Constrained(Arc::new(compiled)),
@@ -480,6 +480,6 @@ mod tests {
     fn a_row_has_no_more_entries_than_the_vocabulary() {
         let position = LogprobInputs { vocabulary: 50, context: 3, temperature: 1.0 };
         assert_eq!(position.chosen_and_top_tokens(7, usize::MAX).len(), 51);
-        assert_eq!(position.chosen_and_other_top_tokens(7, usize::MAX).len(), 50);
+        assert_eq!(position.deduplicated_chosen_and_top_tokens(7, usize::MAX).len(), 50);
     }
 }

@@ -49,9 +49,9 @@ pub use models::{LoraAdapter, LoraAdapterLoadError, LoraAdapterLoadMode, ServedM
 pub use ngram::NgramLookupSettings;
 pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
 pub use request::{
-    DeferredRequestCheck, GenerationRequest, KvBlockLabels, OutputTokenBudget, RejectedRequest,
-    Reply, ReplyChoice, RequestContext, RequestError, RequestSubmissionChecks, RequestedTools,
-    ResolvedModel, TokenUsage, TokenUsageCounts,
+    DeferredRequestCheck, GenerationRequest, KvBlockSaltAndSession, OutputTokenBudget,
+    RejectedRequest, Reply, ReplyChoice, RequestContext, RequestError, RequestSubmissionChecks,
+    RequestedTools, ResolvedModel, TokenUsage, TokenUsageCounts,
 };
 pub use request_faults::{
     CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, FaultInjectorAction, RequestFaults,
@@ -68,7 +68,7 @@ const MAX_REQUEST_SEQUENCES: u32 = 65_536;
 
 /// Error of submitting a generation job to an engine.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum JobSubmissionError {
     /// The engine's waiting queue is full (llm-d's limit).
     #[error("Failed to enqueue request, waiting requests queue is full")]
     QueueFull,
@@ -144,7 +144,7 @@ pub enum ServeError {
     Tools(#[from] ToolCallPlanError),
 }
 
-impl ServeError {
+impl JobSubmissionError {
     /// Returns whether vLLM reports this rejection of a request only after it has sent the headers
     /// of a stream.
     pub(crate) fn is_reported_after_headers(&self) -> bool {
@@ -343,9 +343,9 @@ impl InferenceService {
 
     /// Checks whether a further job of `sequences` sequences would be within the admission limits,
     /// and counts a rejection.
-    pub fn check_admission(&self, sequences: u32) -> Result<(), ServeError> {
+    pub fn check_admission(&self, sequences: u32) -> Result<(), JobSubmissionError> {
         if self.is_draining() {
-            return Err(ServeError::Draining);
+            return Err(JobSubmissionError::Draining);
         }
         let AdmissionLimits { requests, tokens } = self.admission_limits();
         if requests.is_some_and(|max| self.in_flight_sequences().saturating_add(sequences) > max) {
@@ -357,11 +357,11 @@ impl InferenceService {
         Ok(())
     }
 
-    fn count_rejection(&self, bound: ExceededAdmissionLimit) -> ServeError {
+    fn count_rejection(&self, bound: ExceededAdmissionLimit) -> JobSubmissionError {
         self.faults.report_rejected_request(bound);
         match bound {
-            ExceededAdmissionLimit::Requests => ServeError::TooManyRequests,
-            ExceededAdmissionLimit::Tokens => ServeError::TooManyTokens,
+            ExceededAdmissionLimit::Requests => JobSubmissionError::TooManyRequests,
+            ExceededAdmissionLimit::Tokens => JobSubmissionError::TooManyTokens,
         }
     }
 
@@ -370,9 +370,12 @@ impl InferenceService {
     ///
     /// The check and the reservation are one atomic step, so concurrent requests cannot exceed the
     /// limit together.
-    pub fn admit_sequences(&self, sequences: u32) -> Result<InFlightSequencesGuard, ServeError> {
+    pub fn admit_sequences(
+        &self,
+        sequences: u32,
+    ) -> Result<InFlightSequencesGuard, JobSubmissionError> {
         if self.is_draining() {
-            return Err(ServeError::Draining);
+            return Err(JobSubmissionError::Draining);
         }
         let AdmissionLimits { requests, tokens } = self.admission_limits();
         let fits = |now: u32| {
@@ -394,11 +397,11 @@ impl InferenceService {
     /// limited.
     ///
     /// # Errors
-    /// [`ServeError::TooManyTokens`] at the limit of prompt tokens.
+    /// [`JobSubmissionError::TooManyTokens`] at the limit of prompt tokens.
     fn reserve_prefill_tokens(
         &self,
         tokens: u64,
-    ) -> Result<Option<admission::PrefillTokenReservation<'_>>, ServeError> {
+    ) -> Result<Option<admission::PrefillTokenReservation<'_>>, JobSubmissionError> {
         let Some(max) = self.admission_limits().tokens else {
             return Ok(None);
         };
@@ -409,7 +412,7 @@ impl InferenceService {
 
     /// Returns the number of output tokens that the context leaves after a prompt of `prompt_tokens`
     /// tokens.
-    pub fn remaining_context_tokens(&self, prompt: usize) -> u32 {
-        self.settings.max_model_len.saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX))
+    pub fn remaining_context_tokens(&self, prompt_tokens: usize) -> u32 {
+        self.settings.max_model_len.saturating_sub(u32::try_from(prompt_tokens).unwrap_or(u32::MAX))
     }
 }

@@ -68,13 +68,13 @@ pub enum LoraAdapterLoadError {
 }
 
 impl ServedModels {
-    /// Creates the table of model names for a base model with the names `served` (at least one).
+    /// Creates the table of model names for a base model with the names `served_names` (at least one).
     ///
-    /// `any_name` makes every unknown name resolve to the base model.
-    pub fn new(served: &[String], any_name: bool) -> Self {
+    /// `accepts_any_name` makes every unknown name resolve to the base model.
+    pub fn new(served_names: &[String], accepts_any_name: bool) -> Self {
         Self {
-            served: served.iter().map(|name| name.as_str().into()).collect(),
-            any_name,
+            served: served_names.iter().map(|name| name.as_str().into()).collect(),
+            any_name: accepts_any_name,
             resolver_folder: None,
             adapters: RwLock::default(),
         }

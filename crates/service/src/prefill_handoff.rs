@@ -41,17 +41,17 @@ impl Drop for PrefillHandoff {
 
 impl PrefillHandoff {
     /// Creates the hand-off of a prefill request that is not yet submitted.
-    pub fn new(request: String) -> Self {
-        Self { request, placed: OnceLock::new(), on_end: None }
+    pub fn new(request_id: String) -> Self {
+        Self { request: request_id, placed: OnceLock::new(), on_end: None }
     }
 
     /// Creates a hand-off whose drop calls `on_end`, with true if the prompt was prefilled. The
     /// drop occurs at the end of the reply or after a refusal.
     pub fn with_end_callback(
-        request: String,
-        report: impl Fn(bool) + Send + Sync + 'static,
+        request_id: String,
+        on_end: impl Fn(bool) + Send + Sync + 'static,
     ) -> Self {
-        Self { request, placed: OnceLock::new(), on_end: Some(Box::new(report)) }
+        Self { request: request_id, placed: OnceLock::new(), on_end: Some(Box::new(on_end)) }
     }
 
     /// Returns the index of the data-parallel rank that prefills the prompt; `None` before
@@ -97,12 +97,18 @@ const LEASE_RETENTION: Duration = Duration::from_secs(4 * 3600);
 pub(super) struct KvBlockLeases(Mutex<HashMap<String, (usize, SeqId, SimTime)>>);
 
 impl KvBlockLeases {
-    pub(super) fn add_kv_block_lease(&self, request: String, rank: usize, id: SeqId, now: SimTime) {
+    pub(super) fn add_kv_block_lease(
+        &self,
+        request_id: String,
+        rank: usize,
+        sequence_id: SeqId,
+        now: SimTime,
+    ) {
         let mut open = self.0.lock();
         if open.len() >= 1024 && open.len().is_power_of_two() {
             open.retain(|_, (_, _, since)| now - *since < LEASE_RETENTION);
         }
-        open.insert(request, (rank, id, now));
+        open.insert(request_id, (rank, sequence_id, now));
     }
 
     pub(super) fn clear_kv_block_leases(&self) {
@@ -119,8 +125,8 @@ impl InferenceService {
     /// Releases the KV blocks of a prefilled request that a decode server has read.
     ///
     /// Returns whether the blocks were still leased.
-    pub fn release_prefill_blocks(&self, request: &str) -> bool {
-        let found = self.leases.take_lease(request);
+    pub fn release_prefill_blocks(&self, request_id: &str) -> bool {
+        let found = self.leases.take_lease(request_id);
         found.is_some_and(|(rank, id)| {
             self.rank_engines()[rank].apply_command(EngineCommand::Release(id))
         })

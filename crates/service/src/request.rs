@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use super::prompt::PromptSource;
 use super::{
-    ConnectionHandle, InFlightSequencesGuard, KvTransfer, LargeBodyReservation, PrefillHandoff,
-    RequestFaults, ServeError, ServerLoadGuard, ValidatedRequestFacts,
+    ConnectionHandle, InFlightSequencesGuard, JobSubmissionError, KvTransfer, LargeBodyReservation,
+    PrefillHandoff, RequestFaults, ServerLoadGuard, ValidatedRequestFacts,
 };
 use crate::fault_control::KvLoadFailureReport;
 use crate::generate::request::ModelTarget;
@@ -63,7 +63,7 @@ pub struct GenerationRequest {
     /// Source and destination of the prompt's KV cache.
     pub transfer: KvTransfer,
     /// Salt and session of the request's KV blocks.
-    pub kv_labels: KvBlockLabels,
+    pub kv_labels: KvBlockSaltAndSession,
     /// Minimum cached fraction of the prompt, 0 to 1; below it the request ends early.
     pub hit_threshold: Option<f64>,
     /// Whether the prefix cache must not be read, regardless of the sampling parameters.
@@ -82,7 +82,7 @@ pub struct GenerationRequest {
 
 /// Labels of a request's KV blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KvBlockLabels {
+pub struct KvBlockSaltAndSession {
     /// Salt for the prefix cache, which separates tenants (vLLM's `cache_salt`).
     pub salt: Option<Arc<str>>,
     /// Session of the request, as its KV events name it.
@@ -193,7 +193,7 @@ pub enum RequestError {
     Invalid(#[from] Fault),
     /// The service rejected the request, for example at an admission limit.
     #[error(transparent)]
-    Serve(#[from] ServeError),
+    Serve(#[from] JobSubmissionError),
 }
 
 /// The rejection of a request, with the moment at which vLLM would report it.
@@ -225,8 +225,8 @@ impl From<Fault> for RejectedRequest {
     }
 }
 
-impl From<ServeError> for RejectedRequest {
-    fn from(error: ServeError) -> Self {
+impl From<JobSubmissionError> for RejectedRequest {
+    fn from(error: JobSubmissionError) -> Self {
         Self::Early(error.into())
     }
 }

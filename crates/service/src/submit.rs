@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::job::{KvTransfer, MAX_REPLY_BYTES, ReplyContent, ReplySize, ValidatedRequestFacts};
 use super::{
-    InferenceService, MAX_REQUEST_SEQUENCES, PrefillHandoff, Reply, ServeError, ServingRole,
+    InferenceService, JobSubmissionError, MAX_REQUEST_SEQUENCES, PrefillHandoff, Reply, ServingRole,
 };
 use crate::generate::request::{
     ModelTarget, ReplyContentKind, ReplyGeneratorInput, TokenizedPrompt,
@@ -21,29 +21,31 @@ use vllm_sim_engine::kv::{
 };
 use vllm_sim_engine::{
     InjectedKvLoadFailure, LoraId, PlannedKvBlocks, PromptKvTransfer as EngineTransfer, SeqId,
-    Sequence, SubmitError,
+    Sequence, SequenceSubmitError,
 };
 use vllm_sim_random::{RandomStreamPurpose, mix_u64_pair, request_rng};
 use vllm_sim_schema_sampler::{CompiledConstraint, ConstraintError};
 use vllm_sim_tokenizer::SpecialTokenHandling;
 
-fn count_sequences(job: &ValidatedRequestFacts) -> Result<u32, ServeError> {
+fn count_sequences(job: &ValidatedRequestFacts) -> Result<u32, JobSubmissionError> {
     let asked = u64::from(job.n).saturating_mul(job.prompts.len() as u64);
     u32::try_from(asked)
         .ok()
         .filter(|asked| *asked <= MAX_REQUEST_SEQUENCES)
-        .ok_or(ServeError::TooManySequences { asked })
+        .ok_or(JobSubmissionError::TooManySequences { asked })
 }
 
-fn too_large() -> ServeError {
+fn too_large() -> JobSubmissionError {
     let most = MAX_REPLY_BYTES >> 20;
-    ServeError::ReplyTooLarge { most }
+    JobSubmissionError::ReplyTooLarge { most }
 }
 
-fn submit_error(error: SubmitError) -> ServeError {
+fn submit_error(error: SequenceSubmitError) -> JobSubmissionError {
     match error {
-        SubmitError::QueueFull { .. } => ServeError::QueueFull,
-        SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
+        SequenceSubmitError::QueueFull { .. } => JobSubmissionError::QueueFull,
+        SequenceSubmitError::TooLarge { needed, total } => {
+            JobSubmissionError::TooLarge { needed, total }
+        }
     }
 }
 
@@ -53,16 +55,16 @@ impl InferenceService {
     /// The owner drops `caller` when the client disconnects.
     ///
     /// # Errors
-    /// [`ServeError`]; the job then leaves no state behind.
+    /// [`JobSubmissionError`]; the job then leaves no state behind.
     pub(super) fn submit_job(
         &self,
         job: &ValidatedRequestFacts,
         caller: Option<&Weak<()>>,
-    ) -> Result<Reply, ServeError> {
+    ) -> Result<Reply, JobSubmissionError> {
         let sequences = count_sequences(job)?;
         let place = self.admit_sequences(sequences)?;
         if self.control.rejects_new_requests() {
-            return Err(ServeError::Paused);
+            return Err(JobSubmissionError::Paused);
         }
         let prefill = |prompt: &TokenizedPrompt| prompt.tokens.len() as u64 * u64::from(job.n);
         let queued = self.reserve_prefill_tokens(job.prompts.iter().map(prefill).sum())?;
@@ -93,7 +95,7 @@ impl InferenceService {
             });
             for choice in 0..job.n {
                 if caller.is_some_and(|caller| caller.strong_count() == 0) {
-                    return Err(ServeError::Abandoned);
+                    return Err(JobSubmissionError::Abandoned);
                 }
                 // Greedy sampling gives every choice the same text.
                 let drawn = if job.greedy { 0 } else { choice };
@@ -138,11 +140,11 @@ impl InferenceService {
         Ok(reply)
     }
 
-    fn check_block_plan_size(&self, job: &ValidatedRequestFacts) -> Result<(), ServeError> {
+    fn check_block_plan_size(&self, job: &ValidatedRequestFacts) -> Result<(), JobSubmissionError> {
         let most = MAX_PLANNED_KV_BLOCK_BYTES >> 20;
         match &self.hasher {
             Some(hasher) if !fits_planned_kv_block_limit(hasher, job) => {
-                Err(ServeError::PromptsTooLarge { most })
+                Err(JobSubmissionError::PromptsTooLarge { most })
             }
             _ => Ok(()),
         }
@@ -207,7 +209,7 @@ impl InferenceService {
         &self,
         job: &ValidatedRequestFacts,
         key: u64,
-    ) -> Result<ReplyContentKind, ServeError> {
+    ) -> Result<ReplyContentKind, JobSubmissionError> {
         Ok(match &job.content {
             ReplyContent::Text => ReplyContentKind::Text,
             ReplyContent::Constrained(compiled) => {
@@ -298,7 +300,7 @@ impl InferenceService {
         sequence.drafts =
             ngram.map(|ngram| ngram.ngram_draft_lengths_of_script(&prompt.tokens, script));
         if script.calls.len() > 1 {
-            sequence.tokens_without_gap = script.later_tool_call_positions();
+            sequence.tokens_without_gap = script.tool_call_positions_after_first();
         }
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.request.hit_threshold;
@@ -367,13 +369,13 @@ impl InferenceService {
     }
 
     /// Returns the index of the requested data-parallel rank, or of the least loaded one.
-    fn select_rank(&self, asked: Option<i64>) -> Result<usize, ServeError> {
+    fn select_rank(&self, asked: Option<i64>) -> Result<usize, JobSubmissionError> {
         let ranks = self.ranks.len();
         match asked {
             Some(rank) => usize::try_from(rank)
                 .ok()
                 .filter(|rank| *rank < ranks)
-                .ok_or(ServeError::Rank { rank, ranks }),
+                .ok_or(JobSubmissionError::Rank { rank, ranks }),
             None if ranks == 1 => Ok(0),
             None => {
                 // vLLM's score. Ties rotate from the last choice: vLLM counts its own submissions

@@ -262,9 +262,9 @@ pub fn data_url_first_bytes(url: &str) -> Option<Vec<u8>> {
     STANDARD.decode(head).ok()
 }
 
-/// Returns the text marker that represents media item `i` before tokenization.
-pub fn media_text_marker(i: usize) -> String {
-    format!("{MARKER_DELIMITER}{i}{MARKER_DELIMITER}")
+/// Returns the text marker that represents media item `item_index` before tokenization.
+pub fn media_text_marker(item_index: usize) -> String {
+    format!("{MARKER_DELIMITER}{item_index}{MARKER_DELIMITER}")
 }
 
 impl Tokenizer {

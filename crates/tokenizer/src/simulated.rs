@@ -97,9 +97,9 @@ impl SimulatedTokenizer {
     }
 }
 
-/// Returns the beginning of a text that has at most `most` tokens; `most` is at least 1.
-pub(crate) fn truncate_text(text: &str, most: usize) -> &str {
-    split_pieces(text).nth(most - 1).map_or(text, |last| &text[..last.range.end])
+/// Returns the beginning of a text that has at max_tokens `max_tokens` tokens; `max_tokens` is at least 1.
+pub(crate) fn truncate_text(text: &str, max_tokens: usize) -> &str {
+    split_pieces(text).nth(max_tokens - 1).map_or(text, |last| &text[..last.range.end])
 }
 
 fn character_of_id(id: u32) -> Option<char> {

@@ -8,9 +8,9 @@ pub enum SpecialTokenHandling {
 }
 
 impl SpecialTokenHandling {
-    /// Returns [`SpecialTokenHandling::With`] if `wanted` is true, else
+    /// Returns [`SpecialTokenHandling::With`] if `wants_special_tokens` is true, else
     /// [`SpecialTokenHandling::Without`].
-    pub fn from_bool(wanted: bool) -> Self {
-        if wanted { Self::With } else { Self::Without }
+    pub fn from_bool(wants_special_tokens: bool) -> Self {
+        if wants_special_tokens { Self::With } else { Self::Without }
     }
 }

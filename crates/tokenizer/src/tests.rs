@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value as Json, json};
 
 use super::SpecialTokenHandling::{With, Without};
-use super::chat::golden::GoldenCase;
+use super::chat::golden::ChatTemplateGoldenCase;
 use super::*;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures");
@@ -96,7 +96,7 @@ fn chats_render_and_encode_as_in_python() {
     let cases = golden_json("templates/expected.json")["cases"].clone();
     for case in golden_json("tiny-llama-expected.json")["chats"].as_array().unwrap() {
         let name = case["name"].as_str().unwrap();
-        let input = GoldenCase::new(&cases[name]);
+        let input = ChatTemplateGoldenCase::new(&cases[name]);
         match (tokenizer.render_chat(&input.input()), case["text"].as_str()) {
             (Ok(text), Some(expected)) => {
                 assert_eq!(text, expected, "{name}");
@@ -404,7 +404,11 @@ fn tokenizer_with_composed_characters() -> Tokenizer {
 fn encodes_both_ways_alike(tokenizer: &Tokenizer, text: &str) {
     let Tokenizer::Hf(hf) = tokenizer else { panic!("not from files") };
     for special in [Without, With] {
-        assert_eq!(hf.encode(text, special), hf.encode_with_library(text, special), "{text:?}");
+        assert_eq!(
+            hf.encode(text, special),
+            hf.encode_with_tokenizers_crate(text, special),
+            "{text:?}"
+        );
     }
 }
 

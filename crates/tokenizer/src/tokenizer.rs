@@ -56,14 +56,14 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the beginning of a text that has at most `most` tokens, without special tokens.
+    /// Returns the beginning of a text that has at max_tokens `max_tokens` tokens, without special tokens.
     ///
     /// Source: vLLM's `truncate_text_to_tokens`, which cuts before the first token too many.
-    pub fn truncate_text<'t>(&self, text: &'t str, most: usize) -> &'t str {
+    pub fn truncate_text<'t>(&self, text: &'t str, max_tokens: usize) -> &'t str {
         match self {
-            _ if most == 0 => "",
-            Self::Hf(hf) => hf.truncate_text(text, most),
-            Self::Simulated(_) => simulated::truncate_text(text, most),
+            _ if max_tokens == 0 => "",
+            Self::Hf(hf) => hf.truncate_text(text, max_tokens),
+            Self::Simulated(_) => simulated::truncate_text(text, max_tokens),
         }
     }
 
@@ -101,10 +101,10 @@ impl Tokenizer {
     }
 
     /// Returns the token id of a raw vocabulary entry, such as `Ġthere`.
-    pub fn token_id_of_entry(&self, piece: &str) -> Option<u32> {
+    pub fn token_id_of_entry(&self, token: &str) -> Option<u32> {
         match self {
-            Self::Hf(hf) => hf.token_id_of_entry(piece),
-            Self::Simulated(simulated) => simulated.token_id_of_text(piece),
+            Self::Hf(hf) => hf.token_id_of_entry(token),
+            Self::Simulated(simulated) => simulated.token_id_of_text(token),
         }
     }
 

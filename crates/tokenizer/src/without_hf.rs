@@ -70,7 +70,7 @@ impl HfTokenizer {
         match *self {}
     }
 
-    pub(crate) fn truncate_text<'t>(&self, _text: &'t str, _most: usize) -> &'t str {
+    pub(crate) fn truncate_text<'t>(&self, _text: &'t str, _max_tokens: usize) -> &'t str {
         match *self {}
     }
 

@@ -15,7 +15,7 @@ const BODIES: [&str; 4] = [
 
 fn read(text: &str) -> Result<ChatRequest, Fault> {
     let value = body::read_json_body(Some("application/json"), text.as_bytes())?;
-    ChatRequest::parse_request_body(&value, &RequestBounds::default())
+    ChatRequest::parse_chat_request(&value, &RequestBounds::default())
 }
 
 fn main() {

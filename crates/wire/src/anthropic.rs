@@ -7,7 +7,9 @@ use serde_json::{Map, Value};
 use super::body;
 use super::bounds::{self, RequestBounds};
 use super::fault::Fault;
-use super::openai::shared::{CACHE_SALT_SCHEMA, ExtraSamplingArgs, MM_PAYLOAD_SCHEMA};
+use super::openai::shared_request_fields::{
+    CACHE_SALT_SCHEMA, ExtraSamplingArgs, MM_PAYLOAD_SCHEMA,
+};
 use super::openai::validators;
 use super::schema::{
     ANY_LENGTH, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
@@ -403,7 +405,7 @@ impl MessagesRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
-    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_messages_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         body::read_body_within_bounds(value, bounds)
     }
 }
@@ -435,7 +437,7 @@ impl CountTokensRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
-        body::read_body(value)
+    pub fn parse_count_tokens_request(value: &Value) -> Result<Self, Fault> {
+        body::validate_and_read_body(value)
     }
 }

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, JsonLoadsError};
 
 use super::bounds::RequestBounds;
-use super::checker::{SchemaCheckError, SchemaChecker};
+use super::checker::{CheckError, SchemaChecker};
 use super::fault::{ErrorType, Fault};
 use super::lax::PydanticError;
 use super::report::{
@@ -44,7 +44,7 @@ pub fn parse_python_json(body: &[u8]) -> Result<Value, Fault> {
 /// `true` in place of that member.
 ///
 /// The result is `None` if the text is not valid JSON, repeats `member`, or `member` is not a `T`.
-pub(crate) fn parse_with_separate_member<'b, T: Deserialize<'b>>(
+pub(crate) fn parse_body_extracting_member<'b, T: Deserialize<'b>>(
     body: &'b [u8],
     member: &str,
 ) -> Option<(Map<String, Value>, Option<T>)> {
@@ -260,14 +260,14 @@ impl From<JsonLoadsError> for Fault {
 ///
 /// # Errors
 /// vLLM's 400: the error of a validator function, else all schema errors in one text.
-pub fn read_body<T: RequestField>(value: &Value) -> Result<T, Fault> {
+pub fn validate_and_read_body<T: RequestField>(value: &Value) -> Result<T, Fault> {
     read_body_within_bounds(value, &RequestBounds::default())
 }
 
-/// Validates and reads a request body like [`read_body`], with configured limits.
+/// Validates and reads a request body like [`validate_and_read_body`], with configured limits.
 ///
 /// # Errors
-/// The errors of [`read_body`].
+/// The errors of [`validate_and_read_body`].
 pub(crate) fn read_body_within_bounds<T: RequestField>(
     value: &Value,
     bounds: &RequestBounds,
@@ -285,7 +285,7 @@ pub fn unreadable_value_fault() -> Fault {
 /// Validates a request body and returns it with its values coerced to the schema's types.
 ///
 /// # Errors
-/// The errors of [`read_body`].
+/// The errors of [`validate_and_read_body`].
 pub(crate) fn validate_body<'a>(
     schema: &Schema,
     value: &'a Value,
@@ -313,7 +313,7 @@ fn checked_body_within<'a>(
 /// Validates and reads the query parameters of a request, all of which are strings.
 ///
 /// # Errors
-/// The errors of [`read_body`], whose locations start with `query`.
+/// The errors of [`validate_and_read_body`], whose locations start with `query`.
 pub fn read_query<T: RequestField>(value: &Value) -> Result<T, Fault> {
     let changed = SchemaChecker::at_location(ErrorLocationItem::Key("query"))
         .check_value(&T::SCHEMA, value)
@@ -377,19 +377,19 @@ pub fn read_json_value<T: RequestField>(name: &str, value: &Value) -> Result<T, 
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unreadable_value_fault)
 }
 
-fn check_error_fault(error: SchemaCheckError) -> Fault {
+fn check_error_fault(error: CheckError) -> Fault {
     match error {
-        SchemaCheckError::Schema(errors) => schema_errors_fault(&errors),
-        SchemaCheckError::Raised(fault) => fault,
+        CheckError::Schema(errors) => schema_errors_fault(&errors),
+        CheckError::Raised(fault) => fault,
     }
 }
 
 /// Returns the error response of a route whose vLLM handler does not catch pydantic's
 /// `ValidationError`.
-fn uncaught_error_fault(title: &str, error: SchemaCheckError) -> Fault {
+fn uncaught_error_fault(title: &str, error: CheckError) -> Fault {
     match error {
-        SchemaCheckError::Schema(errors) => Fault::bad_request(pydantic_error_text(title, &errors)),
-        SchemaCheckError::Raised(fault) => fault,
+        CheckError::Schema(errors) => Fault::bad_request(pydantic_error_text(title, &errors)),
+        CheckError::Raised(fault) => fault,
     }
 }
 
@@ -421,7 +421,7 @@ mod tests {
         let body = br#"{"prompt":[1,{"n":2}],"n":1,"stop":["prompt"]}"#.as_slice();
         let around = json!({"prompt": true, "n": 1, "stop": ["prompt"]});
         let read = |body| {
-            parse_with_separate_member::<IgnoredAny>(body, "prompt")
+            parse_body_extracting_member::<IgnoredAny>(body, "prompt")
                 .map(|(members, _)| members.into())
         };
         assert_eq!(read(body), Some(around));

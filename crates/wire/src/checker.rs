@@ -28,7 +28,7 @@ enum MatchExactness {
     Exact,
 }
 
-pub(super) enum SchemaCheckError {
+pub(super) enum CheckError {
     Schema(SchemaErrors),
     /// The error response of a validator function; ends the validation of the request.
     Raised(Fault),
@@ -41,7 +41,7 @@ const TYPICAL_DEPTH: usize = 8;
 pub(super) type UnionBranchMatch = (usize, Option<Value>);
 
 /// Result of validating a JSON value: the coerced value, or `None` to leave the value unchanged.
-pub(super) type SchemaCheckResult = Result<Option<Value>, SchemaCheckError>;
+pub(super) type CheckResult = Result<Option<Value>, CheckError>;
 
 /// Validator of one JSON value, with the value's path, the request limits and the match's
 /// exactness.
@@ -78,7 +78,7 @@ impl<'a> SchemaChecker<'a> {
         Self { style, ..self }
     }
 
-    pub(super) fn check_value(&mut self, schema: &Schema, value: &'a Value) -> SchemaCheckResult {
+    pub(super) fn check_value(&mut self, schema: &Schema, value: &'a Value) -> CheckResult {
         match schema {
             Schema::Any => {
                 self.lower_exactness(MatchExactness::Lax);
@@ -93,7 +93,7 @@ impl<'a> SchemaChecker<'a> {
                 if value.as_str().is_some_and(|text| choices.contains(&text)) {
                     Ok(None)
                 } else {
-                    Err(SchemaCheckError::Schema(SchemaErrors::placeholder_error()))
+                    Err(CheckError::Schema(SchemaErrors::one_error_without_details()))
                 }
             }
             Schema::Literal(choices) => {
@@ -124,7 +124,7 @@ impl<'a> SchemaChecker<'a> {
             }
             Schema::Model(model) => self.check_model(model, value),
             Schema::Before(function, inner) => {
-                match function(value).map_err(SchemaCheckError::Raised)? {
+                match function(value).map_err(CheckError::Raised)? {
                     None => self.check_value(inner, value),
                     Some(new) => Ok(Some(self.check_new_value(inner, &new)?.unwrap_or(new))),
                 }
@@ -148,18 +148,18 @@ impl<'a> SchemaChecker<'a> {
         }
     }
 
-    fn fail_with(&self, error: PydanticError, value: &Value) -> SchemaCheckResult {
-        Err(SchemaCheckError::Schema(self.schema_error(error, value)))
+    fn fail_with(&self, error: PydanticError, value: &Value) -> CheckResult {
+        Err(CheckError::Schema(self.schema_error(error, value)))
     }
 
     fn schema_error(&self, error: PydanticError, value: &Value) -> SchemaErrors {
         if self.quiet {
-            return SchemaErrors::placeholder_error();
+            return SchemaErrors::one_error_without_details();
         }
         let error = match self.style {
             SchemaErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
             SchemaErrorStyle::Verbose | SchemaErrorStyle::Labelled => {
-                SchemaError::new_verbose(error, &self.path, value)
+                SchemaError::new_verbose_error(error, &self.path, value)
             }
             SchemaErrorStyle::Listed => SchemaError::new_fastapi_error(error, &self.path, value),
         };
@@ -175,7 +175,7 @@ impl<'a> SchemaChecker<'a> {
         &mut self,
         outcome: Result<Option<Value>, PydanticError>,
         value: &Value,
-    ) -> SchemaCheckResult {
+    ) -> CheckResult {
         match outcome {
             Ok(None) => Ok(None),
             Ok(changed) => {
@@ -186,7 +186,7 @@ impl<'a> SchemaChecker<'a> {
         }
     }
 
-    fn check_int(&mut self, bounds: NumberBounds<i128>, value: &Value) -> SchemaCheckResult {
+    fn check_int(&mut self, bounds: NumberBounds<i128>, value: &Value) -> CheckResult {
         let outcome = lax::coerce_int(value).and_then(|changed| {
             lax::check_int_bounds(changed.as_ref().unwrap_or(value), bounds)?;
             Ok(changed)
@@ -194,7 +194,7 @@ impl<'a> SchemaChecker<'a> {
         self.check_scalar(outcome, value)
     }
 
-    fn check_float(&mut self, bounds: NumberBounds<f64>, value: &Value) -> SchemaCheckResult {
+    fn check_float(&mut self, bounds: NumberBounds<f64>, value: &Value) -> CheckResult {
         let number = PythonValue::from_json_value(value);
         if matches!(number, PythonValue::Int(_) | PythonValue::BigInt(_)) {
             self.lower_exactness(MatchExactness::Strict);
@@ -209,12 +209,7 @@ impl<'a> SchemaChecker<'a> {
         }
     }
 
-    fn check_list(
-        &mut self,
-        item: &Schema,
-        length: LengthLimits,
-        value: &'a Value,
-    ) -> SchemaCheckResult {
+    fn check_list(&mut self, item: &Schema, length: LengthLimits, value: &'a Value) -> CheckResult {
         let PythonValue::List(items) = PythonValue::from_json_value(value) else {
             return self
                 .fail_with(PydanticError::new("list_type", "Input should be a valid list"), value);
@@ -229,7 +224,7 @@ impl<'a> SchemaChecker<'a> {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((i, new)),
-                Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
+                Err(CheckError::Schema(more)) => errors.append_errors(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -243,7 +238,7 @@ impl<'a> SchemaChecker<'a> {
             return self.fail_with(error, value);
         }
         if !errors.is_empty() {
-            return Err(SchemaCheckError::Schema(errors));
+            return Err(CheckError::Schema(errors));
         }
         if changes.is_empty() {
             return Ok(None);
@@ -255,7 +250,7 @@ impl<'a> SchemaChecker<'a> {
         Ok(Some(Value::Array(new)))
     }
 
-    fn check_tuple(&mut self, schemas: &[Schema], value: &'a Value) -> SchemaCheckResult {
+    fn check_tuple(&mut self, schemas: &[Schema], value: &'a Value) -> CheckResult {
         let PythonValue::List(items) = PythonValue::from_json_value(value) else {
             let error = PydanticError::new("tuple_type", "Input should be a valid tuple");
             return self.fail_with(error, value);
@@ -270,17 +265,17 @@ impl<'a> SchemaChecker<'a> {
             self.path.pop();
             match outcome {
                 Ok(_) => {}
-                Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
+                Err(CheckError::Schema(more)) => errors.append_errors(more),
                 Err(raised) => return Err(raised),
             }
         }
         if items.len() > schemas.len() {
             return self.fail_with(lax::tuple_too_long_error(schemas.len(), items.len()), value);
         }
-        if errors.is_empty() { Ok(None) } else { Err(SchemaCheckError::Schema(errors)) }
+        if errors.is_empty() { Ok(None) } else { Err(CheckError::Schema(errors)) }
     }
 
-    fn check_dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> SchemaCheckResult {
+    fn check_dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> CheckResult {
         let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             let error = PydanticError::new("dict_type", "Input should be a valid dictionary");
             return self.fail_with(error, value);
@@ -298,7 +293,7 @@ impl<'a> SchemaChecker<'a> {
                 self.path.truncate(self.path.len() - 2);
                 match outcome {
                     Ok(_) => {}
-                    Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
+                    Err(CheckError::Schema(more)) => errors.append_errors(more),
                     Err(raised) => return Err(raised),
                 }
             }
@@ -306,18 +301,18 @@ impl<'a> SchemaChecker<'a> {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((name, new)),
-                Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
+                Err(CheckError::Schema(more)) => errors.append_errors(more),
                 Err(raised) => return Err(raised),
             }
         }
         if errors.is_empty() {
             Ok(apply_changes(map, changes))
         } else {
-            Err(SchemaCheckError::Schema(errors))
+            Err(CheckError::Schema(errors))
         }
     }
 
-    fn check_union(&mut self, branches: &[Schema], value: &'a Value) -> SchemaCheckResult {
+    fn check_union(&mut self, branches: &[Schema], value: &'a Value) -> CheckResult {
         self.check_union_branch(branches, value).map(|(_, new)| new)
     }
 
@@ -326,7 +321,7 @@ impl<'a> SchemaChecker<'a> {
         &mut self,
         branches: &[Schema],
         value: &'a Value,
-    ) -> Result<UnionBranchMatch, SchemaCheckError> {
+    ) -> Result<UnionBranchMatch, CheckError> {
         if self.quiet {
             return self.best_branch(branches, value);
         }
@@ -335,7 +330,7 @@ impl<'a> SchemaChecker<'a> {
         let outcome = self.best_branch(branches, value);
         self.quiet = false;
         match outcome {
-            Err(SchemaCheckError::Schema(_)) => self.best_branch(branches, value),
+            Err(CheckError::Schema(_)) => self.best_branch(branches, value),
             outcome => outcome,
         }
     }
@@ -344,7 +339,7 @@ impl<'a> SchemaChecker<'a> {
         &mut self,
         branches: &[Schema],
         value: &'a Value,
-    ) -> Result<UnionBranchMatch, SchemaCheckError> {
+    ) -> Result<UnionBranchMatch, CheckError> {
         let (outer, outer_set) = (self.exactness, self.fields_set);
         let mut best: Option<(UnionBranchMatch, MatchExactness, Option<usize>)> = None;
         let mut errors = SchemaErrors::default();
@@ -377,13 +372,13 @@ impl<'a> SchemaChecker<'a> {
                         break;
                     }
                 }
-                Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
+                Err(CheckError::Schema(more)) => errors.append_errors(more),
                 Err(raised) => return Err(raised),
             }
         }
         (self.exactness, self.fields_set) = (outer, outer_set);
         let Some((new, exactness, set)) = best else {
-            return Err(SchemaCheckError::Schema(errors));
+            return Err(CheckError::Schema(errors));
         };
         self.lower_exactness(exactness);
         if let Some(set) = set {
@@ -397,7 +392,7 @@ impl<'a> SchemaChecker<'a> {
         by: &'static str,
         choices: &[(&'static str, &'static Schema)],
         value: &'a Value,
-    ) -> SchemaCheckResult {
+    ) -> CheckResult {
         let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             return self.fail_with(lax::model_attributes_type_error(), value);
         };
@@ -418,19 +413,19 @@ impl<'a> SchemaChecker<'a> {
         item: ErrorLocationItem<'a>,
         schema: &Schema,
         value: &'a Value,
-    ) -> SchemaCheckResult {
+    ) -> CheckResult {
         self.path.push(item);
         let outcome = self.check_value(schema, value);
         self.path.pop();
         outcome
     }
 
-    fn check_model(&mut self, model: &Model, value: &'a Value) -> SchemaCheckResult {
+    fn check_model(&mut self, model: &Model, value: &'a Value) -> CheckResult {
         let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             return self.fail_with(lax::model_type_error(model), value);
         };
         if self.quiet && model.is_excluded_by_literal_field(map) {
-            return Err(SchemaCheckError::Schema(SchemaErrors::placeholder_error()));
+            return Err(CheckError::Schema(SchemaErrors::one_error_without_details()));
         }
         if model.before.is_empty() {
             return self.check_fields(model, map, value);
@@ -455,7 +450,7 @@ impl<'a> SchemaChecker<'a> {
     }
 
     /// Validates a JSON value that does not live as long as the request body.
-    fn check_new_value(&mut self, schema: &Schema, value: &Value) -> SchemaCheckResult {
+    fn check_new_value(&mut self, schema: &Schema, value: &Value) -> CheckResult {
         let mut inner = self.with_lifetime();
         let outcome = inner.check_value(schema, value);
         (self.exactness, self.fields_set) = (inner.exactness, inner.fields_set);
@@ -478,9 +473,9 @@ impl<'a> SchemaChecker<'a> {
         }
     }
 
-    fn validator_refusal(&self, refusal: ValidatorError, value: &Value) -> SchemaCheckResult {
+    fn validator_refusal(&self, refusal: ValidatorError, value: &Value) -> CheckResult {
         match refusal {
-            ValidatorError::Fault(fault) => Err(SchemaCheckError::Raised(fault)),
+            ValidatorError::Fault(fault) => Err(CheckError::Raised(fault)),
             ValidatorError::ValueError(text) => self.fail_with(lax::value_error(&text), value),
             ValidatorError::TooShort => self.fail_with(lax::value_too_short_error(), value),
             ValidatorError::Item { index, schema, value } => {
@@ -501,7 +496,7 @@ impl<'a> SchemaChecker<'a> {
         model: &Model,
         map: &'a Map<String, Value>,
         value: &'a Value,
-    ) -> SchemaCheckResult {
+    ) -> CheckResult {
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
         let mut set = 0;
@@ -523,7 +518,7 @@ impl<'a> SchemaChecker<'a> {
                     set += 1;
                     changes.extend(new.map(|new| (name, new)));
                 }
-                Err(SchemaCheckError::Schema(more)) => errors.append_errors(more),
+                Err(CheckError::Schema(more)) => errors.append_errors(more),
                 Err(raised) => return Err(raised),
             }
         }
@@ -540,7 +535,7 @@ impl<'a> SchemaChecker<'a> {
             }
         }
         if !errors.is_empty() {
-            return Err(SchemaCheckError::Schema(errors));
+            return Err(CheckError::Schema(errors));
         }
         *self.fields_set.get_or_insert(0) += set;
         let new = if self.orders_typed_dicts && model.kind == ClassKind::TypedDict {

@@ -10,7 +10,7 @@ use vllm_sim_python as python;
 
 use super::body::unreadable_value_fault;
 use super::bounds::RequestBounds;
-use super::checker::{SchemaCheckError, SchemaChecker};
+use super::checker::{CheckError, SchemaChecker};
 use super::fault::Fault;
 use super::lax::PydanticError;
 use super::report::{ErrorLocationItem, SchemaError, SchemaErrorStyle, SchemaErrors};
@@ -116,8 +116,8 @@ fn read_at<T: RequestField>(
         .with_bounds(*bounds)
         .with_error_style(SchemaErrorStyle::Listed);
     let changed = checker.check_value(&T::SCHEMA, value).map_err(|error| match error {
-        SchemaCheckError::Schema(errors) => BodyReadError::Errors(BodySchemaErrors(errors)),
-        SchemaCheckError::Raised(fault) => BodyReadError::Fault(fault),
+        CheckError::Schema(errors) => BodyReadError::Errors(BodySchemaErrors(errors)),
+        CheckError::Raised(fault) => BodyReadError::Fault(fault),
     })?;
     let read = T::read(changed.as_ref().unwrap_or(value));
     // A value that its own schema accepts is always read.

@@ -175,16 +175,16 @@ impl Fault {
     }
 
     /// Creates the 400 for a prompt that exceeds the context length.
-    pub fn context_length_exceeded(most: usize, tokens: usize) -> Self {
-        let least = if tokens == most + 1 { "at least " } else { "" };
+    pub fn context_length_exceeded(max_model_len: usize, prompt_tokens: usize) -> Self {
+        let least = if prompt_tokens == max_model_len + 1 { "at least " } else { "" };
         Self::invalid_value_fault(
             format!(
-                "This model's maximum context length is {most} tokens. However, your prompt \
-                 contains {least}{tokens} input tokens, which exceeds this limit even without any \
+                "This model's maximum context length is {max_model_len} tokens. However, your prompt \
+                 contains {least}{prompt_tokens} input tokens, which exceeds this limit even without any \
                  output tokens. Please reduce the length of the input prompt."
             ),
             "input_tokens",
-            tokens,
+            prompt_tokens,
         )
     }
 

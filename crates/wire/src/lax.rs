@@ -406,14 +406,14 @@ pub(super) fn value_error(text: &str) -> PydanticError {
     PydanticError::new("value_error", format!("Value error, {text}")).with_error_context(context)
 }
 
-pub(super) fn tag_missing_error(by: &str) -> PydanticError {
+pub(super) fn tag_missing_error(discriminator: &str) -> PydanticError {
     PydanticError::new(
         "union_tag_not_found",
-        format!("Unable to extract tag using discriminator '{by}'"),
+        format!("Unable to extract tag using discriminator '{discriminator}'"),
     )
     .with_error_context(format!(
         "'discriminator': {}",
-        python::python_repr_of_str(&format!("'{by}'"))
+        python::python_repr_of_str(&format!("'{discriminator}'"))
     ))
 }
 
@@ -439,14 +439,14 @@ pub(super) fn tag_unknown_error<'n>(
     ))
 }
 
-pub(super) fn tuple_too_long_error(most: usize, count: usize) -> PydanticError {
-    let s = if most == 1 { "" } else { "s" };
+pub(super) fn tuple_too_long_error(max_length: usize, count: usize) -> PydanticError {
+    let s = if max_length == 1 { "" } else { "s" };
     PydanticError::new(
         "too_long",
-        format!("Tuple should have at most {most} item{s} after validation, not {count}"),
+        format!("Tuple should have at most {max_length} item{s} after validation, not {count}"),
     )
     .with_error_context(format!(
-        "'field_type': 'Tuple', 'max_length': {most}, 'actual_length': {count}"
+        "'field_type': 'Tuple', 'max_length': {max_length}, 'actual_length': {count}"
     ))
 }
 

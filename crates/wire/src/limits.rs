@@ -181,7 +181,7 @@ impl ServerLimits {
     ///
     /// # Errors
     /// A 400 for a limit or truncation above the context length.
-    pub fn check_requested_lengths(
+    pub fn check_output_and_truncation_limits(
         &self,
         name: &str,
         max_tokens: Option<i128>,

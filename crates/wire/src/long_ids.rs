@@ -16,20 +16,20 @@ const MAX_DIGITS: usize = 9;
 /// Returns the request body with `[0]` in place of `member`, and the token ids of `member`.
 ///
 /// `None` if the body is short or invalid, or `member` holds something else.
-pub(crate) fn extract_long_token_ids(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
-    if text.len() < MIN_LONG_BODY_BYTES {
+pub(crate) fn extract_long_token_ids(body_json: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
+    if body_json.len() < MIN_LONG_BODY_BYTES {
         return None;
     }
-    body::check_json_value_count(text).ok()?;
+    body::check_json_value_count(body_json).ok()?;
     let key = format!("\"{member}\"");
     let behind = |text| Some(find_bytes(text, key.as_bytes())? + key.len());
-    let list = skip_whitespace(&text[behind(text)?..]).strip_prefix(b":")?;
+    let list = skip_whitespace(&body_json[behind(body_json)?..]).strip_prefix(b":")?;
     let list = skip_whitespace(list).strip_prefix(b"[")?;
     let (ids, rest) = parse_id_list(list)?;
     if behind(rest).is_some() {
         return None;
     }
-    let before = &text[..text.len() - list.len()];
+    let before = &body_json[..body_json.len() - list.len()];
     let value = python::loads(&[before, b"0]", rest].concat()).ok()?;
     // The list that was found may belong to a nested object.
     (value.get(member) == Some(&json!([0]))).then_some((value, ids))

@@ -40,12 +40,16 @@ impl ConcatenatedTexts {
 /// Returns the request body with one text in place of `member`, and the texts of `member`.
 ///
 /// `None` if the body is short or not understood, or `member` holds something else.
-pub(crate) fn extract_long_texts(text: &[u8], member: &str) -> Option<(Value, ConcatenatedTexts)> {
-    if text.len() < MIN_LONG_BODY_BYTES || !python::parses_numbers_like_serde_json(text) {
+pub(crate) fn extract_long_texts(
+    body_json: &[u8],
+    member: &str,
+) -> Option<(Value, ConcatenatedTexts)> {
+    if body_json.len() < MIN_LONG_BODY_BYTES || !python::parses_numbers_like_serde_json(body_json) {
         return None;
     }
-    body::check_json_value_count(text).ok()?;
-    let (mut members, texts) = body::parse_with_separate_member::<ConcatenatedTexts>(text, member)?;
+    body::check_json_value_count(body_json).ok()?;
+    let (mut members, texts) =
+        body::parse_body_extracting_member::<ConcatenatedTexts>(body_json, member)?;
     *members.get_mut(member)? = json!(["x"]);
     Some((members.into(), texts?))
 }

@@ -41,7 +41,7 @@ impl SchemaErrors {
     }
 
     /// Returns a placeholder for one schema error, used when only the number of errors matters.
-    pub(super) fn placeholder_error() -> Self {
+    pub(super) fn one_error_without_details() -> Self {
         Self { kept: Vec::new(), count: 1 }
     }
 
@@ -150,7 +150,7 @@ impl SchemaError {
         }
     }
 
-    pub(super) fn new_verbose(
+    pub(super) fn new_verbose_error(
         error: PydanticError,
         path: &[ErrorLocationItem<'_>],
         input: &Value,

@@ -8,7 +8,9 @@ use vllm_sim_python as python;
 use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::limits::ServerLimits;
-use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA};
+use super::openai::shared_request_fields::{
+    RepetitionDetection, StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA,
+};
 use super::schema::{
     ANY_LENGTH, FLOAT, INT, RequestField, STR, Schema, ValidatorError, wire_model,
 };

@@ -285,13 +285,13 @@ impl SamplingParams {
 /// Returns vLLM's 400 if the number of sequences in the request field `name` is not in `1..=most`.
 ///
 /// Source: vLLM's `_verify_num_sequences`.
-pub(crate) fn check_sequence_count(count: i128, name: &str, most: i128) -> Result<(), Fault> {
+pub(crate) fn check_sequence_count(count: i128, name: &str, max_count: i128) -> Result<(), Fault> {
     if count < 1 {
         return reject_with(format!("{name} must be at least 1, got {count}."));
     }
-    if count > most {
+    if count > max_count {
         return reject_with(format!(
-            "{name} must be at most {most}, got {count}. To increase this limit, set the \
+            "{name} must be at most {max_count}, got {count}. To increase this limit, set the \
              VLLM_MAX_N_SEQUENCES environment variable."
         ));
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use vllm_sim_python as python;
 
 use super::fault::Fault;
-use super::openai::shared::StructuredOutputs;
+use super::openai::shared_request_fields::StructuredOutputs;
 
 /// Maximum nesting of objects and arrays in a JSON schema.
 const MAX_SCHEMA_NESTING: usize = 64;

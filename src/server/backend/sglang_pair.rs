@@ -10,13 +10,13 @@ use crate::server::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_http::App;
 use vllm_sim_http::sglang::disaggregation::bootstrap::SglangBootstrapServer;
-use vllm_sim_http::sglang::disaggregation::{Disaggregation, DisaggregationParts};
+use vllm_sim_http::sglang::disaggregation::{PrefillOrDecodeServer, PrefillOrDecodeServerArgs};
 use vllm_sim_observe::kv_transfer::{ZmqMessageListener, ZmqMessageSender};
 use vllm_sim_service::{InferenceService, ServingRole};
 
 /// SGLang server of a prefill/decode pair, with the listener for messages of the other server.
 pub(super) struct SglangPairServer {
-    pub(super) disaggregation: Arc<Disaggregation>,
+    pub(super) disaggregation: Arc<PrefillOrDecodeServer>,
     listener: ZmqMessageListener,
 }
 
@@ -34,12 +34,12 @@ impl SglangPairServer {
             return Ok(None);
         };
         let sender = ZmqMessageSender::start_sender_thread().map_err(StartError::Thread)?;
-        let receiver: Arc<OnceLock<Arc<Disaggregation>>> = Arc::default();
+        let receiver: Arc<OnceLock<Arc<PrefillOrDecodeServer>>> = Arc::default();
         let on_message = {
             let receiver = Arc::clone(&receiver);
             move |frames: &[Vec<u8>]| {
                 if let Some(disaggregation) = receiver.get() {
-                    disaggregation.on_message(frames);
+                    disaggregation.on_zmq_message(frames);
                 }
                 None
             }
@@ -50,7 +50,7 @@ impl SglangPairServer {
         };
         let listener = ZmqMessageListener::start_listening(&endpoint, on_message)
             .map_err(StartError::Thread)?;
-        let disaggregation = Arc::new(Disaggregation::new(DisaggregationParts {
+        let disaggregation = Arc::new(PrefillOrDecodeServer::new(PrefillOrDecodeServerArgs {
             config: pair.clone(),
             role: config.engine.role,
             page_size: config.engine.block_size,
@@ -82,7 +82,8 @@ impl SglangPairServer {
             address: format!("{host}:{port} (--disaggregation-bootstrap-port)"),
             why,
         })?;
-        let routes = SglangBootstrapServer::new(app, &self.listener.endpoint).routes();
+        let routes =
+            SglangBootstrapServer::with_prefill_ranks(app, &self.listener.endpoint).routes();
         Ok(Some(aux_server::serve_http1_routes(listener, routes)))
     }
 }

@@ -87,7 +87,7 @@ async fn start(words: &[&str]) -> Running {
     let mut config = loaded.config;
     config.server.port = 0;
     config.server.grpc_port = config.server.grpc_port.map(|_| 0);
-    let server = SimulatorServer::start(config).await.unwrap();
+    let server = SimulatorServer::start_server(config).await.unwrap();
     let connection = Connection::open(server.address.unwrap()).await;
     let client = VllmEngineClient::with_origin(connection.clone(), origin());
     Running { server, connection, client }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vllm_sim_config::{
     CliMode, DataParallelLoadBalancing, LoadedConfig, MetricsCompat, ModelTask, ParsedCommand,
-    SchedulerKind, StepLatencySource, load_config, load_with_known_flags,
+    SchedulerKind, StepLatencySource, load_config, load_config_and_unknown_args,
 };
 use vllm_sim_engine::kv::BlockHashAlgorithm;
 
@@ -173,7 +173,7 @@ fn tools_get_their_arguments_unchanged() {
 fn tools_can_read_the_flags_they_share_and_keep_the_rest() {
     let words = ["a.jsonl", "--scheduler", "sglang", "--report", "out.html", "-tp", "2", "--fast"];
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    let (loaded, rest) = load_with_known_flags(&words, CliMode::Vllm, &env(&[])).unwrap();
+    let (loaded, rest) = load_config_and_unknown_args(&words, CliMode::Vllm, &env(&[])).unwrap();
     assert_eq!(loaded.config.engine.scheduler, SchedulerKind::Sglang);
     assert_eq!(loaded.config.engine.parallel.tensor, 2);
     assert_eq!(rest, ["a.jsonl", "--report", "out.html", "--fast"]);

@@ -118,7 +118,7 @@ fn auto_max_model_len_is_longest_that_fits() {
         let bytes = ["--kv-cache-memory-bytes", "1073741824"];
         let loaded = try_words(&[&words[..], &bytes].concat(), &[]).unwrap();
         assert_eq!(loaded.config.model.max_model_len, 8176, "{auto}");
-        let shown = loaded.to_yaml();
+        let shown = loaded.to_config_yaml();
         assert!(shown.contains("# max-model-len: 8176  # derived: the longest"), "{shown}");
     }
 }
@@ -143,7 +143,7 @@ fn a_threshold_beyond_the_context_is_refused() {
 #[test]
 fn a_derived_value_names_its_rule() {
     let loaded = try_words(&["vllm-sim", "serve", LLAMA, "--gpu", "H100"], &[]).unwrap();
-    let shown = loaded.to_yaml();
+    let shown = loaded.to_config_yaml();
     assert!(
         shown.contains(
             "# max-num-seqs: 1024  # derived: vLLM's default of GPUs with 70 GiB or more, except \

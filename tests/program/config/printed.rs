@@ -33,7 +33,7 @@ fn printed_config_can_be_loaded() {
     ] {
         let first = read(line, &[("POD_IP", "10.1.2.3"), ("VLLM_SIM_REPLICAS", "2")]);
         let file = tempfile::NamedTempFile::new().unwrap();
-        let text = first.to_yaml();
+        let text = first.to_config_yaml();
         std::fs::write(file.path(), &text).unwrap();
         let path = file.path().to_str().unwrap();
         let mut second = try_words(&["vllm-sim", "--strict-config", "--config", path], &[])
@@ -51,7 +51,7 @@ fn printed_config_can_be_loaded() {
 fn printed_lines_name_value_source() {
     let text =
         read("vllm-sim --model m --port 1", &[("VLLM_API_KEY", "secret"), ("POD_NAME", "p")])
-            .to_yaml();
+            .to_config_yaml();
     for line in [
         "port: 1  # command line",
         "pod-name: p  # environment POD_NAME",
@@ -134,12 +134,12 @@ fn reset_restores_start_values() {
         "fake-metrics": {"running-requests": 7, "waiting-requests": 1},
     });
     let changed = loaded.with_admin_update(&object(change)).unwrap();
-    assert_eq!(changed.to_admin_json_runtime_changed().len(), 3);
+    assert_eq!(changed.runtime_changes_to_admin_json().len(), 3);
     let all = json!({"reset": ["time-to-first-token", "failure_types", "fake-metrics"]});
     let reset = changed.with_admin_update(&object(all)).unwrap();
     assert_eq!(reset.config, loaded.config);
     assert_eq!(reset.resolved_flags, loaded.resolved_flags);
-    assert!(reset.to_admin_json_runtime_changed().is_empty());
+    assert!(reset.runtime_changes_to_admin_json().is_empty());
     // Reset first, then set.
     let both = json!({"reset": ["fake-metrics"], "fake-metrics": {"waiting-requests": 2}});
     let both = changed.with_admin_update(&object(both)).unwrap();
@@ -210,7 +210,7 @@ fn passwords_in_urls_are_masked() {
         r#"{"enable_kv_cache_events": true, "endpoint": "tcp://a:p4ss@host:1"}"#,
     ];
     let loaded = super::try_words(&words, &[]).unwrap();
-    let yaml = loaded.to_yaml();
+    let yaml = loaded.to_config_yaml();
     let json = serde_json::Value::Object(loaded.to_admin_json()).to_string();
     for (text, kind) in [(yaml, "yaml"), (json, "json")] {
         for shown in [

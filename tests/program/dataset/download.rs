@@ -9,7 +9,9 @@ use std::thread;
 
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
-use vllm_sim_dataset::{DEFAULT_TABLE_NAME, Dataset, DatasetRowStorage, download_if_missing};
+use vllm_sim_dataset::{
+    DEFAULT_TABLE_NAME, Dataset, DatasetRowStorage, download_dataset_if_missing,
+};
 
 use crate::dataset::tokens;
 
@@ -66,7 +68,7 @@ impl Site {
     }
 
     fn error(&self, path: &Path, sha256: Option<&str>) -> String {
-        let error = download_if_missing(path, &self.url, sha256).unwrap_err().to_string();
+        let error = download_dataset_if_missing(path, &self.url, sha256).unwrap_err().to_string();
         let (start, why) = error.split_once("/d.sqlite3: ").unwrap();
         assert!(start.starts_with("cannot download the dataset from http://127.0.0.1:"), "{start}");
         why.to_owned()
@@ -128,8 +130,8 @@ fn files(path: &Path) -> Vec<String> {
 fn dataset_is_downloaded_once() {
     let (bytes, hash, _folder, path) = wanted();
     let site = Site::start(bytes.clone(), &[Does::Sends("\"1\"")]);
-    assert!(download_if_missing(&path, &site.url, Some(&hash)).unwrap());
-    assert!(!download_if_missing(&path, &site.url, Some(&hash)).unwrap());
+    assert!(download_dataset_if_missing(&path, &site.url, Some(&hash)).unwrap());
+    assert!(!download_dataset_if_missing(&path, &site.url, Some(&hash)).unwrap());
     assert_eq!(site.ranges(), [None]);
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(files(&path), ["d.sqlite3"]);
@@ -144,7 +146,7 @@ fn an_interrupted_download_resumes() {
     let (bytes, hash, _folder, path) = wanted();
     let plan = [Does::Breaks(5000), Does::Sends("\"1\"")];
     let site = Site::start(bytes.clone(), &plan);
-    assert!(download_if_missing(&path, &site.url, Some(&hash)).unwrap());
+    assert!(download_dataset_if_missing(&path, &site.url, Some(&hash)).unwrap());
     assert_eq!(site.ranges(), [None, Some("bytes=5000-".to_owned())]);
     assert_eq!(fs::read(&path).unwrap(), bytes);
 }
@@ -157,7 +159,7 @@ fn later_run_resumes_unless_file_changed() {
         let site = Site::start(bytes.clone(), &plan);
         assert_eq!(site.error(&path, None), "the server returned 500 Oops");
         assert_eq!(files(&path), ["d.sqlite3.part", "d.sqlite3.part.from"]);
-        assert!(download_if_missing(&path, &site.url, Some(&hash)).unwrap(), "{again}");
+        assert!(download_dataset_if_missing(&path, &site.url, Some(&hash)).unwrap(), "{again}");
         let range = Some("bytes=5000-".to_owned());
         assert_eq!(site.ranges(), [None, range.clone(), range], "{again}");
         assert_eq!(fs::read(&path).unwrap(), bytes, "{again}");
@@ -180,7 +182,7 @@ fn download_errors_name_the_reason() {
     let site = Site::start(bytes, &[Does::Sends("\"1\"")]);
     let why = site.error(&path, Some("00"));
     assert!(why.starts_with("its SHA-256 is ") && why.ends_with(", expected 00"), "{why}");
-    let error = download_if_missing(&path, "ftp://host.example/x", None).unwrap_err();
+    let error = download_dataset_if_missing(&path, "ftp://host.example/x", None).unwrap_err();
     assert!(error.to_string().ends_with("the address must begin with http:// or https://"));
 }
 
@@ -189,8 +191,9 @@ fn concurrent_processes_download_once() {
     let (bytes, hash, _folder, path) = wanted();
     let site = Site::start(bytes.clone(), &[Does::Sends("\"1\"")]);
     let both: Vec<bool> = thread::scope(|scope| {
-        let fetching = [0, 1]
-            .map(|_| scope.spawn(|| download_if_missing(&path, &site.url, Some(&hash)).unwrap()));
+        let fetching = [0, 1].map(|_| {
+            scope.spawn(|| download_dataset_if_missing(&path, &site.url, Some(&hash)).unwrap())
+        });
         fetching.map(|one| one.join().unwrap()).to_vec()
     });
     assert_eq!(both.iter().filter(|fetched| **fetched).count(), 1);

@@ -105,9 +105,9 @@ fn a_long_completion_is_the_one_that_the_schema_makes() {
     fuzz("long completion", 1, corpus(), |input| {
         let bounds = RequestBounds::default();
         let long = [input, &[b' '; 64 * 1024]].concat();
-        if let Some((request, _)) = CompletionRequest::parse_long_prompt(&long, &bounds) {
+        if let Some((request, _)) = CompletionRequest::parse_long_prompt_and_body(&long, &bounds) {
             let value = body::read_json_body(Some("application/json"), input).unwrap();
-            assert_eq!(CompletionRequest::parse_request_body(&value, &bounds), Ok(request));
+            assert_eq!(CompletionRequest::parse_completion_request(&value, &bounds), Ok(request));
         }
     });
 }
@@ -119,28 +119,28 @@ fn fuzz_request_classes() {
             return;
         };
         let bounds = RequestBounds::default();
-        if let Ok(request) = ChatRequest::parse_request_body(&value, &bounds) {
+        if let Ok(request) = ChatRequest::parse_chat_request(&value, &bounds) {
             let _ = to_template_messages(&request.messages, "m");
         }
         let refusals = [
-            CompletionRequest::parse_request_body(&value, &bounds).err(),
-            ResponsesRequest::parse_request_body(&value, &bounds).err(),
-            MessagesRequest::parse_request_body(&value, &bounds).err(),
-            CountTokensRequest::parse_request_body(&value).err(),
-            BatchChatRequest::parse_request_body(&value, &bounds).err(),
-            GenerateRequest::parse_request_body(&value, &bounds).err(),
-            CohereEmbedRequest::parse_request_body(&value).err(),
-            PoolingRequest::parse_embedding(&value).err(),
-            PoolingRequest::parse_pooling(&value).err(),
-            PoolingRequest::parse_score(&value).err(),
-            PoolingRequest::parse_rerank(&value).err(),
-            GenerativeScoringRequest::parse_request_body(&value).err(),
-            TokenizeRequest::parse_request_body(&value).err(),
-            DetokenizeRequest::parse_request_body(&value).err(),
-            DerenderChatRequest::parse_request_body(&value).err(),
-            DerenderCompletionRequest::parse_request_body(&value).err(),
-            DerenderStreamRequest::parse_request_body(&value).err(),
-            LoadLoraRequest::parse_request_body(&value).err(),
+            CompletionRequest::parse_completion_request(&value, &bounds).err(),
+            ResponsesRequest::parse_responses_request(&value, &bounds).err(),
+            MessagesRequest::parse_messages_request(&value, &bounds).err(),
+            CountTokensRequest::parse_count_tokens_request(&value).err(),
+            BatchChatRequest::parse_batch_chat_request(&value, &bounds).err(),
+            GenerateRequest::parse_generate_request(&value, &bounds).err(),
+            CohereEmbedRequest::parse_cohere_embed_request(&value).err(),
+            PoolingRequest::parse_embedding_request(&value).err(),
+            PoolingRequest::parse_pooling_request(&value).err(),
+            PoolingRequest::parse_score_request(&value).err(),
+            PoolingRequest::parse_rerank_request(&value).err(),
+            GenerativeScoringRequest::parse_generative_scoring_request(&value).err(),
+            TokenizeRequest::parse_tokenize_request(&value).err(),
+            DetokenizeRequest::parse_detokenize_request(&value).err(),
+            DerenderChatRequest::parse_derender_chat_request(&value).err(),
+            DerenderCompletionRequest::parse_derender_completion_request(&value).err(),
+            DerenderStreamRequest::parse_derender_stream_request(&value).err(),
+            LoadLoraRequest::parse_load_lora_request(&value).err(),
         ];
         for refusal in refusals.into_iter().flatten() {
             assert!(refusal.to_json().len() < 1 << 20, "a refusal multiplies");

@@ -146,7 +146,7 @@ fn fuzz_command_line() {
         let words: Vec<&str> = ["--model", "m"].into_iter().chain(text.split(' ')).collect();
         for mode in [CliMode::Vllm, CliMode::Llmd] {
             if let Ok(loaded) = LoadedConfig::from_flags(mode, &words) {
-                let _ = loaded.to_yaml();
+                let _ = loaded.to_config_yaml();
             }
         }
     });
@@ -236,7 +236,9 @@ fn fuzz_scripted_replies() {
         for text in ["How is the weather?", "21 degrees", "retry"] {
             let _ = replies.reserve_replies(std::iter::once(text), &request);
         }
-        let _ = replies.current_reply_rules().map(|rules| rules.to_json().to_string());
+        let _ = replies
+            .current_reply_rules()
+            .map(|rules| rules.reply_rules_with_usage_json().to_string());
     });
 }
 
@@ -255,7 +257,7 @@ fn fuzz_kernel_tables() {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
         "intermediate_size": 128, "vocab_size": 128});
     let setup = AiConfiguratorSetup {
-        shape: ModelShape::from_config(&config).unwrap(),
+        shape: ModelShape::from_hf_config(&config).unwrap(),
         system: "h100_sxm".to_owned(),
         backend: "vllm".to_owned(),
         version: None,
@@ -266,7 +268,7 @@ fn fuzz_kernel_tables() {
         mixed: MixedStepTiming::Sum,
         overhead: StepOverhead::default(),
     };
-    assert!(AiConfiguratorStepTimes::open(copy.path(), &setup).is_ok());
+    assert!(AiConfiguratorStepTimes::load_kernel_times(copy.path(), &setup).is_ok());
     let corpus = Corpus {
         seeds: contents("crates/engine/tests/fixtures/aic", ".parquet"),
         tokens: &[
@@ -284,7 +286,7 @@ fn fuzz_kernel_tables() {
     };
     fuzz("kernel tables", 1, corpus, move |input| {
         fs::write(copy.path().join(own), input).unwrap();
-        if let Ok(aic) = AiConfiguratorStepTimes::open(copy.path(), &setup) {
+        if let Ok(aic) = AiConfiguratorStepTimes::load_kernel_times(copy.path(), &setup) {
             let _ = aic.decode_ms(2, 2, 10);
         }
     });

@@ -5,7 +5,7 @@ use vllm_sim_engine::sched::SchedulerConfigError;
 
 /// Reports why a recorded run's latencies cannot be predicted.
 #[derive(Debug, thiserror::Error)]
-pub enum ValidateError {
+pub enum RecordedRunValidationError {
     /// A file or folder of recorded runs, or a report, cannot be read or written.
     #[error("{path}: {error}")]
     Io {

@@ -22,7 +22,7 @@ const TITLE: &str = "vllm-sim validate";
 
 impl ValidationReport {
     /// Renders the validation as an HTML page; `command` is the command line that made it.
-    pub fn to_html(&self, command: &str) -> String {
+    pub fn render_validation_page(&self, command: &str) -> String {
         let mut body = self.summary_tiles();
         self.write_error_charts(&mut body);
         self.write_peer_table(&mut body);

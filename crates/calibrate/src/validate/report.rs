@@ -45,15 +45,16 @@ pub struct RunLatencySummary {
 }
 
 impl LatencyPrediction {
-    pub(crate) fn new(run: &RecordedRun, done: &[ClientRequestTiming]) -> Self {
+    pub(crate) fn new(run: &RecordedRun, client_timings: &[ClientRequestTiming]) -> Self {
         let stage = |stage: usize| {
-            let of_stage = run.requests.iter().zip(done).filter(|(r, _)| r.stage == stage);
+            let of_stage =
+                run.requests.iter().zip(client_timings).filter(|(r, _)| r.stage == stage);
             RunLatencySummary::new(of_stage.map(|(r, d)| (r.output, d)))
         };
         Self {
             id: run.id.clone(),
             summary: RunLatencySummary::new(
-                run.requests.iter().zip(done).map(|(r, d)| (r.output, d)),
+                run.requests.iter().zip(client_timings).map(|(r, d)| (r.output, d)),
             ),
             stages: (0..run.stages).map(stage).collect(),
         }
@@ -88,8 +89,8 @@ pub(super) struct LatencyQuantileCurves {
 }
 
 impl LatencyQuantileCurves {
-    pub(super) fn new(run: &RecordedRun, done: &[ClientRequestTiming]) -> Self {
-        let complete = || run.requests.iter().zip(done).filter(|(_, d)| d.complete);
+    pub(super) fn new(run: &RecordedRun, client_timings: &[ClientRequestTiming]) -> Self {
+        let complete = || run.requests.iter().zip(client_timings).filter(|(_, d)| d.complete);
         let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
         let several = complete().filter(|(r, _)| r.output > 1);
         Self {
@@ -169,7 +170,7 @@ pub(super) fn mean(values: &[f64]) -> f64 {
     statistics::mean(values).unwrap_or(0.0)
 }
 
-/// Returns the quantile `p` (0 to 1) of sorted values; 0 without values.
-pub(super) fn percentile(sorted: &[f64], p: f64) -> f64 {
-    statistics::percentile(sorted, p).unwrap_or(0.0)
+/// Returns the quantile `fraction` (0 to 1) of sorted values; 0 without values.
+pub(super) fn percentile(sorted: &[f64], fraction: f64) -> f64 {
+    statistics::percentile(sorted, fraction).unwrap_or(0.0)
 }

@@ -13,7 +13,7 @@ use vllm_sim_engine::sched::vllm::{ChunkedPrefillConfig, VllmSchedulerConfig};
 use vllm_sim_engine::{BlockKey, PlannedKvBlocks};
 use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng};
 
-use super::ValidateError;
+use super::RecordedRunValidationError;
 use super::factors::scale_roofline;
 
 #[derive(Clone)]
@@ -71,33 +71,33 @@ impl<'a> RunJsonFields<'a> {
         path.split('.').fold(self.value, |value, key| &value[key])
     }
 
-    fn invalid_field(&self, path: &str, problem: impl Into<String>) -> ValidateError {
-        ValidateError::Field {
+    fn invalid_field(&self, path: &str, problem: impl Into<String>) -> RecordedRunValidationError {
+        RecordedRunValidationError::Field {
             run: self.run.to_owned(),
             field: path.to_owned(),
             problem: problem.into(),
         }
     }
 
-    fn number_at(&self, path: &str) -> Result<f64, ValidateError> {
+    fn number_at(&self, path: &str) -> Result<f64, RecordedRunValidationError> {
         let value = self.value_at(path).as_f64();
         value
             .filter(|n| *n >= 0.0)
             .ok_or_else(|| self.invalid_field(path, "must be a number, 0 or more"))
     }
 
-    fn count_at(&self, path: &str) -> Result<u32, ValidateError> {
+    fn count_at(&self, path: &str) -> Result<u32, RecordedRunValidationError> {
         let value = self.value_at(path).as_u64().and_then(|n| u32::try_from(n).ok());
         value.ok_or_else(|| self.invalid_field(path, "must be a whole number"))
     }
 
-    fn text_at(&self, path: &str) -> Result<&'a str, ValidateError> {
+    fn text_at(&self, path: &str) -> Result<&'a str, RecordedRunValidationError> {
         self.value_at(path).as_str().ok_or_else(|| self.invalid_field(path, "must be a string"))
     }
 
     /// Returns the duration that a field of the run gives in seconds, or `None` if the field is
     /// missing.
-    fn duration_at(&self, path: &str) -> Result<Option<Duration>, ValidateError> {
+    fn duration_at(&self, path: &str) -> Result<Option<Duration>, RecordedRunValidationError> {
         let seconds = self.value_at(path).as_f64();
         let duration = seconds.map(Duration::try_from_secs_f64).transpose();
         duration.map_err(|error| self.invalid_field(path, error.to_string()))
@@ -111,11 +111,11 @@ impl<'a> RunJsonFields<'a> {
 impl RecordedRun {
     /// Parses a recorded run; `coefficients` are those of the roofline model, except the API server
     /// time if the run has its own. Random arrival times are drawn with `seed`.
-    pub(crate) fn from_json(
+    pub(crate) fn parse_recorded_run(
         value: &Value,
         coefficients: &RooflineCoefficients,
         seed: u64,
-    ) -> Result<Self, ValidateError> {
+    ) -> Result<Self, RecordedRunValidationError> {
         let id = value["id"].as_str().unwrap_or("without an id").to_owned();
         let fields = RunJsonFields { run: &id, value };
         let ranks = fields.count_at("dp")?.max(1);
@@ -179,7 +179,7 @@ fn roofline_setup(
     fields: &RunJsonFields,
     ranks: u32,
     coefficients: &RooflineCoefficients,
-) -> Result<RooflineModelSetup, ValidateError> {
+) -> Result<RooflineModelSetup, RecordedRunValidationError> {
     let name = fields.text_at("hardware")?;
     let gpu = find_gpu(name)
         .ok_or_else(|| fields.invalid_field("hardware", format!("{name:?} is not known")))?;
@@ -236,7 +236,7 @@ fn roofline_setup(
 
 /// Returns the batch sizes with CUDA graphs of a run's server: up to its largest size, or those of a
 /// server with default settings.
-fn cuda_graphs(fields: &RunJsonFields) -> Result<CudaGraphs, ValidateError> {
+fn cuda_graphs(fields: &RunJsonFields) -> Result<CudaGraphs, RecordedRunValidationError> {
     const LARGEST_GRAPH_FIELD: &str = "vllm.max_cudagraph_capture_size";
     match fields.value_at(LARGEST_GRAPH_FIELD) {
         Value::Null => Ok(CudaGraphs::default()),
@@ -260,10 +260,13 @@ const LONG_QUANTIZATION_NAMES: [(&str, QuantizationScheme); 4] = [
 ];
 
 /// Parses the weight format of a run: `none`, a value of vLLM's `--quantization`, or a longer name.
-fn quantization_scheme(fields: &RunJsonFields) -> Result<QuantizationScheme, ValidateError> {
+fn quantization_scheme(
+    fields: &RunJsonFields,
+) -> Result<QuantizationScheme, RecordedRunValidationError> {
     const WEIGHT_QUANTIZATION_FIELD: &str = "model_config.weight_quantization";
     let name = fields.text_at(WEIGHT_QUANTIZATION_FIELD)?;
-    let known = ModelQuantization::from_flag(name).map(|quantization| quantization.scheme);
+    let known =
+        ModelQuantization::from_quantization_flag(name).map(|quantization| quantization.scheme);
     let long = || LONG_QUANTIZATION_NAMES.iter().find(|(start, _)| name.starts_with(start));
     known.or_else(|| Some(long()?.1)).ok_or_else(|| {
         let problem = format!(
@@ -278,10 +281,10 @@ fn is_llama4(model: &str) -> bool {
     model.to_ascii_lowercase().contains("llama-4")
 }
 
-fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, ValidateError> {
+fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, RecordedRunValidationError> {
     let config = fields.value_at("model_config.config");
     if config.is_object() {
-        return Ok(ModelShape::from_config(config)?);
+        return Ok(ModelShape::from_hf_config(config)?);
     }
     let n = |key: &str| fields.count_at(&format!("model_config.{key}"));
     let positive = |key: &str| match n(key)? {
@@ -329,7 +332,7 @@ fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, ValidateError> {
 fn engine_config(
     fields: &RunJsonFields,
     setup: &RooflineModelSetup,
-) -> Result<VllmSchedulerConfig, ValidateError> {
+) -> Result<VllmSchedulerConfig, RecordedRunValidationError> {
     let block_size = fields.count_at("vllm.block_size")?.max(1);
     let max_num_batched_tokens = fields.count_at("vllm.max_num_batched_tokens")?;
     let max_num_seqs = fields.count_at("vllm.max_num_seqs")?;
@@ -375,7 +378,7 @@ enum Arrivals {
     Even,
 }
 
-fn arrivals(fields: &RunJsonFields) -> Result<Arrivals, ValidateError> {
+fn arrivals(fields: &RunJsonFields) -> Result<Arrivals, RecordedRunValidationError> {
     const ARRIVALS_FIELD: &str = "workload.arrivals";
     match fields.value_at(ARRIVALS_FIELD) {
         Value::Null => Ok(Arrivals::Random),
@@ -418,7 +421,7 @@ fn shared_prefix_requests(
     fields: &RunJsonFields,
     block: u32,
     seed: u64,
-) -> Result<Vec<RecordedRequest>, ValidateError> {
+) -> Result<Vec<RecordedRequest>, RecordedRunValidationError> {
     let prompts = fields.count_at("workload.prompts.unique_prompts")?;
     let prompts = prompts.clamp(1, MAX_REQUESTS as u32);
     let groups = fields.count_at("workload.prompts.groups")?.max(1);
@@ -485,7 +488,7 @@ fn shared_prefix_requests(
 fn trace_requests(
     fields: &RunJsonFields,
     block: u32,
-) -> Result<Vec<RecordedRequest>, ValidateError> {
+) -> Result<Vec<RecordedRequest>, RecordedRunValidationError> {
     let rows = fields.value_at("workload.trace").as_array();
     let rows = rows.ok_or_else(|| fields.invalid_field("workload.trace", "must be a list"))?;
     rows.iter()

@@ -98,7 +98,7 @@ pub(super) struct PeerSimulatorErrors {
 
 impl ValidatedRun {
     /// Compares the replays of a recorded run, at least one, with its measurements.
-    pub(super) fn new(json: &Value, replays: &[RecordedRunReplay]) -> Self {
+    pub(super) fn new(recorded_run_json: &Value, replays: &[RecordedRunReplay]) -> Self {
         let predicted = LatencyPrediction::median_over_replays(replays);
         let (run, done) = &replays[0];
         let setup = &run.setup;
@@ -112,7 +112,7 @@ impl ValidatedRun {
             block,
             &setup.profile_run(batched, seqs),
         );
-        let text = |key: &str| json[key].as_str().unwrap_or_default().to_owned();
+        let text = |key: &str| recorded_run_json[key].as_str().unwrap_or_default().to_owned();
         let regime = text("regime");
         let regime = regime.split([' ', ':']).next().unwrap_or_default();
         Self {
@@ -126,9 +126,9 @@ impl ValidatedRun {
             weight_gb: memory.weight_bytes / 1e9,
             experts: setup.shape.moe.is_some(),
             regime: regime.to_owned(),
-            error_percent: prediction_errors(json, &predicted),
-            peer_error_percent: published_peer_errors(json),
-            measured: json["actual"].clone(),
+            error_percent: prediction_errors(recorded_run_json, &predicted),
+            peer_error_percent: published_peer_errors(recorded_run_json),
+            measured: recorded_run_json["actual"].clone(),
             predicted,
             curves: LatencyQuantileCurves::new(run, done),
         }
@@ -265,7 +265,7 @@ impl ValidationReport {
     }
 
     /// Returns all runs, groups and other simulators as JSON with a schema version.
-    pub fn to_json(&self) -> Value {
+    pub fn validation_report_json(&self) -> Value {
         serde_json::json!({
             "schema": VALIDATION_REPORT_SCHEMA,
             "vllm_sim_version": env!("CARGO_PKG_VERSION"),
@@ -281,7 +281,7 @@ impl ValidationReport {
 
     /// Renders a text table of the prediction errors per run, with medians and means over the
     /// stable runs and all runs.
-    pub fn render_text_table(&self) -> String {
+    pub fn render_prediction_error_table(&self) -> String {
         let width = self.runs.iter().map(|run| run.id.len()).max();
         let width = width.unwrap_or(0).max(24);
         let mut text = String::new();

@@ -11,7 +11,7 @@ use super::record::{
 use crate::lock_step::RankLockStep;
 use crate::{
     EngineCommand, EngineStats, Outbox, Scheduler, SchedulerEvent, SeqId, Sequence,
-    SequenceEndReason, SimTime, SubmitError,
+    SequenceEndReason, SequenceSubmitError, SimTime,
 };
 
 /// Maximum number of engine events collected before the observers are called: a long reply without
@@ -66,7 +66,7 @@ impl EngineDriver {
 
     /// Returns the engine's scheduler, if the engine is a data-parallel rank that steps together
     /// with others and is not stopped.
-    pub(super) fn lock_step_scheduler(&mut self) -> Option<&mut dyn Scheduler> {
+    pub(super) fn scheduler_in_lock_step(&mut self) -> Option<&mut dyn Scheduler> {
         match self.stopped || !self.engine.is_in_lock_step() {
             true => None,
             false => Some(&mut *self.engine),
@@ -84,7 +84,7 @@ impl EngineDriver {
         now: SimTime,
         mut sequence: Sequence,
         request: RequestInfo,
-    ) -> Result<(SeqId, Arc<SharedSequenceProgress>), SubmitError> {
+    ) -> Result<(SeqId, Arc<SharedSequenceProgress>), SequenceSubmitError> {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.records.push(None);
             (self.records.len() - 1) as u32
@@ -232,13 +232,18 @@ impl EngineProgress {
 
     /// Returns whether the engine has unfinished sequences but no output for too long: more than
     /// `first_output_timeout` since it became busy, or more than `next_output_timeout` since its last output.
-    pub fn is_stalled(&self, now: SimTime, first: Duration, next: Duration) -> bool {
+    pub fn is_stalled(
+        &self,
+        now: SimTime,
+        first_output_timeout: Duration,
+        next_output_timeout: Duration,
+    ) -> bool {
         if self.sequences == 0 {
             return false;
         }
         match self.last_output {
-            Some(at) => now.duration_since(at) > next,
-            None => now.duration_since(self.busy_since) > first,
+            Some(at) => now.duration_since(at) > next_output_timeout,
+            None => now.duration_since(self.busy_since) > first_output_timeout,
         }
     }
 }
@@ -312,7 +317,7 @@ impl EngineRankGroup {
             lock_step.synchronize_rank_steps(
                 now,
                 &mut self.cores,
-                EngineDriver::lock_step_scheduler,
+                EngineDriver::scheduler_in_lock_step,
             );
         }
     }

@@ -15,7 +15,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::core::{EngineDriver, EngineProgress, EngineRankGroup};
 use super::record::{EngineObserver, RequestInfo, SequenceState, SharedSequenceProgress};
 use crate::SimTime;
-use crate::{CachedBlock, EngineCommand, EngineStats, Scheduler, SeqId, Sequence, SubmitError};
+use crate::{
+    CachedBlock, EngineCommand, EngineStats, Scheduler, SeqId, Sequence, SequenceSubmitError,
+};
 
 /// Settings for the wakeups of the timer thread that drives engines in real time.
 #[derive(Debug, Clone, Copy)]
@@ -84,10 +86,10 @@ impl LiveEngine {
     ) -> std::io::Result<Self> {
         let ranks = EngineRankGroup::from_single_engine(EngineDriver::new(engine, observer));
         let (shared, thread) = SharedRankGroup::start_timer_thread(name, epoch, ranks, tune)?;
-        Ok(Self::new_for_rank(shared, thread, 0))
+        Ok(Self::new_engine_of_rank(shared, thread, 0))
     }
 
-    pub(super) fn new_for_rank(
+    pub(super) fn new_engine_of_rank(
         shared: Arc<SharedRankGroup>,
         thread: TimerThreadHandle,
         rank: usize,
@@ -107,7 +109,7 @@ impl LiveEngine {
     pub fn submit_sequences(
         &self,
         submissions: Vec<(Sequence, RequestInfo)>,
-    ) -> Result<Vec<SequenceHandle>, SubmitError> {
+    ) -> Result<Vec<SequenceHandle>, SequenceSubmitError> {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
         ranks.advance_ranks(now);
@@ -360,7 +362,7 @@ impl LiveRankGroup {
     }
 
     /// Returns the zero point of the clock that the data-parallel ranks share.
-    pub fn epoch(&self) -> Instant {
+    pub fn clock_epoch(&self) -> Instant {
         self.shared.epoch
     }
 
@@ -375,7 +377,7 @@ impl LiveRankGroup {
         ranks.cores.push(EngineDriver::new(engine, observer));
         let rank = ranks.cores.len() - 1;
         drop(ranks);
-        LiveEngine::new_for_rank(self.shared.clone(), self.thread.clone(), rank)
+        LiveEngine::new_engine_of_rank(self.shared.clone(), self.thread.clone(), rank)
     }
 }
 

@@ -89,9 +89,9 @@ pub struct ParentRequestCounters {
 }
 
 impl ParentRequestCounters {
-    /// Creates the counters of a request with `n` choices per prompt and `sequences` sequences.
-    pub fn new(n: u32, sequences: u32) -> Self {
-        Self { n, open: sequences.into(), longest: 0.into() }
+    /// Creates the counters of a request with `choices_per_prompt` choices per prompt and `sequence_count` sequence_count.
+    pub fn new(choices_per_prompt: u32, sequence_count: u32) -> Self {
+        Self { n: choices_per_prompt, open: sequence_count.into(), longest: 0.into() }
     }
 }
 
@@ -145,7 +145,9 @@ impl SequenceRecord {
             running: false,
             drafted: false,
             looked_up: !sequence.skip_cache_read,
-            progress: Arc::new(SharedSequenceProgress::new(request.arrived)),
+            progress: Arc::new(SharedSequenceProgress::progress_of_waiting_sequence(
+                request.arrived,
+            )),
             request,
         }
     }
@@ -247,7 +249,7 @@ const STATE_FAILED: u8 = 6;
 
 impl SharedSequenceProgress {
     /// Creates the progress of a sequence that waits in the queue.
-    pub fn new(arrived: SimTime) -> Self {
+    pub fn progress_of_waiting_sequence(arrival_time: SimTime) -> Self {
         Self {
             released: AtomicU32::new(0),
             state: AtomicU8::new(STATE_WAITING),
@@ -256,7 +258,7 @@ impl SharedSequenceProgress {
             scheduled: AtomicU64::new(0),
             first: AtomicU64::new(0),
             last: AtomicU64::new(0),
-            arrived,
+            arrived: arrival_time,
             waker: AtomicWaker::new(),
             groups: OnceLock::new(),
             drafts: OnceLock::new(),
@@ -304,7 +306,7 @@ impl SharedSequenceProgress {
     }
 
     /// Returns the times of the sequence's admission, of its first token and of its latest token.
-    pub fn admission_and_token_times(&self) -> [SimTime; 3] {
+    pub fn admission_first_latest_token_times(&self) -> [SimTime; 3] {
         [&self.scheduled, &self.first, &self.last]
             .map(|at| SimTime::from_nanos(at.load(Ordering::Acquire)))
     }
@@ -318,14 +320,14 @@ impl SharedSequenceProgress {
     /// Returns the index after the last token of an output chunk that starts at token `from_token` and
     /// has at least `min_tokens` tokens. Tokens released together stay in one chunk. The index may be
     /// greater than [`Self::released_output_tokens`].
-    pub fn output_chunk_end(&self, from: u32, least: u32) -> u32 {
-        let wanted = from.saturating_add(least);
+    pub fn output_chunk_end(&self, from_token: u32, min_tokens: u32) -> u32 {
+        let wanted = from_token.saturating_add(min_tokens);
         let Some(groups) = self.groups.get() else {
             return wanted;
         };
         // A panic of another holder of this lock leaves no partial change.
         let mut groups = groups.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        while groups.front().is_some_and(|group| group.1 <= from) {
+        while groups.front().is_some_and(|group| group.1 <= from_token) {
             groups.pop_front();
         }
         let cut = groups.iter().find(|group| group.0 < wanted && wanted < group.1);

@@ -115,7 +115,7 @@ pub struct KvBlockMapSnapshot {
 impl LiveEngine {
     /// Returns a snapshot of the live sequences, with details of at most `max_sequences` sequences.
     /// Sequences that change during the call may be missed or counted with their previous state.
-    pub fn snapshot_sequences(&self, most: usize) -> LiveSequencesSnapshot {
+    pub fn snapshot_sequences(&self, max_sequences: usize) -> LiveSequencesSnapshot {
         let mut all = LiveSequencesSnapshot::default();
         // Ids increase: the oldest is on top.
         let mut newest = BinaryHeap::new();
@@ -129,7 +129,7 @@ impl LiveEngine {
                     SequencePhase::from_record(record, core.engine.sequence_progress(record.id));
                 all.phases[phase as usize] += 1;
                 newest.push(Reverse(record.id));
-                if newest.len() > most {
+                if newest.len() > max_sequences {
                     newest.pop();
                 }
             }
@@ -150,11 +150,11 @@ impl LiveEngine {
 
     /// Returns a snapshot of the KV blocks, summed up in at most `max_cells` cells of consecutive
     /// blocks.
-    pub fn snapshot_kv_block_map(&self, most: u32) -> KvBlockMapSnapshot {
+    pub fn snapshot_kv_block_map(&self, max_cells: u32) -> KvBlockMapSnapshot {
         let mut ranks = self.shared.ranks.lock();
         let stats = ranks[self.rank].engine.stats();
         let end = stats.total_blocks.saturating_add(1);
-        let blocks_per_cell = stats.total_blocks.div_ceil(most.max(1)).max(1);
+        let blocks_per_cell = stats.total_blocks.div_ceil(max_cells.max(1)).max(1);
         let (mut cells, mut looked_at) = (Vec::new(), 0_u32);
         for from in (1..end).step_by(blocks_per_cell as usize) {
             let to = end.min(from.saturating_add(blocks_per_cell));

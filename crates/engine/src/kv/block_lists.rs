@@ -21,14 +21,14 @@ struct FreeBlockLink {
 const LIST_HEAD_BLOCK: u32 = 0;
 
 impl FreeBlockQueue {
-    pub(super) fn with_all_blocks(last: u32) -> Self {
-        let links = (0..=last)
+    pub(super) fn with_all_blocks(last_block_id: u32) -> Self {
+        let links = (0..=last_block_id)
             .map(|id| FreeBlockLink {
-                prev: if id == LIST_HEAD_BLOCK { last } else { id - 1 },
-                next: if id == last { LIST_HEAD_BLOCK } else { id + 1 },
+                prev: if id == LIST_HEAD_BLOCK { last_block_id } else { id - 1 },
+                next: if id == last_block_id { LIST_HEAD_BLOCK } else { id + 1 },
             })
             .collect();
-        Self { links, len: last }
+        Self { links, len: last_block_id }
     }
 
     pub(super) const fn len(&self) -> u32 {

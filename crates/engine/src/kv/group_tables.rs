@@ -446,7 +446,7 @@ impl BlockPool {
         }
     }
 
-    pub(super) fn tokens_before_group_block_change(&self, table: &BlockTable) -> u32 {
+    pub(super) fn tokens_until_group_table_change(&self, table: &BlockTable) -> u32 {
         let tables = self.groups.all.iter().zip(&table.groups);
         let settled = tables.map(|(group, table)| {
             let room = table.len().saturating_mul(group.block_size);
@@ -483,7 +483,7 @@ impl BlockPool {
 
     /// Returns the key of a KV block without the salt of its layer group; `salted_key` is the salted key
     /// under which the prefix cache stores the block.
-    pub(super) fn unsalted_block_key(&self, owner: u8, name: BlockKey) -> BlockKey {
-        self.group_of_owner(owner).map_or(name, |group| group.salted_key(name))
+    pub(super) fn unsalted_block_key(&self, layer_group: u8, salted_key: BlockKey) -> BlockKey {
+        self.group_of_owner(layer_group).map_or(salted_key, |group| group.salted_key(salted_key))
     }
 }

@@ -153,8 +153,8 @@ impl LayerGroupBlockTable {
         self.first + self.blocks.len() as u32
     }
 
-    pub(super) fn block_id(&self, block: u32) -> u32 {
-        let at = block.checked_sub(self.first);
+    pub(super) fn block_id(&self, block_index: u32) -> u32 {
+        let at = block_index.checked_sub(self.first);
         at.and_then(|at| self.blocks.get(at as usize)).copied().unwrap_or(0)
     }
 
@@ -195,9 +195,9 @@ impl LayerGroup {
         BlockKey(key.0 ^ self.salt)
     }
 
-    /// Returns the number of leading blocks outside the attention window after `processed` tokens.
-    pub(super) fn blocks_outside_window(&self, processed: u32) -> u32 {
-        processed.saturating_sub(self.window - 1) / self.block_size
+    /// Returns the number of leading blocks outside the attention window after `processed_tokens` tokens.
+    pub(super) fn blocks_outside_window(&self, processed_tokens: u32) -> u32 {
+        processed_tokens.saturating_sub(self.window - 1) / self.block_size
     }
 
     /// Returns the number of tokens for which the layer group needs KV blocks.
@@ -293,7 +293,12 @@ impl ExtraLayerGroups {
 
     /// Returns whether the prefix cache keeps block `block_index` of a layer group of a sequence. `divergence_blocks` are
     /// the block indices at which later prompts may diverge from the sequence.
-    pub(super) fn keeps_block_cached(&self, group: &LayerGroup, ends: &[u32], i: u32) -> bool {
+    pub(super) fn keeps_block_cached(
+        &self,
+        group: &LayerGroup,
+        divergence_blocks: &[u32],
+        block_index: u32,
+    ) -> bool {
         let Some(interval) = self.interval.filter(|_| !group.has_full_attention()) else {
             return true;
         };
@@ -301,9 +306,11 @@ impl ExtraLayerGroups {
         let every = interval / group.block_size;
         let regular = every > 0
             && (need >= every
-                || i.checked_sub(group.peek).is_some_and(|at| at % every >= every - need));
-        let ends = ends.iter().filter(|&&end| end > 0);
+                || block_index
+                    .checked_sub(group.peek)
+                    .is_some_and(|at| at % every >= every - need));
+        let ends = divergence_blocks.iter().filter(|&&end| end > 0);
         let mut ends = ends.map(|end| end + group.peek);
-        regular || ends.any(|end| i < end && i + need >= end)
+        regular || ends.any(|end| block_index < end && block_index + need >= end)
     }
 }

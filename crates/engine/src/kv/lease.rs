@@ -33,7 +33,7 @@ impl PrefillBlockLeases {
         ids
     }
 
-    pub(crate) fn release_lease(&mut self, id: SeqId, pool: &mut BlockPool) -> bool {
+    pub(crate) fn free_leased_blocks(&mut self, id: SeqId, pool: &mut BlockPool) -> bool {
         let table = self.tables.remove(&id);
         if let Some(mut table) = table {
             pool.release_block_table(&mut table);
@@ -44,7 +44,7 @@ impl PrefillBlockLeases {
 
     /// Ends the lease of a sequence's KV blocks at `now`; the next expiry of leases frees the
     /// blocks.
-    pub(crate) fn end_lease(&mut self, id: SeqId, now: SimTime) {
+    pub(crate) fn schedule_lease_expiry(&mut self, id: SeqId, now: SimTime) {
         if self.has_lease(id) {
             self.ends.schedule_item(now, id);
         }
@@ -70,6 +70,6 @@ impl PrefillBlockLeases {
         pool: &mut BlockPool,
     ) -> Option<(SimTime, bool)> {
         let (at, id) = self.ends.pop_due_item(now)?;
-        Some((at, self.release_lease(id, pool)))
+        Some((at, self.free_leased_blocks(id, pool)))
     }
 }

@@ -51,7 +51,7 @@ impl BlockTable {
 
     /// Returns the end of the prefix-cache hit in the full-attention groups, in tokens, if it was
     /// longer than the hit in all groups; else 0.
-    pub(crate) fn prompt_divergence_tokens(&self, block_size: u32) -> u32 {
+    pub(crate) fn longer_full_attention_hit_tokens(&self, block_size: u32) -> u32 {
         self.ends[3] * block_size
     }
 
@@ -59,7 +59,7 @@ impl BlockTable {
     /// fills one.
     ///
     /// A scheduler may skip the allocation in steps that stay at or below it.
-    pub(crate) const fn tokens_before_block_change(&self) -> u32 {
+    pub(crate) const fn tokens_until_block_table_change(&self) -> u32 {
         self.settled
     }
 }
@@ -129,8 +129,8 @@ impl BlockPool {
     /// Sets the delay, in tokens, with which full decoded blocks enter the prefix cache: 1 with
     /// asynchronous scheduling, where the last token is not known before.
     #[must_use]
-    pub(crate) fn with_block_caching_delay(self, late: u32) -> Self {
-        Self { late, ..self }
+    pub(crate) fn with_block_caching_delay(self, delay_tokens: u32) -> Self {
+        Self { late: delay_tokens, ..self }
     }
 
     #[must_use]
@@ -174,10 +174,14 @@ impl BlockPool {
         self.cache.find_block(key).is_some()
     }
 
-    /// Returns how many of the first `blocks` KV blocks of a prompt are cached and held by
+    /// Returns how many of the first `max_blocks` KV max_blocks of a prompt are cached and held by
     /// sequences, counted up to the first block that is not.
-    pub(crate) fn held_prefix_blocks(&self, plan: &PlannedKvBlocks, blocks: u32) -> u32 {
-        let keys = plan.keys.iter().take(blocks as usize);
+    pub(crate) fn cached_prefix_blocks_in_use(
+        &self,
+        plan: &PlannedKvBlocks,
+        max_blocks: u32,
+    ) -> u32 {
+        let keys = plan.keys.iter().take(max_blocks as usize);
         let held = keys.take_while(|&&key| {
             let found = self.cache.find_block(key);
             found.is_some_and(|id| self.blocks[id as usize].refs > 0)
@@ -400,7 +404,7 @@ impl BlockPool {
     /// fills one ([`BlockTable::settled`]).
     fn compute_settled_tokens(&self, table: &BlockTable, first: u32) -> u32 {
         match self.has_layer_groups() {
-            true => first.min(self.tokens_before_group_block_change(table)),
+            true => first.min(self.tokens_until_group_table_change(table)),
             false => first,
         }
     }
@@ -481,14 +485,17 @@ impl BlockPool {
     pub(crate) fn reset_prefix_cache(&mut self, out: &mut impl FnMut(SchedulerEvent)) -> bool {
         let unheld = self.used_block_count() == 0;
         if unheld {
-            self.forget_prefix_cache(out);
+            self.clear_prefix_cache_keeping_blocks(out);
         }
         unheld
     }
 
     /// Empties the prefix cache. Sequences keep their KV blocks, but later prompts find neither
     /// these blocks nor those that the sequences fill later.
-    pub(crate) fn forget_prefix_cache(&mut self, out: &mut impl FnMut(SchedulerEvent)) {
+    pub(crate) fn clear_prefix_cache_keeping_blocks(
+        &mut self,
+        out: &mut impl FnMut(SchedulerEvent),
+    ) {
         self.cache.clear_cached_blocks();
         self.hashes.clear();
         for block in &mut self.blocks {
@@ -501,8 +508,8 @@ impl BlockPool {
         }
     }
 
-    pub(crate) fn set_prefix_caching(&mut self, on: bool) {
-        self.config.prefix_caching = on;
+    pub(crate) fn set_prefix_caching(&mut self, enabled: bool) {
+        self.config.prefix_caching = enabled;
     }
 
     pub(crate) fn cached_blocks(&self) -> Vec<CachedBlock> {
@@ -518,11 +525,11 @@ impl BlockPool {
         blocks.map(named).collect()
     }
 
-    pub(crate) fn kv_block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
-        let blocks = self.blocks.iter().take(numbers.end as usize);
+    pub(crate) fn kv_block_usage(&self, block_ids: Range<u32>) -> KvBlockUsage {
+        let blocks = self.blocks.iter().take(block_ids.end as usize);
         // The null block does not count.
         let mut all = KvBlockUsage::default();
-        for block in blocks.skip(numbers.start.max(1) as usize) {
+        for block in blocks.skip(block_ids.start.max(1) as usize) {
             match (block.refs, block.cached) {
                 (0, true) => all.cached += 1,
                 (0, false) => all.unused += 1,

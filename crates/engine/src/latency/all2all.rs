@@ -14,8 +14,8 @@ pub enum All2AllBackend {
 
 impl All2AllBackend {
     /// Returns the kind of kernels that a value of `--all2all-backend` selects.
-    pub fn from_flag(name: &str) -> Self {
-        match name {
+    pub fn from_all2all_backend_flag(flag_value: &str) -> Self {
+        match flag_value {
             "deepep_low_latency" | "nixl_ep" => Self::LowLatency,
             "deepep_high_throughput" | "mori" | "flashinfer_all2allv" => Self::HighThroughput,
             name if name.starts_with("flashinfer_nvlink") => Self::HighThroughput,
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn backends_are_known_by_their_flag() {
-        let of = All2AllBackend::from_flag;
+        let of = All2AllBackend::from_all2all_backend_flag;
         assert_eq!(of("deepep_low_latency"), All2AllBackend::LowLatency);
         assert_eq!(of("deepep_high_throughput"), All2AllBackend::HighThroughput);
         assert_eq!(of("allgather_reducescatter"), All2AllBackend::default());

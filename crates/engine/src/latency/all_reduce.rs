@@ -37,13 +37,15 @@ pub(super) fn all_reduce_us(row: &AllReduceRow, bytes: f64) -> f64 {
 
 /// Estimates an all-reduce table from a fixed time in us and a bandwidth in GB/s over 2, 4 and 8
 /// GPUs, where no measurements exist.
-pub(super) const fn estimated_all_reduce_table(rows: [(f64, f64); 3]) -> AllReduceTable {
+pub(super) const fn estimated_all_reduce_table(
+    fixed_us_and_gb_per_sec: [(f64, f64); 3],
+) -> AllReduceTable {
     let mut table = [[0.0; MESSAGE_SIZES_BYTES.len()]; 3];
     let mut row = 0;
-    while row < rows.len() {
+    while row < fixed_us_and_gb_per_sec.len() {
         let mut point = 0;
         while point < MESSAGE_SIZES_BYTES.len() {
-            let (fixed, gbs) = rows[row];
+            let (fixed, gbs) = fixed_us_and_gb_per_sec[row];
             table[row][point] = fixed + MESSAGE_SIZES_BYTES[point] / (gbs * 1e3);
             point += 1;
         }

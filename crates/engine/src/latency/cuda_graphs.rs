@@ -55,9 +55,9 @@ impl CudaGraphs {
     pub const NO_CUDA_GRAPHS: Self = Self { sizes: Vec::new() };
 
     /// Creates the list of captured CUDA graph sizes from configured `sizes`, without those above
-    /// `tokens` tokens.
-    pub fn from_configured_sizes(mut sizes: Vec<u32>, tokens: u32) -> Self {
-        sizes.retain(|size| (1..=tokens).contains(size));
+    /// `max_capture_size` max_capture_size.
+    pub fn from_configured_sizes(mut sizes: Vec<u32>, max_capture_size: u32) -> Self {
+        sizes.retain(|size| (1..=max_capture_size).contains(size));
         sizes.sort_unstable();
         sizes.dedup();
         Self { sizes }
@@ -107,7 +107,7 @@ impl CudaGraphs {
 
     /// Returns whether a step has more than 512 tokens, or more than the largest captured CUDA
     /// graph.
-    pub(super) fn is_large_step(&self, tokens: u64) -> bool {
+    pub(super) fn exceeds_launch_bound_or_graph(&self, tokens: u64) -> bool {
         tokens > LAUNCH_BOUND_TOKENS || self.exceeds_largest_graph(tokens)
     }
 

@@ -98,11 +98,11 @@ impl Drafter {
     }
 
     /// Returns the size of a token in the draft layers' KV cache on each of `tp` GPUs, in bytes,
-    /// with `width` bytes per number.
-    pub fn draft_kv_bytes_per_token(&self, tp: u32, width: f64) -> f64 {
+    /// with `bytes_per_value` bytes per number.
+    pub fn draft_kv_bytes_per_token(&self, tp: u32, bytes_per_value: f64) -> f64 {
         match self {
             Self::Lookup { .. } => 0.0,
-            Self::Layers(layers) => layers.shape.kv_bytes_per_token(tp, 1) as f64 * width,
+            Self::Layers(layers) => layers.shape.kv_bytes_per_token(tp, 1) as f64 * bytes_per_value,
         }
     }
 

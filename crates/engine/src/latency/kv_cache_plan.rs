@@ -33,16 +33,23 @@ pub struct KvCachePlan {
 }
 
 impl KvCachePlan {
-    /// Plans the KV blocks of a model on each of `tp` GPUs, with `width` bytes per cached number.
-    /// Without `hybrid`, window layers count as full-attention layers; state layers always have
+    /// Plans the KV blocks of a model on each of `tp` GPUs, with `kv_bytes_per_value` bytes per cached number.
+    /// Without `hybrid_kv_cache`, window layers count as full-attention layers; state layers always have
     /// groups of their own.
     ///
     /// A block must have room for a state ([`KvCachePlan::min_block_size_for_recurrent_state`]).
-    pub fn new(shape: &ModelShape, tp: u32, block_size: u32, width: f64, hybrid: bool) -> Self {
+    pub fn new(
+        shape: &ModelShape,
+        tp: u32,
+        block_size: u32,
+        kv_bytes_per_value: f64,
+        hybrid_kv_cache: bool,
+    ) -> Self {
         let attention = shape.attention_layer_count();
-        let token = shape.kv_bytes_per_token(tp, 1) as f64 / f64::from(attention) * width;
+        let token =
+            shape.kv_bytes_per_token(tp, 1) as f64 / f64::from(attention) * kv_bytes_per_value;
         let page_bytes = token * f64::from(block_size);
-        let window = shape.window.filter(|window| hybrid && window.layers > 0);
+        let window = shape.window.filter(|window| hybrid_kv_cache && window.layers > 0);
         let (sparse_layers, sparse, page_bytes) = match (shape.state, window) {
             (Some(state), _) => {
                 let most = 2 + u32::from(state.checkpoints);
@@ -96,10 +103,14 @@ impl KvCachePlan {
     /// Sets the number of states per request of state layers, from prefix caching and the number of
     /// drafts per step.
     #[must_use]
-    pub fn with_recurrent_states_per_request(self, caching: bool, drafts: u32) -> Self {
+    pub fn with_recurrent_states_per_request(
+        self,
+        prefix_caching: bool,
+        drafts_per_step: u32,
+    ) -> Self {
         let sparse = match self.sparse {
             SparseLayerKind::State(most) => {
-                SparseLayerKind::State(drafts + if caching { most } else { 1 })
+                SparseLayerKind::State(drafts_per_step + if prefix_caching { most } else { 1 })
             }
             window => window,
         };
@@ -108,12 +119,15 @@ impl KvCachePlan {
 
     /// Returns the layer groups for the scheduler's KV cache; `None` with a single full-attention
     /// group.
-    pub fn kv_cache_layer_groups(&self, interval: Option<u32>) -> Option<KvCacheLayerGroups> {
+    pub fn kv_cache_layer_groups(
+        &self,
+        retention_interval: Option<u32>,
+    ) -> Option<KvCacheLayerGroups> {
         (self.sparse_groups > 0).then_some(KvCacheLayerGroups {
             full: self.full_groups,
             sparse: self.sparse_groups,
             kind: self.sparse,
-            interval,
+            interval: retention_interval,
         })
     }
 
@@ -126,37 +140,46 @@ impl KvCachePlan {
         f64::from(self.layers.0 + sparse) * self.layer_token_bytes
     }
 
-    /// Returns the number of KV blocks in a full-attention group and in a sparse group, for a
-    /// request of `context` tokens with up to `in_flight` tokens in flight.
-    pub fn kv_blocks_per_group(&self, context: u32, in_flight: u32) -> (u32, u32) {
+    /// Returns the number of KV total_blocks in a full-attention group and in a sparse group, for a
+    /// request of `context_tokens` tokens with up to `in_flight_tokens` tokens in flight.
+    pub fn full_and_sparse_group_blocks(
+        &self,
+        context_tokens: u32,
+        in_flight_tokens: u32,
+    ) -> (u32, u32) {
         let size = self.block_size.max(1);
         let sparse = match self.sparse {
             SparseLayerKind::Window(window) => {
-                let kept = window.saturating_sub(1).saturating_add(in_flight);
+                let kept = window.saturating_sub(1).saturating_add(in_flight_tokens);
                 // The window may begin inside a block.
-                kept.min(context).div_ceil(size) + 1
+                kept.min(context_tokens).div_ceil(size) + 1
             }
             SparseLayerKind::State(most) => most,
         };
-        (context.div_ceil(size), sparse)
+        (context_tokens.div_ceil(size), sparse)
     }
 
-    /// Returns the number of KV blocks in all groups for a request of `context` tokens.
-    pub fn kv_blocks_per_request(&self, context: u32, in_flight: u32) -> u64 {
-        let (full, sparse) = self.kv_blocks_per_group(context, in_flight);
+    /// Returns the number of KV blocks in all groups for a request of `context_tokens` tokens.
+    pub fn kv_blocks_per_request(&self, context_tokens: u32, in_flight_tokens: u32) -> u64 {
+        let (full, sparse) = self.full_and_sparse_group_blocks(context_tokens, in_flight_tokens);
         let full = u64::from(self.full_groups) * u64::from(full);
         full + u64::from(self.sparse_groups) * u64::from(sparse)
     }
 
-    /// Returns the number of requests of `context` tokens that fit into `blocks` KV blocks.
-    pub fn max_concurrency(&self, blocks: u32, context: u32, in_flight: u32) -> f64 {
-        let request = self.kv_blocks_per_request(context, in_flight).max(1);
-        f64::from(blocks) / request as f64
+    /// Returns the number of requests of `context_tokens` tokens that fit into `blocks` KV blocks.
+    pub fn max_concurrency(
+        &self,
+        total_blocks: u32,
+        context_tokens: u32,
+        in_flight_tokens: u32,
+    ) -> f64 {
+        let request = self.kv_blocks_per_request(context_tokens, in_flight_tokens).max(1);
+        f64::from(total_blocks) / request as f64
     }
 
-    /// Returns the KV cache size of a request of `context` tokens, in bytes.
-    pub fn kv_bytes_per_request(&self, context: u32, in_flight: u32) -> f64 {
-        let (full, sparse) = self.kv_blocks_per_group(context, in_flight);
+    /// Returns the KV cache size of a request of `context_tokens` tokens, in kv_cache_bytes.
+    pub fn kv_bytes_per_request(&self, context_tokens: u32, in_flight_tokens: u32) -> f64 {
+        let (full, sparse) = self.full_and_sparse_group_blocks(context_tokens, in_flight_tokens);
         let full = f64::from(self.layers.0) * f64::from(full);
         let sparse = f64::from(self.layers.1) * f64::from(sparse);
         (full + sparse) * self.page_bytes
@@ -164,9 +187,15 @@ impl KvCachePlan {
 
     /// Returns the maximum context of a request, in tokens, whose KV cache fits into `bytes`; at
     /// most `token_limit`, 0 if none fits.
-    pub fn max_context_tokens(&self, bytes: f64, most: u32, in_flight: u32) -> u32 {
-        let fits = |context: u32| self.kv_bytes_per_request(context, in_flight) <= bytes;
-        let (mut fitting, mut beyond) = (0, most.saturating_add(1));
+    pub fn max_context_tokens(
+        &self,
+        kv_cache_bytes: f64,
+        token_limit: u32,
+        in_flight_tokens: u32,
+    ) -> u32 {
+        let fits =
+            |context: u32| self.kv_bytes_per_request(context, in_flight_tokens) <= kv_cache_bytes;
+        let (mut fitting, mut beyond) = (0, token_limit.saturating_add(1));
         while beyond - fitting > 1 {
             let middle = fitting + (beyond - fitting) / 2;
             match fits(middle) {

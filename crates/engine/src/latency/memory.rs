@@ -15,10 +15,10 @@ pub struct WeightShardingRanks {
 }
 
 impl WeightShardingRanks {
-    /// Creates the GPU counts of `data` data-parallel engines with `tensor` GPUs each.
-    pub fn new(tensor: u32, data: u32) -> Self {
-        let experts = tensor.saturating_mul(data);
-        Self { tensor, experts }
+    /// Creates the GPU counts of `data_parallel_size` data_parallel_size-parallel engines with `tensor_parallel_size` GPUs each.
+    pub fn new(tensor_parallel_size: u32, data_parallel_size: u32) -> Self {
+        let experts = tensor_parallel_size.saturating_mul(data_parallel_size);
+        Self { tensor: tensor_parallel_size, experts }
     }
 }
 
@@ -173,12 +173,16 @@ mod tests {
             };
             let number = |text: &str| text.parse::<u32>().unwrap();
             let mut shape = known_model_shape(model).unwrap();
-            if let Some(quantization) = ModelQuantization::from_flag(weights) {
+            if let Some(quantization) = ModelQuantization::from_quantization_flag(weights) {
                 shape.quantization = quantization;
             }
             let profile = ProfileRun {
                 version: (0, number(minor)),
-                ..ProfileRun::new(number(tokens), number(seqs), number(sizes))
+                ..ProfileRun::profile_run_of_newest_vllm(
+                    number(tokens),
+                    number(seqs),
+                    number(sizes),
+                )
             };
             let (gpu, share) = (find_gpu(gpu).unwrap(), share.parse().unwrap());
             let memory =

@@ -69,7 +69,7 @@ impl MfuWorkModel {
     }
 
     /// Returns the floating-point operations, bytes read and bytes written of one step, per GPU.
-    pub fn step_flops_and_bytes(&self, load: &MfuStepTokens) -> [f64; 3] {
+    pub fn step_flops_read_written_bytes(&self, load: &MfuStepTokens) -> [f64; 3] {
         let Self { hidden, layers, heads, kv_heads, head, .. } = *self;
         let (tokens, logits) = (load.computed_tokens(), load.logits);
         let qkv = (heads + 2.0 * kv_heads) * head;
@@ -160,12 +160,12 @@ mod tests {
             "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128_256,
             "model_type": "llama",
         });
-        let shape = ModelShape::from_config(&config).expect("a shape");
+        let shape = ModelShape::from_hf_config(&config).expect("a shape");
         let cost = |tensor: u32, pipeline: u32| {
             let model = MfuWorkModel::new(&shape, (tensor, pipeline, 1), (WIDE, WIDE));
             let mut load = MfuStepTokens::default();
             load.add_decode(1, 1);
-            model.step_flops_and_bytes(&load)
+            model.step_flops_read_written_bytes(&load)
         };
         let [flops, read, written] = cost(1, 1);
         // The 7.5 billion weights in use exclude the input embedding.

@@ -275,7 +275,7 @@ pub fn known_model_shape(repo: &str) -> Option<ModelShape> {
     if let Some(moe) = &mut shape.moe {
         moe.fp32_router = known.name.starts_with("minimax-m2");
     }
-    if let Some(quantization) = ModelQuantization::from_name(repo) {
+    if let Some(quantization) = ModelQuantization::guess_from_repository_name(repo) {
         shape.quantization = quantization;
         // Published FP8 checkpoints of Llama-4 quantize only the experts; NVIDIA's FP4 checkpoints
         // of DeepSeek do not quantize attention.

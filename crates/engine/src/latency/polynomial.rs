@@ -12,7 +12,7 @@ pub struct PolynomialStepTime {
 
 impl PolynomialStepTime {
     /// Creates the step-time curves for a KV cache of `capacity_tokens` tokens.
-    pub fn new(capacity_tokens: u64) -> Self {
+    pub fn for_kv_cache_capacity(capacity_tokens: u64) -> Self {
         Self { capacity_tokens }
     }
 
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn polynomial_equals_recorded_mocker_pass_times() {
-        let model = LatencyModel::Polynomial(PolynomialStepTime::new(16384 * 64));
+        let model = LatencyModel::Polynomial(PolynomialStepTime::for_kv_cache_capacity(16384 * 64));
         let mut prefill = BatchWork::default();
         let mut decode = BatchWork::default();
         for _ in 0..4 {

@@ -41,8 +41,17 @@ const GIB: f64 = (1_u64 << 30) as f64;
 
 impl ProfileRun {
     /// Creates the profile run of the newest vLLM version.
-    pub fn new(batched_tokens: u32, seqs: u32, graph_sizes: u32) -> Self {
-        Self { batched_tokens, seqs, graph_sizes, version: NEWEST_VERSION }
+    pub fn profile_run_of_newest_vllm(
+        max_batched_tokens: u32,
+        max_num_seqs: u32,
+        cuda_graph_count: u32,
+    ) -> Self {
+        Self {
+            batched_tokens: max_batched_tokens,
+            seqs: max_num_seqs,
+            graph_sizes: cuda_graph_count,
+            version: NEWEST_VERSION,
+        }
     }
 
     /// Returns the memory on each of `tp` GPUs that holds neither weights nor the KV cache, in

@@ -63,30 +63,32 @@ impl ModelQuantization {
 
     /// Reads the weight quantization from the `quantization_config` of a `config.json`; an unknown
     /// method counts as none.
-    pub fn from_config(config: &Value) -> Self {
-        let method = config["quant_method"].as_str().unwrap_or_default();
+    pub fn from_quantization_config(quantization_config: &Value) -> Self {
+        let method = quantization_config["quant_method"].as_str().unwrap_or_default();
         let scheme = match method {
-            "modelopt" => modelopt_scheme(config),
-            "fp8" | "fbgemm_fp8" if !config["weight_block_size"].is_null() => {
+            "modelopt" => modelopt_scheme(quantization_config),
+            "fp8" | "fbgemm_fp8" if !quantization_config["weight_block_size"].is_null() => {
                 QuantizationScheme::Fp8Block
             }
             "fp8" | "fbgemm_fp8" => QuantizationScheme::Fp8,
-            "awq" | "gptq" | "gptq_marlin" | "awq_marlin" => match config["bits"].as_u64() {
-                Some(8) => QuantizationScheme::Int8,
-                _ => QuantizationScheme::Int4,
-            },
+            "awq" | "gptq" | "gptq_marlin" | "awq_marlin" => {
+                match quantization_config["bits"].as_u64() {
+                    Some(8) => QuantizationScheme::Int8,
+                    _ => QuantizationScheme::Int4,
+                }
+            }
             "mxfp4" => QuantizationScheme::Mxfp4,
             "modelopt_fp4" | "nvfp4" => QuantizationScheme::Fp4,
-            "bitsandbytes" if config["load_in_8bit"].as_bool() == Some(true) => {
+            "bitsandbytes" if quantization_config["load_in_8bit"].as_bool() == Some(true) => {
                 QuantizationScheme::Int8
             }
             "bitsandbytes" => QuantizationScheme::Int4,
-            "compressed-tensors" => compressed_tensors_scheme(config),
+            "compressed-tensors" => compressed_tensors_scheme(quantization_config),
             _ => QuantizationScheme::None,
         };
         let kept: Vec<&str> = ["ignore", "modules_to_not_convert", "ignored_layers"]
             .iter()
-            .filter_map(|key| config[*key].as_array())
+            .filter_map(|key| quantization_config[*key].as_array())
             .flatten()
             .filter_map(Value::as_str)
             // Norms are never quantized, so `post_attention_layernorm` does not concern attention.
@@ -103,7 +105,7 @@ impl ModelQuantization {
 
     /// Derives the weight quantization from a repository name (`...-FP8-dynamic`, `...-AWQ`,
     /// `...w4a16`, `...-FP4`).
-    pub(crate) fn from_name(repo: &str) -> Option<Self> {
+    pub(crate) fn guess_from_repository_name(repo: &str) -> Option<Self> {
         let repo = repo.to_ascii_lowercase();
         let (owner, name) = repo.rsplit_once('/').unwrap_or(("", &repo));
         let has = |words: &[&str]| words.iter().any(|w| name.contains(w));
@@ -127,8 +129,8 @@ impl ModelQuantization {
     }
 
     /// Parses the `--quantization` value of `vllm serve`; returns `None` for an unknown value.
-    pub fn from_flag(flag: &str) -> Option<Self> {
-        let scheme = match flag {
+    pub fn from_quantization_flag(quantization: &str) -> Option<Self> {
+        let scheme = match quantization {
             "none" => QuantizationScheme::None,
             "fp8" | "fbgemm_fp8" | "modelopt" | "ptpc_fp8" => QuantizationScheme::Fp8,
             "fp8_block" | "deepgemm" => QuantizationScheme::Fp8Block,
@@ -190,7 +192,7 @@ mod tests {
 
     #[test]
     fn quantization_methods_of_config_json_are_distinguished() {
-        let scheme = |v| ModelQuantization::from_config(&v).scheme;
+        let scheme = |v| ModelQuantization::from_quantization_config(&v).scheme;
         assert_eq!(scheme(Value::Null), QuantizationScheme::None);
         let modelopt =
             |algorithm| scheme(json!({"quant_method": "modelopt", "quant_algo": algorithm}));
@@ -205,10 +207,10 @@ mod tests {
         assert_eq!(scheme(block), QuantizationScheme::Fp8Block);
         let norms = json!({"quant_method": "fp8", "modules_to_not_convert":
             ["lm_head", "model.layers.0.post_attention_layernorm", "model.layers.0.mlp.gate"]});
-        assert!(!ModelQuantization::from_config(&norms).keep_attention);
+        assert!(!ModelQuantization::from_quantization_config(&norms).keep_attention);
         assert_eq!(scheme(json!({"quant_method": "awq", "bits": 4})), QuantizationScheme::Int4);
         let group = json!({"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}});
-        let scout = ModelQuantization::from_config(&json!({
+        let scout = ModelQuantization::from_quantization_config(&json!({
             "quant_method": "compressed-tensors",
             "config_groups": {"group_0": group},
             "ignore": ["language_model.model.layers.0.self_attn.q_proj", "re:.*router"],

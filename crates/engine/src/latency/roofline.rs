@@ -220,11 +220,15 @@ impl RooflineModel {
         })
     }
 
-    /// Returns the delay of a request with `prompt` tokens in the API server before the engine's
-    /// queue, with `running` other requests in progress.
-    pub fn front_end_processing_delay(&self, prompt: u32, running: u32) -> Duration {
+    /// Returns the delay of a request with `prompt_tokens` tokens in the API server before the engine's
+    /// queue, with `running_requests` other requests in progress.
+    pub fn front_end_processing_delay(
+        &self,
+        prompt_tokens: u32,
+        running_requests: u32,
+    ) -> Duration {
         let (fixed, each, token) = self.front_end;
-        let us = fixed + each * f64::from(running) + token * f64::from(prompt);
+        let us = fixed + each * f64::from(running_requests) + token * f64::from(prompt_tokens);
         Duration::from_nanos((us * 1e3) as u64)
     }
 
@@ -331,7 +335,7 @@ impl RooflineModel {
             return launch;
         }
         let (more, least) = self.eager_prefill;
-        let more = if self.graphs.is_large_step(tokens) { more } else { 0.0 };
+        let more = if self.graphs.exceeds_launch_bound_or_graph(tokens) { more } else { 0.0 };
         let wait = match self.graphs.exceeds_largest_graph(tokens) {
             true => smooth_max(kernels, least) - kernels,
             false => 0.0,

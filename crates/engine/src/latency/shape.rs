@@ -170,8 +170,8 @@ impl ModelShape {
     ///
     /// # Errors
     /// [`ModelShapeError`] if a size is missing or zero.
-    pub fn from_config(config: &Value) -> Result<Self, ModelShapeError> {
-        let text = text_model_config(config);
+    pub fn from_hf_config(hf_config: &Value) -> Result<Self, ModelShapeError> {
+        let text = text_model_config(hf_config);
         let number = |keys: &[&str]| keys.iter().find_map(|key| text[*key].as_u64());
         let need = |keys: &[&'static str]| match number(keys) {
             None => Err(ModelShapeError::Missing(keys[0])),
@@ -199,12 +199,12 @@ impl ModelShape {
             hidden.saturating_mul(4),
         );
         let kind = text["model_type"].as_str().unwrap_or_default();
-        let quantization = [text, config]
+        let quantization = [text, hf_config]
             .iter()
             .map(|part| &part["quantization_config"])
             .find(|q| q.is_object())
-            .map_or_else(ModelQuantization::default, ModelQuantization::from_config);
-        let tied = [text, config].iter().find_map(|part| part["tie_word_embeddings"].as_bool());
+            .map_or_else(ModelQuantization::default, ModelQuantization::from_quantization_config);
+        let tied = [text, hf_config].iter().find_map(|part| part["tie_word_embeddings"].as_bool());
         Ok(Self {
             hidden,
             layers,
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn text_config_is_found_and_defaults_are_filled() {
-        let shape = ModelShape::from_config(&json!({
+        let shape = ModelShape::from_hf_config(&json!({
             "model_type": "gemma3",
             "text_config": {"hidden_size": 2560, "num_hidden_layers": 34, "num_attention_heads": 8,
                 "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 10240,
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn shape_error_names_the_missing_size() {
-        let err = ModelShape::from_config(&json!({"hidden_size": 8})).unwrap_err();
+        let err = ModelShape::from_hf_config(&json!({"hidden_size": 8})).unwrap_err();
         assert_eq!(
             err.to_string(),
             "config.json has no num_hidden_layers (a positive whole number)"
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn experts_in_some_layers_only_are_read() {
-        let shape = ModelShape::from_config(&json!({
+        let shape = ModelShape::from_hf_config(&json!({
             "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61,
             "num_attention_heads": 128, "num_key_value_heads": 128, "intermediate_size": 18432,
             "vocab_size": 129280, "n_routed_experts": 256, "num_experts_per_tok": 8,
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn state_layers_are_not_attention_layers() {
-        let qwen = ModelShape::from_config(&json!({
+        let qwen = ModelShape::from_hf_config(&json!({
             "model_type": "qwen3_next", "hidden_size": 2048, "num_hidden_layers": 48,
             "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
             "vocab_size": 151936, "full_attention_interval": 4, "linear_num_key_heads": 16,
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!((state.layers, state.recurrent_state_bytes(1)), (36, 49_152 + 1_048_576));
         assert_eq!(state.recurrent_state_bytes(2), (49_152 + 1_048_576) / 2);
         assert_eq!((qwen.attention_layer_count(), qwen.kv_bytes_per_token(1, 2)), (12, 12 * 2048));
-        let nemotron = ModelShape::from_config(&json!({
+        let nemotron = ModelShape::from_hf_config(&json!({
             "model_type": "nemotron_h", "hidden_size": 4096, "num_hidden_layers": 52,
             "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128,
             "vocab_size": 131072, "mamba_num_heads": 128, "mamba_head_dim": 64,

@@ -3,7 +3,7 @@
 //! [`pool`] runs each sequence on its own timeline. The batching schedulers run steps; a
 //! [`LatencyModel`](super::latency::LatencyModel) returns the duration of each step.
 
-pub mod mocker;
+pub mod dynamo_mocker;
 pub mod pool;
 pub mod sglang;
 mod spec;

@@ -22,7 +22,7 @@ use crate::kv::{BlockAllocationRequest, BlockPool, BlockTable, PrefillBlockLease
 use crate::seq_map::SeqMap;
 use crate::{
     CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PromptKvTransfer, Scheduler,
-    SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime, SubmitError, TimerQueue,
+    SchedulerEvent, SeqId, Sequence, SequenceEndReason, SequenceSubmitError, SimTime, TimerQueue,
     TokenDelays,
 };
 use adapters::{LoraAdapterSlots, LoraSlotFit};
@@ -108,14 +108,14 @@ impl SlotScheduler {
         self.slots.len() - self.free.len()
     }
 
-    fn check_fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
+    fn check_fits(&self, seq: &Sequence) -> Result<(), SequenceSubmitError> {
         let Some(blocks) = &self.blocks else {
             return Ok(());
         };
         let (needed, total) =
             (blocks.blocks_for_tokens(seq.prompt), blocks.config().num_blocks - 1);
         match needed > total {
-            true => Err(SubmitError::TooLarge { needed, total }),
+            true => Err(SequenceSubmitError::TooLarge { needed, total }),
             false => Ok(()),
         }
     }
@@ -461,7 +461,12 @@ fn cached_ratio(cached: u32, prompt: u32) -> f64 {
 }
 
 impl Scheduler for SlotScheduler {
-    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
+    fn submit(
+        &mut self,
+        now: SimTime,
+        seq: Sequence,
+        out: &mut Outbox,
+    ) -> Result<(), SequenceSubmitError> {
         let startable = self.paused.is_none()
             && self.has_free_slot()
             && self.waiting.is_empty()
@@ -478,7 +483,7 @@ impl Scheduler for SlotScheduler {
             }
         }
         if let Some(limit) = self.config.queue.filter(|limit| self.waiting.len() >= *limit) {
-            return Err(SubmitError::QueueFull { limit });
+            return Err(SequenceSubmitError::QueueFull { limit });
         }
         // A slot is given later than its arrival anyway.
         seq.preparation_time = Duration::ZERO;
@@ -491,7 +496,7 @@ impl Scheduler for SlotScheduler {
     fn check_submissions(
         &self,
         job: &mut dyn Iterator<Item = &Sequence>,
-    ) -> Result<(), SubmitError> {
+    ) -> Result<(), SequenceSubmitError> {
         // At most this many start; the others need places in the queue.
         let mut slots = match self.paused.is_none() && self.waiting.is_empty() {
             true => self.config.slots.saturating_sub(self.running_count()),
@@ -505,7 +510,9 @@ impl Scheduler for SlotScheduler {
                 continue;
             }
             match self.config.queue {
-                Some(limit) if queued >= limit => return Err(SubmitError::QueueFull { limit }),
+                Some(limit) if queued >= limit => {
+                    return Err(SequenceSubmitError::QueueFull { limit });
+                }
                 _ => queued += 1,
             }
         }

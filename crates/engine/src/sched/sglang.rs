@@ -30,7 +30,7 @@ use crate::latency::BatchWork;
 use crate::{
     BlockKey, CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PrefixCacheResetScope,
     PromptKvTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason,
-    SequenceProgress, SubmitError,
+    SequenceProgress, SequenceSubmitError,
 };
 use crate::{MAX_SIMULATED_DELAY, SimTime, TimerQueue};
 use vllm_sim_random::std_rng::StdRng;
@@ -113,7 +113,7 @@ impl SglangScheduler {
     pub fn new(config: SglangConfig) -> Result<Self, SchedulerConfigError> {
         config.check_config()?;
         Ok(Self {
-            radix: RadixTree::new(config.num_pages),
+            radix: RadixTree::with_free_pages(config.num_pages),
             ratio: INIT_NEW_TOKEN_RATIO * config.schedule_conservativeness,
             config,
             hashes: HashMap::new(),
@@ -141,18 +141,18 @@ impl SglangScheduler {
         &self.config
     }
 
-    fn check_submission(&self, seq: &Sequence, more: usize) -> Result<(), SubmitError> {
+    fn check_submission(&self, seq: &Sequence, more: usize) -> Result<(), SequenceSubmitError> {
         if let Some(limit) = self.config.max_waiting
             && self.waiting.len() + more >= limit
         {
-            return Err(SubmitError::QueueFull { limit });
+            return Err(SequenceSubmitError::QueueFull { limit });
         }
         // Admission needs room for the whole sequence and one more page.
         let tokens = seq.prompt.saturating_add(seq.output).min(self.config.max_model_len);
         let (needed, total) =
             (self.config.pages_for_tokens(tokens).saturating_add(1), self.config.num_pages);
         match needed > total {
-            true => Err(SubmitError::TooLarge { needed, total }),
+            true => Err(SequenceSubmitError::TooLarge { needed, total }),
             false => Ok(()),
         }
     }
@@ -343,7 +343,12 @@ fn report_rejected(pass: &mut ForwardPass, now: SimTime, out: &mut Outbox) {
 }
 
 impl Scheduler for SglangScheduler {
-    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
+    fn submit(
+        &mut self,
+        now: SimTime,
+        seq: Sequence,
+        out: &mut Outbox,
+    ) -> Result<(), SequenceSubmitError> {
         self.check_submission(&seq, 0)?;
         let transfer = seq.transfer;
         let slot = self.seqs.insert_sequence(seq, self.config.max_model_len, self.arrivals);
@@ -361,7 +366,7 @@ impl Scheduler for SglangScheduler {
     fn check_submissions(
         &self,
         job: &mut dyn Iterator<Item = &Sequence>,
-    ) -> Result<(), SubmitError> {
+    ) -> Result<(), SequenceSubmitError> {
         for (before, seq) in job.enumerate() {
             self.check_submission(seq, before)?;
         }
@@ -433,7 +438,7 @@ impl Scheduler for SglangScheduler {
                 if let Some(pass) = &mut self.pass {
                     out.extend(pass.events.drain(..).map(|event| (now, event)));
                 }
-                self.radix.forget_cached_pages();
+                self.radix.clear_cache_keeping_locked_pages();
                 self.epoch = self.epoch.wrapping_add(1);
                 self.hashes.clear();
                 if self.config.kv_events {
@@ -442,7 +447,7 @@ impl Scheduler for SglangScheduler {
             }
             EngineCommand::Caching(on) => self.config.enable_prefix_caching = on,
             EngineCommand::ResetHostTier | EngineCommand::ResetEncoderCache => return false,
-            EngineCommand::Release(id) => return self.free_fetched_pages(now, id, out),
+            EngineCommand::Release(id) => return self.free_pages_of_fetched_prompt(now, id, out),
             EngineCommand::Delays(delays) => {
                 let taken = self.config.latency.replace_token_delays(&delays);
                 if taken {

@@ -1,5 +1,5 @@
 use super::SchedulerConfigError;
-use super::mocker::{DynamoMockerConfig, DynamoMockerScheduler};
+use super::dynamo_mocker::{DynamoMockerConfig, DynamoMockerScheduler};
 use super::pool::{SlotScheduler, SlotSchedulerConfig};
 use super::sglang::{SglangConfig, SglangScheduler};
 use super::vllm::{VllmScheduler, VllmSchedulerConfig};

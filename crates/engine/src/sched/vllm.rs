@@ -39,7 +39,7 @@ use crate::kv::{BlockPool, BlockPoolConfig, HostCache, PrefillBlockLeases};
 use crate::step_log::StepLogRecord;
 use crate::{
     CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler, SchedulerEvent,
-    SeqId, Sequence, SequenceEndReason, SequenceProgress, SubmitError,
+    SeqId, Sequence, SequenceEndReason, SequenceProgress, SequenceSubmitError,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::{RandomStreamPurpose, request_rng};
@@ -47,7 +47,7 @@ use vllm_sim_random::{RandomStreamPurpose, request_rng};
 use super::{AdmittedSequence, SchedulerConfigError};
 use adapters::LoraSlots;
 use bulk_decode::BulkDecode;
-use cadence::{EndsBeforeInputs, PrefillIntervalState};
+use cadence::{EndsBeforeInputs, PrefillThrottleState};
 pub use config::{
     ChunkedPrefillConfig, EncoderSchedulingConfig, LoraConfig, PreemptionVictim,
     PrefillTransferConfig, SchedulerReportingConfig, SchedulingPolicy, SpeculativeDecodingConfig,
@@ -88,7 +88,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     timers: TimerQueue<(SequenceSlot, u32)>,
     leases: PrefillBlockLeases,
     pub(in crate::sched) fetching: usize,
-    cadence: PrefillIntervalState,
+    cadence: PrefillThrottleState,
     loras: LoraSlots,
     encoder: Option<Box<EncoderCache>>,
     pub(in crate::sched) window: Option<u32>,
@@ -161,7 +161,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             timers: TimerQueue::default(),
             leases: PrefillBlockLeases::default(),
             fetching: 0,
-            cadence: PrefillIntervalState::default(),
+            cadence: PrefillThrottleState::default(),
             loras: LoraSlots::default(),
             counts: ChangeCounts::default(),
             stats: EngineStats::default(),
@@ -178,10 +178,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         &self.pool
     }
 
-    fn check_queue_room(&self, more: usize) -> Result<(), SubmitError> {
+    fn check_queue_room(&self, more: usize) -> Result<(), SequenceSubmitError> {
         match self.config.max_waiting {
             Some(limit) if self.waiting.len() + more >= limit => {
-                Err(SubmitError::QueueFull { limit })
+                Err(SequenceSubmitError::QueueFull { limit })
             }
             _ => Ok(()),
         }
@@ -318,7 +318,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         now: SimTime,
         mut seq: Sequence,
         out: &mut Outbox,
-    ) -> Result<(), SubmitError> {
+    ) -> Result<(), SequenceSubmitError> {
         self.check_queue_room(0)?;
         let is_idle = self.flight.is_empty() && self.seqs.len() == 0 && self.leases.is_empty();
         if is_idle && self.plan_at.is_none() {
@@ -342,7 +342,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         let slot = self.seqs.insert(seq, most, self.counts.arrivals);
         self.counts.arrivals += 1;
         let seq = &mut self.seqs[slot];
-        seq.media = media.map(MediaReferences::new_boxed);
+        seq.media = media.map(MediaReferences::new_boxed_media_references);
         seq.rank = rank;
         seq.draws = draws;
         if let Some(grammar) = grammar {
@@ -360,7 +360,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     fn check_submissions(
         &self,
         job: &mut dyn Iterator<Item = &Sequence>,
-    ) -> Result<(), SubmitError> {
+    ) -> Result<(), SequenceSubmitError> {
         for (before, seq) in job.enumerate() {
             self.check_queue_room(before)?;
             R::check_fits(self, seq)?;
@@ -461,7 +461,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             EngineCommand::Caching(on) => self.pool.set_prefix_caching(on),
             EngineCommand::Release(id) => {
                 let held = self.leases.has_lease(id);
-                self.leases.end_lease(id, now);
+                self.leases.schedule_lease_expiry(id, now);
                 let plans_first = !R::LEASES_END_FIRST && self.plan_at == Some(now);
                 if self.flight.is_empty() && !plans_first && self.expire_block_leases(now) {
                     self.request_scheduling_pass(now);
@@ -508,7 +508,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn stats(&self) -> EngineStats {
-        let (host_deferred, host) = self.host_cache_counts();
+        let (host_deferred, host) = self.deferred_sequences_and_chunk_counts();
         let media = self.encoder.as_ref().map_or(0, |encoder| encoder.deferred);
         let deferred = (host_deferred + self.loras.deferred + media).min(self.waiting.len());
         EngineStats {

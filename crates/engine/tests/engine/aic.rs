@@ -12,7 +12,7 @@ fn setup() -> AiConfiguratorSetup {
     let config = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 128});
     AiConfiguratorSetup {
-        shape: ModelShape::from_config(&config).expect("is a shape"),
+        shape: ModelShape::from_hf_config(&config).expect("is a shape"),
         system: "h100_sxm".to_owned(),
         backend: "vllm".to_owned(),
         version: None,
@@ -27,7 +27,7 @@ fn setup() -> AiConfiguratorSetup {
 
 fn open(setup: &AiConfiguratorSetup) -> Result<AiConfiguratorStepTimes, String> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/aic");
-    AiConfiguratorStepTimes::open(&data, setup).map_err(|error| error.to_string())
+    AiConfiguratorStepTimes::load_kernel_times(&data, setup).map_err(|error| error.to_string())
 }
 
 /// Returns the time of a kernel that moves `bytes` bytes, in ms.
@@ -68,7 +68,7 @@ fn deepseek_setup() -> AiConfiguratorSetup {
         "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_routed_experts": 4,
         "num_experts_per_tok": 2, "moe_intermediate_size": 128, "n_shared_experts": 1});
     AiConfiguratorSetup {
-        shape: ModelShape::from_config(&config).expect("is a shape"),
+        shape: ModelShape::from_hf_config(&config).expect("is a shape"),
         backend: "sglang".to_owned(),
         tp: 2,
         ..setup()
@@ -176,7 +176,7 @@ fn aic_error_names_missing_table_values() {
         (setup.backend, setup.tp) = ("vllm".to_owned(), 1);
     });
     assert!(vllm.starts_with("mla_context_module_perf has no any row"), "{vllm}");
-    let nowhere =
-        AiConfiguratorStepTimes::open(Path::new("/nowhere"), &setup()).expect_err("is not there");
+    let nowhere = AiConfiguratorStepTimes::load_kernel_times(Path::new("/nowhere"), &setup())
+        .expect_err("is not there");
     assert!(nowhere.to_string().starts_with("/nowhere contains no kernel tables"));
 }

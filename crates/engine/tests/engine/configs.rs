@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use vllm_sim_engine::TokenDelays;
 use vllm_sim_engine::kv::{BlockPoolConfig, DynamoMockerHostCacheConfig};
 use vllm_sim_engine::latency::SimulationSpeedFactors;
-use vllm_sim_engine::sched::mocker::{DynamoMockerConfig, DynamoMockerRole};
+use vllm_sim_engine::sched::dynamo_mocker::{DynamoMockerConfig, DynamoMockerRole};
 use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_engine::sched::sglang::{SglangConfig, SglangSchedulePolicy};
 use vllm_sim_engine::sched::vllm::{

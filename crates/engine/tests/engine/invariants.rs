@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::kv::DynamoMockerHostCacheConfig;
 use vllm_sim_engine::latency::{LatencyModel, SimulationSpeedFactors};
-use vllm_sim_engine::sched::mocker::{DynamoMockerConfig, DynamoMockerScheduler};
+use vllm_sim_engine::sched::dynamo_mocker::{DynamoMockerConfig, DynamoMockerScheduler};
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
 use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
 use vllm_sim_engine::sched::vllm::{VllmScheduler, VllmSchedulerConfig};

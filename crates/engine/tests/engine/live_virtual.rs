@@ -17,7 +17,9 @@ use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime, SimulationSpeed
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
 use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
 use vllm_sim_engine::sched::vllm::{VllmScheduler, VllmSchedulerConfig};
-use vllm_sim_engine::{EngineStats, Scheduler, SchedulerEvent, SeqId, Sequence, SubmitError};
+use vllm_sim_engine::{
+    EngineStats, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceSubmitError,
+};
 
 use crate::lock_step::LockStepGroup;
 use crate::offline;
@@ -189,7 +191,7 @@ fn compare_recorded_events(name: &str, mut live: RecordedEvents, engine: &mut dy
 }
 
 fn latency() -> (LatencyModel, SimulationSpeedFactors) {
-    let curves = LatencyModel::Polynomial(PolynomialStepTime::new(16_384 * 16));
+    let curves = LatencyModel::Polynomial(PolynomialStepTime::for_kv_cache_capacity(16_384 * 16));
     let speed = SimulationSpeedFactors { all: 4.0, decode: 1.0 };
     (curves, speed)
 }
@@ -358,7 +360,7 @@ fn rejected_submission_leaves_no_state() {
                 .unwrap();
         let before = live.stats();
         let job = (0..3).map(|number| submission(number, live.now())).collect();
-        assert!(matches!(live.submit_sequences(job), Err(SubmitError::QueueFull { .. })));
+        assert!(matches!(live.submit_sequences(job), Err(SequenceSubmitError::QueueFull { .. })));
         live.stop_engine();
         let heard = heard.lock().unwrap();
         assert_eq!((heard.arrivals.len(), heard.tokens.len()), (0, 0));

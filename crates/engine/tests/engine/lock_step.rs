@@ -13,7 +13,7 @@ use vllm_sim_engine::lock_step::RankLockStep;
 use vllm_sim_engine::sched::vllm::{VllmScheduler, VllmSchedulerConfig};
 use vllm_sim_engine::{
     CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler, SchedulerEvent,
-    SeqId, Sequence, SimTime, SubmitError,
+    SeqId, Sequence, SequenceSubmitError, SimTime,
 };
 
 use crate::{configs, invariants, offline};
@@ -45,7 +45,12 @@ impl LockStepGroup {
 }
 
 impl Scheduler for LockStepGroup {
-    fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
+    fn submit(
+        &mut self,
+        now: SimTime,
+        seq: Sequence,
+        out: &mut Outbox,
+    ) -> Result<(), SequenceSubmitError> {
         self.engine_of(seq.id).submit(now, seq, out)
     }
 

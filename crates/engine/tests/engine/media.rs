@@ -42,7 +42,7 @@ pub(crate) fn check_encoder(
     config: &VllmSchedulerConfig,
 ) -> Result<(), TestCaseError> {
     if let (Some((used, referenced)), Some(encoder)) =
-        (engine.encoder_cache_counts(), &config.encoder)
+        (engine.encoder_cached_and_referenced_embeddings(), &config.encoder)
     {
         prop_assert!(used <= encoder.cache_size);
         prop_assert_eq!(referenced, 0);

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use vllm_sim_engine::kv::DynamoMockerHostCacheConfig;
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::mocker::{DynamoMockerConfig, DynamoMockerRole, DynamoMockerScheduler};
+use vllm_sim_engine::sched::dynamo_mocker::{
+    DynamoMockerConfig, DynamoMockerRole, DynamoMockerScheduler,
+};
 use vllm_sim_engine::{
     Outbox, PromptKvTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason,
-    SimTime, SubmitError,
+    SequenceSubmitError, SimTime,
 };
 
 use crate::offline;
@@ -51,7 +53,7 @@ fn a_prompt_that_is_announced_and_never_fits_is_refused() {
         Sequence { transfer: PromptKvTransfer::RemotePrefill, ..Sequence::new(SeqId(1), 200, 1) };
     let refused = engine.submit(SimTime::ZERO, sequence, &mut Outbox::new());
     let (needed, total) = (4, 2);
-    assert_eq!(refused, Err(SubmitError::TooLarge { needed, total }));
+    assert_eq!(refused, Err(SequenceSubmitError::TooLarge { needed, total }));
 }
 
 #[test]

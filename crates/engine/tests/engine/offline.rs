@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use vllm_sim_engine::{Outbox, Scheduler, SchedulerEvent, Sequence, SimTime, SubmitError};
+use vllm_sim_engine::{Outbox, Scheduler, SchedulerEvent, Sequence, SequenceSubmitError, SimTime};
 
 /// Events with their times.
 pub(crate) type Log = Vec<(SimTime, SchedulerEvent)>;
@@ -15,7 +15,7 @@ pub(crate) type Log = Vec<(SimTime, SchedulerEvent)>;
 pub(crate) fn run(
     engine: &mut dyn Scheduler,
     arrivals: impl IntoIterator<Item = (SimTime, Sequence)>,
-) -> Result<Log, (SubmitError, Log)> {
+) -> Result<Log, (SequenceSubmitError, Log)> {
     let mut out = Outbox::new();
     for (at, sequence) in arrivals {
         advance_to(engine, at, &mut out);

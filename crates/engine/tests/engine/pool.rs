@@ -6,7 +6,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
 use vllm_sim_engine::{
     EngineCommand, LoraId, Outbox, PromptKvTransfer, Scheduler, SchedulerEvent, SeqId, Sequence,
-    SequenceEndReason, SubmitError, TokenDelays, TtftFormula,
+    SequenceEndReason, SequenceSubmitError, TokenDelays, TtftFormula,
 };
 
 use crate::offline;
@@ -141,7 +141,7 @@ fn waiting_queue_is_fifo_and_bounded() {
         pool.submit(at(0), seq(id, 1, 1), &mut out).expect("one runs, two wait");
     }
     let refused = pool.submit(at(0), seq(4, 1, 1), &mut out);
-    assert_eq!(refused, Err(SubmitError::QueueFull { limit: 2 }));
+    assert_eq!(refused, Err(SequenceSubmitError::QueueFull { limit: 2 }));
     assert_eq!(pool.stats().waiting, 2);
     offline::advance_to(&mut pool, at(100), &mut out);
     let log: Vec<_> = out.into();

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime};
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::mocker::DynamoMockerConfig;
+use vllm_sim_engine::sched::dynamo_mocker::DynamoMockerConfig;
 use vllm_sim_engine::sched::vllm::{
     ChunkedPrefillConfig, PreemptionVictim, PrefillTransferConfig, SchedulerReportingConfig,
     SchedulingPolicy, VllmScheduler, VllmSchedulerConfig,
@@ -72,7 +72,9 @@ fn config() -> impl Strategy<Value = VllmSchedulerConfig> {
         let capacity = u64::from(num_gpu_blocks * block_size);
         VllmSchedulerConfig {
             latency: match on[1] {
-                true => LatencyModel::Polynomial(PolynomialStepTime::new(capacity)),
+                true => {
+                    LatencyModel::Polynomial(PolynomialStepTime::for_kv_cache_capacity(capacity))
+                }
                 false => steps_of_3_and_1_ms(),
             },
             num_gpu_blocks,

@@ -3,7 +3,7 @@
 //! Sources: vLLM `entrypoints/anthropic/serving.py`; llm-d-inference-sim
 //! `pkg/llm-d-inference-sim/messages.go`, `pkg/communication/response_builder.go`.
 
-use crate::dialect::ResponseDetail;
+use crate::dialect::ResponseFieldSet;
 use crate::json;
 use crate::openai::response_shape::NullMemberHandling;
 use crate::openai::response_shape::{ResponseShape, TokenCounts};
@@ -11,7 +11,7 @@ use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::ReplyChoice;
 use vllm_sim_service::generate::{OutputEndReason, StopReason};
 
-pub(super) struct AnthropicMessageEnd<'c> {
+pub(super) struct AnthropicStopReasonInputs<'c> {
     pub(super) choice: &'c ReplyChoice,
     pub(super) end: SequenceEndReason,
     pub(super) called: bool,
@@ -26,14 +26,14 @@ pub(super) enum CachedTokenReporting {
 }
 
 impl CachedTokenReporting {
-    pub(super) fn from_response_shape(view: &ResponseShape) -> Self {
-        if view.prompt_details { Self::Shown } else { Self::LeftOut }
+    pub(super) fn from_response_shape(shape: &ResponseShape) -> Self {
+        if shape.prompt_details { Self::Shown } else { Self::LeftOut }
     }
 }
 
 /// Functions for rendering an Anthropic message as vLLM or llm-d-inference-sim does.
 pub(super) struct AnthropicMessageFormat {
-    pub(super) stop: fn(&mut String, AnthropicMessageEnd<'_>, NullMemberHandling),
+    pub(super) stop: fn(&mut String, AnthropicStopReasonInputs<'_>, NullMemberHandling),
     pub(super) usage: fn(&mut String, TokenCounts, CachedTokenReporting),
     /// Appends the usage object at the end of a stream of Anthropic message events.
     pub(super) last_usage: fn(&mut String, TokenCounts, CachedTokenReporting),
@@ -56,10 +56,10 @@ const LLMD_FORMAT: AnthropicMessageFormat = AnthropicMessageFormat {
 };
 
 impl AnthropicMessageFormat {
-    pub(super) fn format_for_detail(detail: ResponseDetail) -> &'static Self {
-        match detail {
-            ResponseDetail::Full => &VLLM_FORMAT,
-            ResponseDetail::Short => &LLMD_FORMAT,
+    pub(super) fn message_format_for_fields(fields: ResponseFieldSet) -> &'static Self {
+        match fields {
+            ResponseFieldSet::Full => &VLLM_FORMAT,
+            ResponseFieldSet::Short => &LLMD_FORMAT,
         }
     }
 }
@@ -67,7 +67,7 @@ impl AnthropicMessageFormat {
 /// Appends the members `"stop_reason":…,"stop_sequence":…` of an Anthropic message, as vLLM does.
 fn write_stop_members(
     out: &mut String,
-    message: AnthropicMessageEnd<'_>,
+    message: AnthropicStopReasonInputs<'_>,
     nulls: NullMemberHandling,
 ) {
     let nulls = nulls == NullMemberHandling::Shown;
@@ -103,7 +103,7 @@ fn write_usage(out: &mut String, counts: TokenCounts, cache: CachedTokenReportin
     let details = cache == CachedTokenReporting::Shown;
     let cached = if details { counts.cached + counts.created } else { 0 };
     out.push_str("{\"input_tokens\":");
-    json::write_json_int(out, counts.prompt.saturating_sub(cached));
+    json::write_json_int(out, counts.prompt_tokens.saturating_sub(cached));
     out.push_str(",\"output_tokens\":");
     json::write_json_int(out, counts.completion);
     if details {
@@ -119,7 +119,7 @@ fn write_usage(out: &mut String, counts: TokenCounts, cache: CachedTokenReportin
 /// llm-d-inference-sim does.
 fn write_llmd_stop_members(
     out: &mut String,
-    message: AnthropicMessageEnd<'_>,
+    message: AnthropicStopReasonInputs<'_>,
     _nulls: NullMemberHandling,
 ) {
     let reason = match (message.end, message.choice.script.finish.reason) {
@@ -137,7 +137,7 @@ fn write_llmd_stop_members(
 /// as input, and zero cached tokens.
 fn write_llmd_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenReporting) {
     out.push_str("{\"input_tokens\":");
-    json::write_json_int(out, counts.prompt);
+    json::write_json_int(out, counts.prompt_tokens);
     out.push_str(
         ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":",
     );

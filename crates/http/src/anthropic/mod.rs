@@ -2,7 +2,7 @@
 //!
 //! Source: `vllm/entrypoints/anthropic/`.
 
-pub(crate) mod convert;
+pub(crate) mod chat_conversion;
 mod inline_system;
 mod message_format;
 mod render;
@@ -38,7 +38,7 @@ impl GenerationRequestBody for MessagesRequest {
     const TEXT_MEMBERS: &[&str] = &["messages", "system", "tools"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse_request_body(body, bounds)
+        Self::parse_messages_request(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -52,7 +52,7 @@ pub(super) async fn create_anthropic_message(
 ) -> HandlerResult {
     let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
-    let read = ParsedRequestBody::new(&app, &head, Cow::Owned(value))?;
+    let read = ParsedRequestBody::parse_generation_request_body(&app, &head, Cow::Owned(value))?;
     let answer = answer_message(&app, &head, read, threshold).await;
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_error_response(&fault, app.version)))
 }
@@ -61,11 +61,11 @@ pub(super) async fn count_message_tokens(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let request = CountTokensRequest::parse_request_body(&value)?;
+    let request = CountTokensRequest::parse_count_tokens_request(&value)?;
     let count = async {
         generation::resolve_model_target(&app, Some(&request.model))?;
         head.check_prompt_encodable(MessagesRequest::TEXT_MEMBERS)?;
-        let mut request = convert::chat_request_for_count_tokens(&app, &request)?;
+        let mut request = chat_conversion::chat_request_for_count_tokens(&app, &request)?;
         request.validate_without_prompt(&app.rules.limits)?;
         let conversation = vec![chat::chat_conversation(&app, &mut request)];
         let prompts = PromptSource::Conversations(conversation);
@@ -90,7 +90,7 @@ async fn answer_message(
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = read.request.stream.unwrap_or(false);
-    let mut request = convert::to_chat_request(app, &read.request)?;
+    let mut request = chat_conversion::to_chat_request(app, &read.request)?;
     let (_, resolved) = read.into_body_and_model(app, head)?;
     let dialect = app.dialect;
     let id = request_id(dialect.message_id_prefix(), &head.headers, None);
@@ -106,7 +106,7 @@ async fn answer_message(
         Err(refused) => return Err(refused.into()),
     };
     chat.call_ids = dialect.id_format().tool_call_ids("toolu_");
-    let form = AnthropicMessageFormat::format_for_detail(dialect.response_detail());
+    let form = AnthropicMessageFormat::message_format_for_fields(dialect.response_field_set());
     if stream {
         let render = AnthropicMessageStream::new(chat, form, reply.prompt_token_count());
         return Ok(stream::stream_reply_without_keep_alive(app, head, reply, render).await);

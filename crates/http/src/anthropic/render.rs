@@ -3,7 +3,9 @@
 //! Source: `vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
 //! `message_stream_converter`.
 
-use super::message_format::{AnthropicMessageEnd, AnthropicMessageFormat, CachedTokenReporting};
+use super::message_format::{
+    AnthropicMessageFormat, AnthropicStopReasonInputs, CachedTokenReporting,
+};
 use crate::error;
 use crate::json;
 use crate::openai::chat_stream::ChatResponseSettings;
@@ -76,7 +78,7 @@ pub(super) fn anthropic_message_json(
     json::write_json_string(&mut out, &view.model);
     let before = out.len();
     out.push(',');
-    let end = AnthropicMessageEnd {
+    let end = AnthropicStopReasonInputs {
         choice,
         end: end_reason_of_choice(choice),
         called: !calls.is_empty(),
@@ -88,7 +90,7 @@ pub(super) fn anthropic_message_json(
     out.push_str(",\"usage\":");
     (form.usage)(
         &mut out,
-        TokenCounts::from_reply(reply),
+        TokenCounts::count_reply_tokens(reply),
         CachedTokenReporting::from_response_shape(view),
     );
     end_with_kv_transfer_params(&mut out, chat);
@@ -151,7 +153,7 @@ impl AnthropicMessageStream {
         out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":");
         json::write_json_string(out, &view.model);
         out.push_str(",\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
-        let counts = TokenCounts { prompt: self.prompt, ..TokenCounts::default() };
+        let counts = TokenCounts { prompt_tokens: self.prompt, ..TokenCounts::default() };
         (self.form.usage)(out, counts, CachedTokenReporting::LeftOut);
         out.push_str("}}\n\n");
     }
@@ -277,12 +279,15 @@ impl StreamRenderer for AnthropicMessageStream {
         self.stop_block(out);
         let choice = &reply.choices[0];
         out.push_str("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
-        let end =
-            AnthropicMessageEnd { choice, end: end_reason_of_choice(choice), called: self.called };
+        let end = AnthropicStopReasonInputs {
+            choice,
+            end: end_reason_of_choice(choice),
+            called: self.called,
+        };
         (self.form.stop)(out, end, NullMemberHandling::Shown);
         out.push_str("},\"usage\":");
         let cache = CachedTokenReporting::from_response_shape(&self.chat.view);
-        (self.form.last_usage)(out, TokenCounts::from_reply(reply), cache);
+        (self.form.last_usage)(out, TokenCounts::count_reply_tokens(reply), cache);
         out.push_str("}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 }

@@ -83,7 +83,7 @@ mod tests {
             "messages": [{"role": "user", "content": "x"}, {"role": "system", "content": changes}],
             "tools": [{"name": "f", "input_schema": {}}, {"name": "g", "input_schema": {}}],
         });
-        let request = MessagesRequest::parse_request_body(&body, &RequestBounds::default())
+        let request = MessagesRequest::parse_messages_request(&body, &RequestBounds::default())
             .map_err(|fault| fault.message)?;
         let tools = apply_tool_additions_and_removals(request.tools.as_deref(), &request.messages);
         let tools = tools.map_err(|fault| fault.message)?.unwrap_or_default();

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::body::RawRequest;
 use crate::query;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::openai::audio::UploadedFile;
+use vllm_sim_wire::openai::audio::UploadedFileIndex;
 
 /// Maximum size of a form field that is not a file, in bytes.
 const MAX_FIELD_BYTES: usize = 1 << 20;
@@ -21,7 +21,7 @@ const MAX_FORM_PARTS: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct AudioUploadForm {
-    /// Form fields in their order; a file is an [`UploadedFile`], and the last of several fields with one
+    /// Form fields in their order; a file is an [`UploadedFileIndex`], and the last of several fields with one
     /// name wins.
     pub(super) fields: Map<String, Value>,
     pub(super) files: Vec<Bytes>,
@@ -85,7 +85,7 @@ impl AudioUploadForm {
                 return Err(too_many_parts("files"));
             }
             self.files.push(bytes);
-            self.add_field(name, UploadedFile(self.files.len() - 1).to_form_field());
+            self.add_field(name, UploadedFileIndex(self.files.len() - 1).to_form_field());
             return Ok(true);
         }
         self.texts += 1;

@@ -27,21 +27,24 @@ const OTHER_TOKENIZER_LANGUAGES: [&str; 43] = [
 ///
 /// # Errors
 /// vLLM's 400 with the list of languages.
-pub(super) fn check_audio_language_code(code: &str) -> Result<(), Fault> {
-    if SUPPORTED_LANGUAGES.contains(&code) || OTHER_TOKENIZER_LANGUAGES.contains(&code) {
+pub(super) fn check_audio_language_code(language_code: &str) -> Result<(), Fault> {
+    if SUPPORTED_LANGUAGES.contains(&language_code)
+        || OTHER_TOKENIZER_LANGUAGES.contains(&language_code)
+    {
         return Ok(());
     }
     let all = Value::from(SUPPORTED_LANGUAGES.to_vec());
     Err(Fault::bad_request(format!(
         "Unsupported language: {}.  Must be one of {}.",
-        python::python_repr_of_str(code),
+        python::python_repr_of_str(language_code),
         python::python_repr(&all)
     )))
 }
 
 /// Returns the separator between the transcripts of two audio clips: empty in Japanese and Chinese,
 /// else a space.
-pub(super) fn transcript_separator(code: Option<&str>) -> &'static str {
-    let none = code.is_some_and(|code| ["ja", "zh"].contains(&code.to_lowercase().as_str()));
+pub(super) fn transcript_separator(language_code: Option<&str>) -> &'static str {
+    let none =
+        language_code.is_some_and(|code| ["ja", "zh"].contains(&code.to_lowercase().as_str()));
     if none { "" } else { " " }
 }

@@ -92,7 +92,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     };
     // Admission is checked before the audio is read, and again with its prompts.
     let admitted = app.service.check_admission(1);
-    admitted.map_err(|error| error::serve_error_fault(&error))?;
+    admitted.map_err(|error| error::submission_error_fault(&error))?;
     check_speech_options(app, &request, resolved.model_target())?;
     let seconds = read_audio_seconds(app, audio.clone()).await?;
     let key = audio_hash(&audio);
@@ -171,7 +171,7 @@ async fn detect_language(
         skip_cache_read: asked.skip_cache_read,
         ..generation::new_generation_request(app, head, id)
     };
-    let reply = start_audio_sequence(app, resolved, request, prompt).await?;
+    let reply = start_speech_to_text_generation(app, resolved, request, prompt).await?;
     reply.wait_until_choices_ended().await;
     match reply.has_failed_choice() {
         true => Err(error::engine_failure_fault()),
@@ -350,7 +350,7 @@ fn encoder_frame_count(app: &App, seconds: f64) -> u32 {
 ///
 /// # Errors
 /// The error of a rejected request.
-pub(crate) async fn start_audio_sequence(
+pub(crate) async fn start_speech_to_text_generation(
     app: &Arc<App>,
     resolved: ResolvedModel,
     request: GenerationRequest,

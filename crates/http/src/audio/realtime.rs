@@ -25,7 +25,8 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    PROMPT_TOKENS_PER_SECOND, SPEECH_TOKENS_PER_SECOND, special_token_id, start_audio_sequence,
+    PROMPT_TOKENS_PER_SECOND, SPEECH_TOKENS_PER_SECOND, special_token_id,
+    start_speech_to_text_generation,
 };
 use crate::app::App;
 use crate::error;
@@ -392,7 +393,7 @@ impl RealtimeSession {
             ..generation::generation_request_without_headers(app, id)
         };
         let started = match app.service.resolve_model(&app.rules, Some(model)) {
-            Ok(resolved) => start_audio_sequence(app, resolved, request, prompt).await,
+            Ok(resolved) => start_speech_to_text_generation(app, resolved, request, prompt).await,
             Err(refusal) => Err(generation::request_error_fault(app, refusal)),
         };
         match started {

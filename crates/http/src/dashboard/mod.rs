@@ -4,7 +4,7 @@
 //! below `/dashboard` and `/admin/config` from the server it came from.
 
 pub(super) mod cache;
-pub(super) mod drills;
+pub(super) mod chart_annotations;
 pub(super) mod history;
 pub(super) mod replicas;
 pub(super) mod requests;
@@ -49,7 +49,7 @@ pub(super) async fn get_dashboard_page(State(app): State<Arc<App>>) -> Response<
 ///
 /// They are computed from single values, while `/metrics` has only histogram buckets. The body is
 /// `null` with fake metrics.
-pub(super) async fn get_latencies(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_latency_percentiles(State(app): State<Arc<App>>) -> Response<Body> {
     let recent = serde_json::json!(app.metrics.recent_latencies());
     error::json_response(StatusCode::OK, recent.to_string())
 }

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::vllm::ok_json_response;
 
 pub(super) fn has_other_replicas(app: &App) -> bool {
-    !app.peers.is_empty() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)
+    !app.peers.has_no_peers() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)
 }
 
 /// Handles `GET /dashboard/summary`: returns the state of this server.

@@ -20,7 +20,7 @@ pub(crate) async fn download_request_trace(
     admin::check_admin_key(&app, &headers)?;
     app.records.trace.start_or_extend_trace_recording(app.service.rank_engines());
     let reader = app.clone();
-    let trace = run_blocking(async move { reader.records.trace.to_json() }).await;
+    let trace = run_blocking(async move { reader.records.trace.recorded_trace_json() }).await;
     let mut response = match trace {
         Ok(trace) => Response::new(Body::from(trace)),
         Err(_) => return Ok(error::empty_response(StatusCode::INTERNAL_SERVER_ERROR)),

@@ -19,7 +19,7 @@ use axum::http::Response;
 use serde_json::Value;
 
 use super::{
-    ApiDialect, ApiEndpoint, OperatorRouteStyle, RenderRouteFormat, ResponseDetail,
+    ApiDialect, ApiEndpoint, OperatorRouteStyle, RenderRouteFormat, ResponseFieldSet,
     ResponseIdFormat, StreamErrorReporting,
 };
 use crate::error;
@@ -177,8 +177,8 @@ impl ApiDialect for LlmdDialect {
         true
     }
 
-    fn response_detail(&self) -> ResponseDetail {
-        ResponseDetail::Short
+    fn response_field_set(&self) -> ResponseFieldSet {
+        ResponseFieldSet::Short
     }
 
     fn always_reports_cached_tokens(&self) -> bool {

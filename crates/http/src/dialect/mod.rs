@@ -24,7 +24,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::DEFAULT_MAX_TOKENS;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
-use vllm_sim_wire::openai::shared::ChatTool;
+use vllm_sim_wire::openai::shared_request_fields::ChatTool;
 use vllm_sim_wire::{ServerLimits, VllmVersion};
 
 /// Rules of an imitated server's API.
@@ -222,8 +222,8 @@ pub(crate) trait ApiDialect: ServerDialect {
         false
     }
 
-    fn response_detail(&self) -> ResponseDetail {
-        ResponseDetail::Full
+    fn response_field_set(&self) -> ResponseFieldSet {
+        ResponseFieldSet::Full
     }
 
     /// Returns whether `usage` always reports cached prompt tokens, regardless of flags.
@@ -298,7 +298,7 @@ pub(crate) enum StreamErrorReporting {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ResponseDetail {
+pub(crate) enum ResponseFieldSet {
     /// The imitated server's responses contain every member that vLLM writes.
     Full,
     /// The imitated server's responses contain only the members that llm-d-inference-sim writes.
@@ -344,7 +344,7 @@ impl ResponseIdFormat {
     pub(crate) fn output_item_ids(self, response: &str) -> OutputItemIds {
         match self {
             Self::Numbered => OutputItemIds::with_decimal_ids(response),
-            Self::Hex => OutputItemIds::new(),
+            Self::Hex => OutputItemIds::with_random_hex_ids(),
         }
     }
 }
@@ -355,7 +355,7 @@ impl RenderRouteFormat {
     ///
     /// # Errors
     /// The errors of `request`.
-    pub(crate) fn render_response(
+    pub(crate) fn render_route_response(
         self,
         tokens: &[u32],
         features: impl FnOnce() -> Option<Value>,

@@ -29,14 +29,14 @@ use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::shared::ChatToolChoice;
+use vllm_sim_wire::openai::shared_request_fields::ChatToolChoice;
 
 impl GenerationRequestBody for ChatRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Chat;
     const TEXT_MEMBERS: &[&str] = &["messages", "tools", "documents"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse_request_body(body, bounds)
+        Self::parse_chat_request(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -56,15 +56,15 @@ pub(crate) async fn answer_chat_request(
     head: &RequestHead,
     value: &Value,
 ) -> HandlerResult {
-    let read = ParsedRequestBody::<ChatRequest>::new(
+    let read = ParsedRequestBody::<ChatRequest>::parse_generation_request_body(
         app,
         head,
-        generation::move_guided_fields(app, value),
+        generation::move_guided_to_structured_outputs(app, value),
     )?;
     let (mut request, resolved) = read.into_body_and_model(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
-    let headers = head.uncommon_headers();
+    let headers = head.headers_unless_all_common();
     let id = request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
@@ -98,10 +98,11 @@ pub(crate) async fn start_chat_generation(
 ) -> Result<(Box<ChatResponseSettings>, Reply), RejectedGeneration> {
     let request = &requests[0];
     let continued = continued_message(app, request);
-    let terms = RequestKvTransfer::from_request(app, &id, request.kv_transfer_params.as_ref());
+    let terms =
+        RequestKvTransfer::read_kv_transfer_params(app, &id, request.kv_transfer_params.as_ref());
     let image = match &app.controls.image_output {
         Some(images) => {
-            images.draw_image_delay(head.uncommon_headers(), app.service.settings().seed)
+            images.draw_image_delay(head.headers_unless_all_common(), app.service.settings().seed)
         }
         None => Ok(None),
     };
@@ -115,10 +116,10 @@ pub(crate) async fn start_chat_generation(
             false => RequestSubmissionChecks::All,
         },
         sampling: request.sampling_params(&app.rules.defaults).map(Some).into(),
-        tools: tool_request(request),
-        parses_calls: recognizes_tool_calls(app, request),
+        tools: requested_tools(request),
+        parses_calls: parses_hermes_tool_calls(app, request),
         reasoning: reasoning_fraction(app, request),
-        priority: generation::request_priority(head.uncommon_headers(), request.priority),
+        priority: generation::request_priority(head.headers_unless_all_common(), request.priority),
         transfer: terms.transfer.clone(),
         kv_labels: generation::kv_block_labels(
             head,
@@ -255,11 +256,11 @@ pub(crate) fn runs_tool_parser(app: &App, request: &ChatRequest) -> bool {
 }
 
 /// Returns whether the server's tool parser reads the reply and is the one for Hermes models.
-pub(crate) fn recognizes_tool_calls(app: &App, request: &ChatRequest) -> bool {
+pub(crate) fn parses_hermes_tool_calls(app: &App, request: &ChatRequest) -> bool {
     runs_tool_parser(app, request) && app.settings.parsers.tools.as_deref() == Some("hermes")
 }
 
-pub(crate) fn tool_request(request: &ChatRequest) -> Option<RequestedTools> {
+pub(crate) fn requested_tools(request: &ChatRequest) -> Option<RequestedTools> {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty())?;
     let choice = match &request.tool_choice {
         Some(ChatToolChoice::Auto) => Choice::Auto,

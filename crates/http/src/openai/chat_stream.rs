@@ -61,14 +61,17 @@ impl ChatResponseSettings {
 
     /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has tool
     /// calls that no named tool choice forced.
-    pub(super) fn finish_reason_of_stopped_choice(&self, calls: usize) -> &'static str {
-        if calls > 0 && !self.named { "tool_calls" } else { "stop" }
+    pub(super) fn finish_reason_of_stopped_choice(&self, tool_calls: usize) -> &'static str {
+        if tool_calls > 0 && !self.named { "tool_calls" } else { "stop" }
     }
 
     /// Counts one run of the tool parser in the metrics, on a choice or on a stream delta.
-    pub(crate) fn count_tool_parser_run(&self, mode: ToolParserMode, found: bool) {
-        let outcome =
-            if found { ToolParserOutcome::ToolCall } else { ToolParserOutcome::NoToolCall };
+    pub(crate) fn count_tool_parser_run(&self, mode: ToolParserMode, found_tool_call: bool) {
+        let outcome = if found_tool_call {
+            ToolParserOutcome::ToolCall
+        } else {
+            ToolParserOutcome::NoToolCall
+        };
         if let Some(metrics) = &self.tool_parser {
             metrics.on_tool_parser_invocations(mode, outcome, ToolParserApi::ChatCompletions, 1);
         }
@@ -124,7 +127,7 @@ impl ChatStream {
     /// choice only.
     fn token_counts(&self, index: usize) -> TokenCounts {
         TokenCounts {
-            prompt: self.prompt,
+            prompt_tokens: self.prompt,
             completion: self.so_far[index].tokens,
             reasoning: self.so_far[index].reasoning,
             ..TokenCounts::default()

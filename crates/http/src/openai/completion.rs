@@ -33,7 +33,7 @@ impl GenerationRequestBody for CompletionRequest {
     const TEXT_MEMBERS: &[&str] = &["prompt"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse_request_body(body, bounds)
+        Self::parse_completion_request(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -52,7 +52,7 @@ pub(crate) async fn create_completion(
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
     let text = received.raw_body_for_schema_check(&app);
     if let Some((request, value)) =
-        text.and_then(|t| CompletionRequest::parse_long_prompt(t, bounds))
+        text.and_then(|t| CompletionRequest::parse_long_prompt_and_body(t, bounds))
     {
         return respond_completion(
             &app,
@@ -71,7 +71,11 @@ pub(crate) async fn answer_completion_request(
     head: &RequestHead,
     value: &Value,
 ) -> HandlerResult {
-    let read = ParsedRequestBody::new(app, head, generation::move_guided_fields(app, value))?;
+    let read = ParsedRequestBody::parse_generation_request_body(
+        app,
+        head,
+        generation::move_guided_to_structured_outputs(app, value),
+    )?;
     respond_completion(app, head, value, read).await
 }
 
@@ -87,9 +91,10 @@ async fn respond_completion(
     }
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
-    let headers = head.uncommon_headers();
+    let headers = head.headers_unless_all_common();
     let id = request_id("cmpl-", headers, request.request_id.as_deref());
-    let terms = RequestKvTransfer::from_request(app, &id, request.kv_transfer_params.as_ref());
+    let terms =
+        RequestKvTransfer::read_kv_transfer_params(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
         n: request.n,
         max_tokens: request.max_tokens,

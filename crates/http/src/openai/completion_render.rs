@@ -213,7 +213,7 @@ impl CompletionStream {
         view.write_weight_versions(out, step.end.map(|_| choice.sent));
         out.push_str("}]");
         let counts = TokenCounts {
-            prompt: self.prompts.get(choice.prompt).copied().unwrap_or(0),
+            prompt_tokens: self.prompts.get(choice.prompt).copied().unwrap_or(0),
             completion: self.so_far[step.index].0,
             ..TokenCounts::default()
         };

@@ -113,7 +113,7 @@ pub(crate) fn token_logprobs(
                 context: mix_u64_pair(seed, place.context),
                 temperature,
             };
-            position.chosen_and_other_top_tokens(id, top)
+            position.deduplicated_chosen_and_top_tokens(id, top)
         }
     };
     let show = |RankedTokenLogprob { id, logprob, rank }| TokenLogprob {

@@ -1,6 +1,6 @@
 //! Routes of the OpenAI API as vLLM serves it.
 
-pub(super) mod batch;
+pub(super) mod batch_chat;
 pub(super) mod chat;
 mod chat_render;
 pub(super) mod chat_stream;

@@ -195,7 +195,7 @@ impl DraftTokenReport {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TokenCounts {
-    pub(crate) prompt: u32,
+    pub(crate) prompt_tokens: u32,
     pub(crate) completion: u32,
     pub(crate) cached: u32,
     pub(crate) created: u32,
@@ -204,11 +204,11 @@ pub(crate) struct TokenCounts {
 
 impl TokenCounts {
     /// Returns the token counts of a finished reply, for `usage`.
-    pub(crate) fn from_reply(reply: &Reply) -> Self {
-        let mut counts = Self { prompt: reply.prompt_token_count(), ..Self::default() };
+    pub(crate) fn count_reply_tokens(reply: &Reply) -> Self {
+        let mut counts = Self { prompt_tokens: reply.prompt_token_count(), ..Self::default() };
         for choice in &reply.choices {
             counts.completion += choice.released_tokens();
-            counts.cached = choice.sequence_progress().reused_prompt_tokens(counts.prompt);
+            counts.cached = choice.sequence_progress().reused_prompt_tokens(counts.prompt_tokens);
             counts.reasoning += count_reasoning_tokens(choice);
         }
         counts
@@ -267,7 +267,7 @@ impl ResponseShape {
         out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
         json::write_optional_json_string(out, self.fingerprint.as_deref());
         out.push_str(",\"usage\":");
-        self.write_usage(out, TokenCounts::from_reply(reply), members);
+        self.write_usage(out, TokenCounts::count_reply_tokens(reply), members);
     }
 
     /// Appends the last members of a response that is no stream, from `kv_transfer_params` on.
@@ -347,7 +347,7 @@ impl ResponseShape {
     /// Appends usage, fingerprint and timings to the last chunk of a stream; null members are
     /// omitted.
     pub(crate) fn write_final_usage(&self, out: &mut String, reply: &Reply, members: UsageFields) {
-        let (counts, chat) = (TokenCounts::from_reply(reply), members == UsageFields::Chat);
+        let (counts, chat) = (TokenCounts::count_reply_tokens(reply), members == UsageFields::Chat);
         out.push_str("\"usage\":");
         write_token_counts(out, counts);
         if self.prompt_details {
@@ -394,7 +394,7 @@ impl ResponseShape {
             return out.push_str("null");
         }
         let progress: &SharedSequenceProgress = choice.sequence_progress();
-        let [scheduled, first, last] = progress.admission_and_token_times();
+        let [scheduled, first, last] = progress.admission_first_latest_token_times();
         let ms = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
         let tokens = f64::from(choice.released_tokens());
         let generation = ms(last - first);
@@ -481,12 +481,12 @@ impl ResponseShape {
     /// Appends the member `,"weight_versions":…`, which vLLM 0.32 does not have.
     ///
     /// `ended_choice_tokens` is the number of tokens of an ended choice; they form one span.
-    pub(crate) fn write_weight_versions(&self, out: &mut String, ended: Option<u32>) {
+    pub(crate) fn write_weight_versions(&self, out: &mut String, ended_choice_tokens: Option<u32>) {
         if self.version < VllmVersion::V033 {
             return;
         }
         out.push_str(",\"weight_versions\":");
-        match (&self.weights, ended) {
+        match (&self.weights, ended_choice_tokens) {
             (Some(_), Some(0)) => out.push_str("[]"),
             (Some(version), Some(tokens)) => {
                 out.push_str("[{\"version\":");
@@ -509,9 +509,9 @@ impl ResponseShape {
 
 fn write_token_counts(out: &mut String, counts: TokenCounts) {
     out.push_str("{\"prompt_tokens\":");
-    json::write_json_int(out, counts.prompt);
+    json::write_json_int(out, counts.prompt_tokens);
     out.push_str(",\"total_tokens\":");
-    json::write_json_int(out, counts.prompt.saturating_add(counts.completion));
+    json::write_json_int(out, counts.prompt_tokens.saturating_add(counts.completion));
     out.push_str(",\"completion_tokens\":");
     json::write_json_int(out, counts.completion);
 }

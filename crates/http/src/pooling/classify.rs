@@ -22,7 +22,7 @@ pub(crate) async fn create_classification(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let request = PoolingRequest::parse_classify(&value)?;
+    let request = PoolingRequest::parse_classify_request(&value)?;
     let model = check_pooling_request(&app, &head, &request, POOLING_INPUT_FIELDS)?;
     let _guard = count_in_flight(&app, count_inputs(&request))?;
     let inputs = tokenize_inputs(&app, &request, &value).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn create_classification(
         let _ = write!(out, "{comma}{{\"index\":{index},\"label\":");
         json::write_json_string(out, &class_label(&app, best.unwrap_or(0)));
         out.push_str(",\"probs\":");
-        vector::write_json_f64(out, &probs);
+        vector::write_vector_as_python_floats(out, &probs);
         let _ = write!(out, ",\"num_classes\":{classes}}}");
     };
     let head = list_head_json(&id, &model);

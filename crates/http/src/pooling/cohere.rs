@@ -28,7 +28,7 @@ pub(crate) async fn create_cohere_embeddings(
     State(app): State<Arc<App>>,
     JsonRequest { head: received, value }: JsonRequest,
 ) -> HandlerResult {
-    let request = CohereEmbedRequest::parse_request_body(&value)?;
+    let request = CohereEmbedRequest::parse_cohere_embed_request(&value)?;
     pooling_model_name(&app, request.model.as_deref())?;
     received.check_prompt_encodable(&["texts", "inputs"])?;
     let converted = pooling_body(&app, &request)?;
@@ -225,6 +225,6 @@ fn write_encoded_vector(out: &mut String, kind: &str, vector: &[f32]) {
         ),
         "binary" => json::write_json_value(out, &bits(128)),
         "ubinary" => json::write_json_value(out, &bits(0)),
-        _ => vector::write_json_f64(out, vector),
+        _ => vector::write_vector_as_python_floats(out, vector),
     }
 }

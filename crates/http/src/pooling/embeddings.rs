@@ -45,13 +45,13 @@ const EMBEDDINGS_ROUTE: PoolingRoute = PoolingRoute {
     object: "embedding",
     key: "embedding",
     // vLLM 0.33 passes a numpy array to its JSON writer here, and lists elsewhere.
-    write: vector::write_json_f32,
+    write: vector::write_vector_as_numpy_floats,
 };
 const POOLING_ROUTE: PoolingRoute = PoolingRoute {
     prefix: "pooling-",
     object: "pooling",
     key: "data",
-    write: vector::write_json_f64,
+    write: vector::write_vector_as_python_floats,
 };
 
 pub(crate) async fn create_embeddings(
@@ -59,7 +59,7 @@ pub(crate) async fn create_embeddings(
     mut received: RawRequest,
 ) -> HandlerResult {
     let text = received.raw_body_for_schema_check(&app);
-    if let Some((request, value)) = text.and_then(PoolingRequest::parse_long_embedding) {
+    if let Some((request, value)) = text.and_then(PoolingRequest::parse_long_embedding_and_body) {
         // Frees the body, which takes about as much memory as the parsed request.
         received.bytes = Bytes::new();
         let head = &received.head;
@@ -68,7 +68,7 @@ pub(crate) async fn create_embeddings(
     let dialect = app.dialect;
     let value = dialect
         .schema_body(ApiEndpoint::Embeddings, Cow::Owned(received.parse_dialect_json(&app)?))?;
-    let request = PoolingRequest::parse_embedding(&value)
+    let request = PoolingRequest::parse_embedding_request(&value)
         .map_err(|fault| dialect.unreadable_body_fault(fault))?;
     answer_pooling(&app, &received.head, &value, request, EMBEDDINGS_ROUTE).await
 }
@@ -78,7 +78,7 @@ pub(crate) async fn create_pooling(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let dialect = app.dialect;
-    let request = PoolingRequest::parse_pooling(&value)
+    let request = PoolingRequest::parse_pooling_request(&value)
         .map_err(|fault| dialect.unreadable_body_fault(fault))?;
     if request.dimensions.is_some() {
         let text = "dimensions is currently not supported";

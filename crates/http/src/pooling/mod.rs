@@ -56,7 +56,7 @@ fn count_in_flight(app: &App, inputs: usize) -> Result<InFlightSequencesGuard, F
         )));
     }
     let inputs = u32::try_from(inputs.max(1)).unwrap_or(u32::MAX);
-    app.service.admit_sequences(inputs).map_err(|error| error::serve_error_fault(&error))
+    app.service.admit_sequences(inputs).map_err(|error| error::submission_error_fault(&error))
 }
 
 fn count_inputs(request: &PoolingRequest) -> usize {
@@ -112,7 +112,7 @@ async fn tokenize_inputs(
     body: &Value,
 ) -> Result<TokenizedInputs, Fault> {
     let count = count_inputs(request);
-    let params = TokenizeParams::new(app, request, count)?;
+    let params = TokenizeParams::from_pooling_request(app, request, count)?;
     let mut inputs = TokenizedInputs::with_capacity(count);
     let special = SpecialTokenHandling::from_bool(request.add_special_tokens.unwrap_or(true));
     match &request.input {

@@ -23,12 +23,15 @@ const FRAME_BYTES: usize = 64 * 1024;
 ///
 /// # Errors
 /// 400 that names both counts.
-pub(crate) fn check_response_float_count(inputs: usize, length: usize) -> Result<(), Fault> {
-    if inputs.saturating_mul(length) <= MAX_RESPONSE_FLOATS {
+pub(crate) fn check_response_float_count(
+    inputs: usize,
+    floats_per_input: usize,
+) -> Result<(), Fault> {
+    if inputs.saturating_mul(floats_per_input) <= MAX_RESPONSE_FLOATS {
         return Ok(());
     }
     Err(Fault::bad_request(format!(
-        "The response would have {inputs} vectors of {length} numbers; at most {MAX_RESPONSE_FLOATS} \
+        "The response would have {inputs} vectors of {floats_per_input} numbers; at most {MAX_RESPONSE_FLOATS} \
          numbers are allowed. Send fewer inputs or request fewer dimensions."
     )))
 }

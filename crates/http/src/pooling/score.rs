@@ -29,7 +29,7 @@ pub(crate) async fn create_score(
 ) -> HandlerResult {
     const TEXT_MEMBERS: &[&str] =
         &["text_1", "text_2", "data_1", "data_2", "queries", "documents", "items"];
-    let request = PoolingRequest::parse_score(&value)?;
+    let request = PoolingRequest::parse_score_request(&value)?;
     let model = check_pooling_request(&app, &head, &request, TEXT_MEMBERS)?;
     let [ones, twos] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, twos.len())?;
@@ -58,7 +58,7 @@ pub(crate) async fn create_rerank(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let request = PoolingRequest::parse_rerank(&value)?;
+    let request = PoolingRequest::parse_rerank_request(&value)?;
     let model = check_pooling_request(&app, &head, &request, &["query", "documents"])?;
     let [queries, documents] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, documents.len())?;
@@ -161,7 +161,7 @@ impl<'a> TextPairScorer<'a> {
             limit("max_tokens_per_query", request.max_tokens_per_query)?,
             limit("max_tokens_per_doc", request.max_tokens_per_doc)?,
         ];
-        let params = TokenizeParams::new(app, request, texts)?;
+        let params = TokenizeParams::from_pooling_request(app, request, texts)?;
         Ok(Self { app, model: ScoringModel::new(app)?, params, most, tokens: 0 })
     }
 

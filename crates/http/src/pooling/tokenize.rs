@@ -16,7 +16,7 @@ use vllm_sim_wire::body::unreadable_value_fault;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionPrompt;
-use vllm_sim_wire::openai::message::RequestMessage;
+use vllm_sim_wire::openai::request_message::RequestMessage;
 use vllm_sim_wire::schema::RequestField;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
@@ -36,7 +36,7 @@ pub(crate) struct TokenizeParams {
 }
 
 impl TokenizeParams {
-    /// Returns the truncation and padding that a request with `inputs` texts asks for.
+    /// Returns the truncation and padding that a request with `input_count` texts asks for.
     ///
     /// A negative number of tokens is the context length, because no output token needs room.
     /// Without a side, the tokenizer cuts the end of a text and keeps its special tokens.
@@ -46,14 +46,18 @@ impl TokenizeParams {
     /// # Errors
     /// vLLM's 400 for a number above the context length; 400 for more than 16,777,216 tokens with
     /// the padding.
-    pub(crate) fn new(app: &App, request: &PoolingRequest, inputs: usize) -> Result<Self, Fault> {
+    pub(crate) fn from_pooling_request(
+        app: &App,
+        request: &PoolingRequest,
+        input_count: usize,
+    ) -> Result<Self, Fault> {
         let limits = &app.rules.limits;
         let pads = request.padding.as_deref() == Some("max_length");
         let asked = request.truncate_prompt_tokens;
         let asked = asked.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
-        limits.check_requested_lengths("max_tokens", None, asked)?;
+        limits.check_output_and_truncation_limits("max_tokens", None, asked)?;
         if pads {
-            check_padded_token_count(inputs, limits.max_model_len as usize)?;
+            check_padded_token_count(input_count, limits.max_model_len as usize)?;
         }
         let side = match request.truncation_side.as_deref() {
             Some("left") => TruncationSide::Left,

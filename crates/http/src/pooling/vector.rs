@@ -66,14 +66,14 @@ pub(crate) fn vector_dimensions(app: &App, requested: Option<i128>) -> Result<us
 }
 
 /// Appends a vector as a JSON list, with numbers widened to 64 bits as Python prints them.
-pub(crate) fn write_json_f64(out: &mut String, vector: &[f32]) {
+pub(crate) fn write_vector_as_python_floats(out: &mut String, vector: &[f32]) {
     write_json_list(out, vector, |out, number| {
         json::write_python_float(out, f64::from(number));
     });
 }
 
 /// Appends a vector as a JSON list, with 32-bit numbers as numpy prints them.
-pub(crate) fn write_json_f32(out: &mut String, vector: &[f32]) {
+pub(crate) fn write_vector_as_numpy_floats(out: &mut String, vector: &[f32]) {
     write_json_list(out, vector, json::write_numpy_float32);
 }
 

@@ -10,9 +10,13 @@ use super::{
 impl RequestHistory {
     /// Returns the tokens of the newest `max_requests` requests that match `filter`, oldest first, and
     /// their sums.
-    pub(crate) fn request_usage_json(&self, filter: &RecordedRequestFilter, most: usize) -> Value {
+    pub(crate) fn request_usage_json(
+        &self,
+        filter: &RecordedRequestFilter,
+        max_requests: usize,
+    ) -> Value {
         let state = self.state.lock();
-        let (count, newest) = state.matching_records(filter, most);
+        let (count, newest) = state.matching_records(filter, max_requests);
         let mut total = [0_u64; 4];
         let requests = newest.iter().map(|record| {
             for (sum, (_, tokens)) in total.iter_mut().zip(record.counted_tokens()) {
@@ -32,11 +36,11 @@ impl RecordedRequests {
     pub(super) fn matching_records(
         &self,
         filter: &RecordedRequestFilter,
-        most: usize,
+        max_requests: usize,
     ) -> (usize, Vec<&RequestRecord>) {
         let mut found: Vec<_> = self.records.iter().filter(|r| filter.matches_record(r)).collect();
         let count = found.len();
-        (count, found.split_off(count.saturating_sub(most)))
+        (count, found.split_off(count.saturating_sub(max_requests)))
     }
 }
 

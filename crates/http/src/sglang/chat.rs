@@ -44,17 +44,17 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     }
     let request: SglangChatRequest =
         endpoint::read_parsed_body(app, body.as_ref(), &endpoint::CHAT_COMPLETIONS)?;
-    request.validate_request(&app.rules.limits, request::explicit_context_length(app))?;
+    request.validate_chat_request(&app.rules.limits, request::explicit_context_length(app))?;
     let calls = reply_tool_call_rendering(app);
     let started = match start_chat(app, head, &request, calls).await {
         Ok(started) => started,
         Err(refused) if request.stream => {
-            let fault = request::kv_transfer_negotiation_fault(refused)?;
+            let fault = request::kv_negotiation_fault_or_other(refused)?;
             return Ok(errors::failed_openai_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let StartedChat { reply, format, counter } = started;
+    let StartedChatGeneration { reply, format, counter } = started;
     if request.stream {
         let interval = generation::min_tokens_per_event(None);
         let render = ChatStream::new(format, counter, &reply);
@@ -76,7 +76,7 @@ pub(super) fn reply_tool_call_rendering(app: &App) -> ToolCallRendering {
 }
 
 /// A started generation of a conversation, with the format of its response.
-pub(super) struct StartedChat {
+pub(super) struct StartedChatGeneration {
     pub(super) reply: Reply,
     pub(super) format: SglangChatFormat,
     pub(super) counter: EndedRequestCounter,
@@ -92,7 +92,7 @@ pub(super) async fn start_chat(
     head: &RequestHead,
     request: &SglangChatRequest,
     calls: ToolCallRendering,
-) -> Result<StartedChat, RejectedGeneration> {
+) -> Result<StartedChatGeneration, RejectedGeneration> {
     if request.n == 1 && request.cache_salt.as_ref().is_some_and(Value::is_array) {
         let text = "cache_salt should be a string for a single request.";
         return Err(Fault::bad_request(text).into());
@@ -115,8 +115,8 @@ pub(super) async fn start_chat(
     let hides_output = sampling.max_new_tokens() == Some(0);
     let generation = SglangGenerationRequest {
         id: id.clone(),
-        tools: chat::tool_request(&chat),
-        parses_calls: chat::recognizes_tool_calls(app, &chat),
+        tools: chat::requested_tools(&chat),
+        parses_calls: chat::parses_hermes_tool_calls(app, &chat),
         reasoning: chat::reasoning_fraction(app, &chat),
         prompts: PromptSource::Conversations(vec![chat::chat_conversation(app, &mut chat)]),
         sampling,
@@ -154,7 +154,7 @@ pub(super) async fn start_chat(
         structured,
         session: None,
     };
-    Ok(StartedChat { reply, format, counter })
+    Ok(StartedChatGeneration { reply, format, counter })
 }
 
 /// Returns SGLang's error for a media part in a request to a model that reads only text.

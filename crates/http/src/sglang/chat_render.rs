@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::errors;
 use super::meta::{MetaInfoSettings, finish_type_and_matched_stop, sglang_finish_reason_json};
-use super::usage::{EndedRequestCounter, UsageSettings, prompt_usage};
+use super::usage::{EndedRequestCounter, UsageSettings, prompt_only_usage_json};
 use crate::error;
 use crate::openai::logprobs::TokenLogprob;
 use crate::openai::response_shape::end_reason_of_choice;
@@ -100,7 +100,7 @@ impl SglangChatFormat {
     /// Returns the `usage` object over all choices of a reply.
     fn reply_usage(&self, reply: &Reply) -> Value {
         match self.hides_output {
-            true => prompt_usage(reply.prompt_token_count() as usize),
+            true => prompt_only_usage_json(reply.prompt_token_count() as usize),
             false => self.usage.reply_usage_json(reply),
         }
     }
@@ -187,12 +187,17 @@ impl SglangChatFormat {
     }
 
     /// Returns the log probabilities of a choice's output tokens at the positions `from..to`.
-    pub(super) fn choice_logprobs_json(&self, choice: &ReplyChoice, from: u32, to: u32) -> Value {
+    pub(super) fn choice_logprobs_json(
+        &self,
+        choice: &ReplyChoice,
+        start_token: u32,
+        end_token: u32,
+    ) -> Value {
         let Some(top) = self.meta.logprobs.top else {
             return Value::Null;
         };
         let entry = |entry: &TokenLogprob| json!({"token": entry.text, "bytes": entry.text.as_bytes(), "logprob": entry.logprob});
-        let (from, to) = (from as usize, to as usize);
+        let (from, to) = (start_token as usize, end_token as usize);
         let tokens = choice.script.output_tokens().enumerate().take(to).skip(from);
         let content = tokens.map(|(position, token)| {
             let entries = self.meta.shape.token_logprobs_at(choice, position, token.id, top);

@@ -40,7 +40,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let head = &received.head;
     let request: SglangCompletionRequest =
         endpoint::read_request(app, received, &endpoint::COMPLETIONS)?;
-    request.validate_request()?;
+    request.validate_completion_request()?;
     request.check_request_ids()?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling =
@@ -77,7 +77,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let (reply, facts) = match started {
         Ok(started) => started,
         Err(refused) if request.stream => {
-            let fault = request::kv_transfer_negotiation_fault(refused)?;
+            let fault = request::kv_negotiation_fault_or_other(refused)?;
             return Ok(errors::failed_openai_stream(&fault));
         }
         Err(refused) => return Err(refused.into()),

@@ -14,7 +14,7 @@ use crate::body::RawRequest;
 use crate::error;
 use vllm_sim_service::{LoraAdapterLoadMode, PauseMode, PrefixCacheResetScope};
 use vllm_sim_wire::fastapi::RouteFunction;
-use vllm_sim_wire::sglang::control::{
+use vllm_sim_wire::sglang::server_control::{
     AbortRequest, ContinueRequest, FlushCacheQuery, LoadAdapterRequest, PauseRequest, Struct,
     UnloadAdapterRequest,
 };

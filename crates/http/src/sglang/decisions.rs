@@ -95,7 +95,7 @@ async fn score(
         "messages": [{"role": "user", "content": message}],
         "chat_template_kwargs": request.chat_template_kwargs,
     });
-    let mut chat = ChatRequest::parse_request_body(&body, &app.rules.defaults.bounds)?;
+    let mut chat = ChatRequest::parse_chat_request(&body, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
     let (prompt, _) = app.service.tokenize_conversation(&app.rules, conversation).await?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::dialect::ApiDialect;
 use vllm_sim_service::dialect::ServerDialect;
-use vllm_sim_wire::openai::shared::ChatTool;
+use vllm_sim_wire::openai::shared_request_fields::ChatTool;
 use vllm_sim_wire::sglang::SGLANG_VERSION;
 use vllm_sim_wire::{Fault, ServerLimits, VllmVersion};
 

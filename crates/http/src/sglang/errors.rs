@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::error;
 use crate::stream;
-use vllm_sim_service::ServeError;
+use vllm_sim_service::JobSubmissionError;
 pub(super) use vllm_sim_wire::sglang::unhandled_exception_fault;
 
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -67,7 +67,7 @@ pub(super) fn native_route_error_response(fault: &Fault) -> Response<Body> {
 
 /// Returns the response of a native stream request with an invalid value: status 200 and an error
 /// event.
-pub(super) fn native_route_stream_error(fault: &Fault) -> Response<Body> {
+pub(super) fn invalid_native_stream_response(fault: &Fault) -> Response<Body> {
     let error = json!({"error": {
         "message": fault.message,
         "type": "invalid_request_error",
@@ -101,7 +101,7 @@ fn openai_body(fault: &Fault) -> Value {
 
 /// Replaces this simulator's error for a full request queue by SGLang's.
 fn with_sglang_words(fault: &Fault) -> Fault {
-    if fault.status == 429 && fault.message == ServeError::QueueFull.to_string() {
+    if fault.status == 429 && fault.message == JobSubmissionError::QueueFull.to_string() {
         return Fault::new(503, ErrorType::ServiceUnavailable, QUEUE_FULL);
     }
     fault.clone()

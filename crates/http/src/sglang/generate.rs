@@ -9,7 +9,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::disaggregation::PrefillBootstrapTarget;
-use super::generate_render::{GenerateFormat, GenerateStream};
+use super::generate_render::{GenerateStream, SglangGenerateFormat};
 use super::meta::MetaInfoSettings;
 use super::request::{
     self, LogprobOptions, SglangGenerationRequest, first_element_or_self, new_request_id,
@@ -32,10 +32,10 @@ use vllm_sim_service::prompt::{
 use vllm_sim_service::{Reply, ValidatedRequestFacts};
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::sglang::contract::check_generate_body_types;
-use vllm_sim_wire::sglang::control::Struct;
 use vllm_sim_wire::sglang::generate::{GenerateRequest, VertexRequest};
+use vllm_sim_wire::sglang::generate_types::check_generate_body_types;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
+use vllm_sim_wire::sglang::server_control::Struct;
 
 pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
     let request = match read(&app, &received) {
@@ -64,7 +64,7 @@ pub(super) async fn answer_generate_request(
         Ok(Output::Json(body)) => error::json_response(StatusCode::OK, body.to_string()),
         Ok(Output::Stream(response)) => response,
         Err(fault) if request.stream && is_wrong_value(&fault) => {
-            errors::native_route_stream_error(&fault)
+            errors::invalid_native_stream_response(&fault)
         }
         Err(fault) => errors::native_route_error_response(&fault),
     }
@@ -192,7 +192,7 @@ fn sampling_of_prompts(
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let of_prompt = |index: usize| {
         let value = item(params, index).unwrap_or(&Value::Null);
-        SglangSamplingParams::parse_with_output_count(value, vocabulary, outputs.max(1))
+        SglangSamplingParams::parse_sampling_with_output_count(value, vocabulary, outputs.max(1))
     };
     (0..batch.prompts.len()).map(of_prompt).collect()
 }
@@ -242,7 +242,7 @@ struct Item {
 /// A started generation for a `/generate` request, with the format of its response.
 struct Started {
     reply: Reply,
-    format: GenerateFormat,
+    format: SglangGenerateFormat,
     counter: EndedRequestCounter,
     interval: u32,
 }
@@ -302,7 +302,7 @@ async fn start(
     let started = request::start_sglang_generation(app, head, resolved, generation, &target).await;
     let (reply, facts) = started?;
     let meta = meta_settings(app, request, &facts, logprobs, rank);
-    let format = GenerateFormat {
+    let format = SglangGenerateFormat {
         meta,
         // Every output of a request with several ones has an id of its own.
         rids: if outputs == 1 { vec![rid] } else { Vec::new() },
@@ -330,7 +330,7 @@ async fn stream(
                 RejectedGeneration::Early(_) => None,
             };
             let tokens = prompt.map_or(0, |prompt| prompt.tokens.len());
-            let fault = request::kv_transfer_negotiation_fault(refused)?;
+            let fault = request::kv_negotiation_fault_or_other(refused)?;
             return Ok(errors::failed_native_stream(&fault, &rids[0], tokens));
         }
     };

@@ -17,7 +17,7 @@ use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Ids and options for the JSON of a response of `/generate`.
-pub(super) struct GenerateFormat {
+pub(super) struct SglangGenerateFormat {
     pub(super) meta: MetaInfoSettings,
     /// Ids of the requests, by prompt; an output without one gets a new id.
     pub(super) rids: Vec<Arc<str>>,
@@ -27,7 +27,7 @@ pub(super) struct GenerateFormat {
     pub(super) hides_output: bool,
 }
 
-impl GenerateFormat {
+impl SglangGenerateFormat {
     /// Returns one JSON object per choice of an ended reply.
     pub(super) fn generation_outputs_json(&self, reply: &Reply) -> Vec<Value> {
         let choices = reply.choices.iter();
@@ -95,7 +95,7 @@ impl Output {
 
 /// Renders a streamed reply of `/generate` as events.
 pub(super) struct GenerateStream {
-    format: GenerateFormat,
+    format: SglangGenerateFormat,
     counter: EndedRequestCounter,
     outputs: Vec<Output>,
     prompts: Vec<u32>,
@@ -106,7 +106,11 @@ pub(super) struct GenerateStream {
 }
 
 impl GenerateStream {
-    pub(super) fn new(format: GenerateFormat, counter: EndedRequestCounter, reply: &Reply) -> Self {
+    pub(super) fn new(
+        format: SglangGenerateFormat,
+        counter: EndedRequestCounter,
+        reply: &Reply,
+    ) -> Self {
         let choices = reply.choices.iter();
         let outputs =
             choices.map(|choice| Output { rid: format.new_id(choice), ..Output::default() });

@@ -17,7 +17,7 @@ use crate::query;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::SGLANG_VERSION;
-use vllm_sim_wire::sglang::control::LoadsQuery;
+use vllm_sim_wire::sglang::server_control::LoadsQuery;
 
 /// Names of the response sections of `GET /v1/loads`, which the parameter `include` selects.
 const SECTIONS: [&str; 7] = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
@@ -173,8 +173,8 @@ fn prometheus_text(loads: &[Value]) -> Response<Body> {
 }
 
 /// Returns a Unix time as Python's `isoformat` of a UTC time.
-pub(super) fn iso_time(unix: f64) -> String {
-    let (seconds, micros) = (unix as i64, (unix.fract() * 1e6) as u32);
+pub(super) fn iso_time(unix_seconds: f64) -> String {
+    let (seconds, micros) = (unix_seconds as i64, (unix_seconds.fract() * 1e6) as u32);
     let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Civil date from days since 1970-01-01, by the algorithm of Howard Hinnant.
     let shifted = days + 719_468;

@@ -17,7 +17,7 @@ use crate::body::RawRequest;
 use crate::error;
 use vllm_sim_service::{EngineCommand, PrefixCacheResetScope};
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sglang::control::{
+use vllm_sim_wire::sglang::server_control::{
     ReleaseMemoryRequest, ResumeMemoryRequest, SlowDownRequest, Struct, WeightVersionRequest,
 };
 

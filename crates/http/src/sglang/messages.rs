@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::chat::{StartedChat, reply_tool_call_rendering, start_chat};
+use super::chat::{StartedChatGeneration, reply_tool_call_rendering, start_chat};
 use super::endpoint;
 use super::messages_render::{SglangMessageStream, message_json, new_message_id};
 use super::request::explicit_context_length;
@@ -31,7 +31,7 @@ use vllm_sim_wire::sglang::messages::{SglangCountRequest, SglangMessagesRequest}
 const INVALID_REQUEST: &str = "invalid_request_error";
 
 /// Error message for a conversation without messages, whose tokens cannot be counted.
-pub(super) const EMPTY_CONVERSATION: &str =
+pub(super) const EMPTY_CONVERSATION_ERROR: &str =
     "Cannot apply chat template to an empty conversation. Provide at least one message.";
 
 /// Handles `POST /v1/messages`: generates an Anthropic message.
@@ -62,7 +62,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let request: SglangMessagesRequest = read(app, received).map_err(Refusal::invalid)?;
     let chat = chat_request(app, &request).map_err(Refusal::invalid)?;
     let context_length = explicit_context_length(app);
-    chat.validate_request(&app.rules.limits, context_length).map_err(Refusal::invalid)?;
+    chat.validate_chat_request(&app.rules.limits, context_length).map_err(Refusal::invalid)?;
     let head = &received.head;
     let started = match start_chat(app, head, &chat, reply_tool_call_rendering(app)).await {
         Ok(started) => started,
@@ -73,7 +73,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
             return Err(Refusal { kind: is_checked_first.then_some(INVALID_REQUEST), fault });
         }
     };
-    let StartedChat { reply, format, counter } = started;
+    let StartedChatGeneration { reply, format, counter } = started;
     if chat.stream {
         let render = SglangMessageStream::new(format, counter, &reply);
         let response = stream::stream_reply_without_keep_alive(app, head, reply, render);
@@ -95,7 +95,7 @@ pub(super) async fn count_message_tokens(
     let count = async {
         let request: SglangCountRequest = read(&app, &received)?;
         if request.messages.is_empty() {
-            return Err(Fault::bad_request(EMPTY_CONVERSATION));
+            return Err(Fault::bad_request(EMPTY_CONVERSATION_ERROR));
         }
         let chat = chat_request(&app, &request.into())?;
         let mut chat =

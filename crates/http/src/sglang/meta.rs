@@ -140,7 +140,7 @@ impl MetaInfoSettings {
         let mut set = |name: &str, value: Value| {
             meta.insert(name.to_owned(), value);
         };
-        let [_, _, last] = progress.admission_and_token_times();
+        let [_, _, last] = progress.admission_first_latest_token_times();
         let latency = (last - progress.arrived).as_secs_f64();
         set("id", id.into());
         set("finish_reason", reason.clone().unwrap_or(Value::Null));

@@ -39,4 +39,4 @@ mod usage;
 mod weights;
 
 pub(super) use dialect::SglangDialect;
-pub(super) use routes::routes;
+pub(super) use routes::sglang_routes;

@@ -117,7 +117,7 @@ fn chat_request(app: &Arc<App>, received: &RawRequest) -> Result<OllamaRequest, 
     let messages: Vec<Value> =
         messages.map(|message| json!({"role": message.role, "content": message.content})).collect();
     let body = json!({"messages": messages});
-    let mut conversation = ChatRequest::parse_request_body(&body, &app.rules.defaults.bounds)?;
+    let mut conversation = ChatRequest::parse_chat_request(&body, &app.rules.defaults.bounds)?;
     let conversation = vec![chat::chat_conversation(app, &mut conversation)];
     Ok(OllamaRequest {
         member: TextMember::Message,
@@ -216,7 +216,7 @@ async fn generate_from(
         let released = choice.released_tokens();
         let text = choice.script.channel_text(OutputChannel::Content, released);
         let progress = choice.sequence_progress();
-        let [_, _, last] = progress.admission_and_token_times();
+        let [_, _, last] = progress.admission_first_latest_token_times();
         let elapsed = u64::try_from((last - progress.arrived).as_nanos()).unwrap_or(u64::MAX);
         member.body(&model, &text, Some((elapsed, reply.prompt_token_count(), released)))
     });

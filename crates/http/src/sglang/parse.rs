@@ -18,8 +18,8 @@ use crate::error;
 use vllm_sim_config::{MetricsCompat, list_parsers};
 use vllm_sim_python::{self as python, json::dumps_unicode};
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sglang::control::Struct;
-use vllm_sim_wire::sglang::parse::{ParseCallsRequest, SeparateReasoningRequest};
+use vllm_sim_wire::sglang::output_parsing::{ParseCallsRequest, SeparateReasoningRequest};
+use vllm_sim_wire::sglang::server_control::Struct;
 
 /// Handles `POST /separate_reasoning`: splits a text into reasoning and the remaining text.
 pub(super) async fn separate_reasoning(

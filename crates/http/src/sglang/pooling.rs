@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::pooling_inputs::{PoolingInputs, read_pooling_inputs};
 use super::request::new_request_id;
-use super::usage::prompt_usage;
+use super::usage::prompt_only_usage_json;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
@@ -50,7 +50,7 @@ pub(super) async fn create_embeddings(
 async fn embeddings(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let request: SglangEmbeddingRequest =
         endpoint::read_request(app, received, &endpoint::EMBEDDINGS)?;
-    request.validate_request()?;
+    request.validate_embedding_request()?;
     let inputs = read_pooling_inputs(app, &request.input).await?;
     let length = vector_length(app, request.dimensions)?;
     rows::check_response_float_count(inputs.lists.len(), length)?;
@@ -65,12 +65,12 @@ async fn embeddings(app: &Arc<App>, received: &RawRequest) -> Result<Response<Bo
                 let bytes = EmbeddingBinaryFormat::FLOAT32.encode_vector(&vector);
                 json::write_json_string(out, &STANDARD.encode(bytes));
             }
-            false => vector::write_json_f64(out, &vector),
+            false => vector::write_vector_as_python_floats(out, &vector),
         }
         out.push_str(&format!(",\"index\":{index},\"object\":\"embedding\"}}"));
     };
     let model = Value::from(&*app.settings.model.name);
-    let usage = prompt_usage(tokens);
+    let usage = prompt_only_usage_json(tokens);
     let tail = format!("],\"model\":{model},\"object\":\"list\",\"usage\":{usage}}}");
     Ok(rows::stream_json_rows("{\"data\":[".to_owned(), count, row, tail))
 }
@@ -126,7 +126,7 @@ async fn encoded(
     let row = move |out: &mut String, index: usize| {
         let tokens = &inputs.lists[index];
         out.push_str(if index > 0 { ",{\"embedding\":" } else { "{\"embedding\":" });
-        vector::write_json_f64(out, &computes.vector(tokens));
+        vector::write_vector_as_python_floats(out, &computes.vector(tokens));
         let meta = pooled_meta(&ids[index], tokens.len(), &version);
         out.push_str(&format!(",\"meta_info\":{meta}}}"));
     };
@@ -172,7 +172,7 @@ pub(super) async fn create_classification(
 async fn classes(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let request: SglangClassifyRequest =
         endpoint::read_request(app, received, &endpoint::V1_CLASSIFY)?;
-    request.validate_request()?;
+    request.validate_classify_request()?;
     let inputs = read_pooling_inputs(app, &request.input).await?;
     check_embedding_model(app)?;
     let count = app.settings.pooling.num_labels.max(1);
@@ -194,7 +194,7 @@ async fn classes(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>
         "created": unix_now_secs() as u64,
         "model": **app.service.models.displayed_model_name(),
         "data": data,
-        "usage": prompt_usage(inputs.input_token_count()),
+        "usage": prompt_only_usage_json(inputs.input_token_count()),
     });
     Ok(error::json_response(StatusCode::OK, body.to_string()))
 }
@@ -213,7 +213,7 @@ pub(super) async fn rerank(State(app): State<Arc<App>>, received: RawRequest) ->
 
 async fn ranked(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let request: SglangRerankRequest = endpoint::read_request(app, received, &endpoint::RERANK)?;
-    request.validate_request()?;
+    request.validate_rerank_request()?;
     let query = content_text(&request.query);
     let texts: Vec<String> = request.documents.iter().map(content_text).collect();
     let queries = read_pooling_inputs(app, &query.into()).await?;

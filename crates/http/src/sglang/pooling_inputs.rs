@@ -90,7 +90,7 @@ async fn read_input(app: &Arc<App>, input: &Value) -> Result<Vec<u32>, Fault> {
 /// Returns the token ids of a text as the only message of a conversation.
 async fn message_ids(app: &Arc<App>, text: &str) -> Result<Vec<u32>, Fault> {
     let body = json!({"messages": [{"role": "user", "content": text}]});
-    let mut chat = ChatRequest::parse_request_body(&body, &app.rules.defaults.bounds)?;
+    let mut chat = ChatRequest::parse_chat_request(&body, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
     // The rendered text is encoded once more, with the tokens that begin every text.

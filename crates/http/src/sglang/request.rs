@@ -11,7 +11,7 @@ use crate::generation::{self, RejectedGeneration};
 use crate::request_head::{RequestHead, names};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, KvTransfer, OutputTokenBudget, Reply,
+    GenerationRequest, KvBlockSaltAndSession, KvTransfer, OutputTokenBudget, Reply,
     RequestSubmissionChecks, RequestedTools, ResolvedModel, ValidatedRequestFacts,
 };
 use vllm_sim_wire::fault::Fault;
@@ -191,9 +191,9 @@ pub(super) async fn start_sglang_generation(
         reasoning: from.reasoning,
         echo: from.echo,
         priority: from.priority.unwrap_or(0),
-        kv_labels: KvBlockLabels {
+        kv_labels: KvBlockSaltAndSession {
             salt: from.cache_salt.map(Into::into),
-            ..KvBlockLabels::default()
+            ..KvBlockSaltAndSession::default()
         },
         prompts: from.prompts,
         transfer,
@@ -230,8 +230,8 @@ fn grammar_fault(fault: Fault, kind: &str) -> Fault {
 ///
 /// # Errors
 /// Every other error.
-pub(super) fn kv_transfer_negotiation_fault(refused: RejectedGeneration) -> Result<Fault, Fault> {
-    match refused {
+pub(super) fn kv_negotiation_fault_or_other(rejected: RejectedGeneration) -> Result<Fault, Fault> {
+    match rejected {
         RejectedGeneration::Late { fault, .. } if fault.status == 500 => Ok(fault),
         other => Err(other.into()),
     }

@@ -10,8 +10,8 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::json;
 
-use super::chat::{StartedChat, reply_tool_call_rendering, start_chat};
-use super::messages::EMPTY_CONVERSATION;
+use super::chat::{StartedChatGeneration, reply_tool_call_rendering, start_chat};
+use super::messages::EMPTY_CONVERSATION_ERROR;
 use super::responses_render::{ResponseStream, SglangResponsesFormat};
 use super::{endpoint, errors};
 use crate::app::App;
@@ -36,7 +36,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let request: SglangResponsesRequest =
         endpoint::read_request(app, received, &endpoint::RESPONSES)?;
     let head = &received.head;
-    request.validate_request(|model| knows_model(app, model))?;
+    request.validate_responses_request(|model| knows_model(app, model))?;
     let body = request.to_chat_body()?;
     let bounds = &app.rules.defaults.bounds;
     let chat: SglangChatRequest = construct_python_object(&body, "ChatCompletionRequest", bounds)?;
@@ -46,10 +46,10 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         false => reply_tool_call_rendering(app),
     };
     if chat.messages.is_empty() {
-        return Err(Fault::bad_request(format!("{EMPTY_CONVERSATION} None")));
+        return Err(Fault::bad_request(format!("{EMPTY_CONVERSATION_ERROR} None")));
     }
     let started = start_chat(app, head, &chat, calls).await?;
-    let StartedChat { reply, format, counter } = started;
+    let StartedChatGeneration { reply, format, counter } = started;
     let format = SglangResponsesFormat::new(request, format);
     if chat.stream {
         let render = ResponseStream::new(format, counter);

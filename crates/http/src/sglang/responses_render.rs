@@ -114,7 +114,7 @@ impl SglangResponsesFormat {
         let reasoning = request.reasoning.as_ref();
         let of_reasoning = |name: &str| reasoning.and_then(|members| members.get(name));
         let details = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
-        let tools: Vec<Value> = request.tools.iter().map(|tool| tool.to_json()).collect();
+        let tools: Vec<Value> = request.tools.iter().map(|tool| tool.to_tool_json()).collect();
         json!({
             "id": self.id,
             "object": "response",

@@ -11,7 +11,7 @@ use crate::ops;
 use vllm_sim_config::Config;
 
 /// Returns the routes of SGLang that are served; all others return 404, as unknown routes do.
-pub(crate) fn routes(config: &Config) -> Vec<Route> {
+pub(crate) fn sglang_routes(config: &Config) -> Vec<Route> {
     let mut routes = vec![
         ("/generate", "POST, PUT", put(generate::generate).post(generate::generate)),
         (CHAT_PATH, "POST", post(chat::create_chat)),

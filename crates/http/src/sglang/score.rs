@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::pooling::has_generation_model;
 use super::pooling_inputs::{PoolingInputs, read_pooling_inputs};
-use super::usage::prompt_usage;
+use super::usage::prompt_only_usage_json;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
@@ -61,7 +61,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         "pooled_hidden_states": null,
         "token_logprobs": request.return_token_logprobs.then_some(logprobs),
         "model": request.model,
-        "usage": prompt_usage(prompts.input_token_count()),
+        "usage": prompt_only_usage_json(prompts.input_token_count()),
         "object": "scoring",
     });
     Ok(error::json_response(StatusCode::OK, body.to_string()))

@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sglang::control::{CloseSessionRequest, OpenSessionRequest, Struct};
+use vllm_sim_wire::sglang::server_control::{CloseSessionRequest, OpenSessionRequest, Struct};
 
 /// Error message for a session that cannot be opened.
 const NOT_OPENED: &str =

@@ -63,7 +63,7 @@ async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault
 async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Fault> {
     let request =
         endpoint::read_parsed_body::<SglangChatRequest>(app, Some(body), &endpoint::TOKENIZE)?;
-    request.validate_request(&app.rules.limits, None)?;
+    request.validate_chat_request(&app.rules.limits, None)?;
     let mut chat =
         request.read_conversation(ToolCallRendering::Parsed, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);

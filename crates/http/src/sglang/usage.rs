@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::openai::response_shape::TokenCounts;
 use vllm_sim_observe::metrics::{FinishedRequest, Metrics};
 use vllm_sim_service::{Reply, ReplyChoice};
-use vllm_sim_wire::openai::shared::StreamOptions;
+use vllm_sim_wire::openai::shared_request_fields::StreamOptions;
 
 /// Settings for the token usage in a response.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,7 @@ impl UsageSettings {
 
     /// Returns the `usage` object over all choices of a reply.
     pub(super) fn reply_usage_json(self, reply: &Reply) -> Value {
-        let mut counts = TokenCounts::from_reply(reply);
+        let mut counts = TokenCounts::count_reply_tokens(reply);
         // Each prompt counts once, whatever the number of its choices.
         let choices = reply.choices.len() / reply.prompts.len().max(1);
         let first = reply.choices.iter().step_by(choices.max(1)).zip(&reply.prompts);
@@ -53,24 +53,33 @@ impl UsageSettings {
     }
 
     /// Returns the `usage` object of one choice with its token counts so far.
-    pub(super) fn choice_usage_json(prompt: u32, completion: u32, reasoning: u32) -> Value {
-        let counts = TokenCounts { prompt, completion, reasoning, ..TokenCounts::default() };
+    pub(super) fn choice_usage_json(
+        prompt_tokens: u32,
+        completion_tokens: u32,
+        reasoning_tokens: u32,
+    ) -> Value {
+        let counts = TokenCounts {
+            prompt_tokens,
+            completion: completion_tokens,
+            reasoning: reasoning_tokens,
+            ..TokenCounts::default()
+        };
         of_counts(counts, None)
     }
 }
 
 /// Returns the `usage` object of a request without output, such as an embedding request.
-pub(super) fn prompt_usage(tokens: usize) -> Value {
-    let prompt = u32::try_from(tokens).unwrap_or(u32::MAX);
-    of_counts(TokenCounts { prompt, ..TokenCounts::default() }, None)
+pub(super) fn prompt_only_usage_json(prompt_tokens: usize) -> Value {
+    let prompt = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+    of_counts(TokenCounts { prompt_tokens: prompt, ..TokenCounts::default() }, None)
 }
 
 fn of_counts(counts: TokenCounts, cached: Option<u32>) -> Value {
     let details = cached.map(|cached| json!({"cached_tokens": cached}));
     let reasoning = (counts.reasoning > 0).then(|| json!({"reasoning_tokens": counts.reasoning}));
     json!({
-        "prompt_tokens": counts.prompt,
-        "total_tokens": counts.prompt + counts.completion,
+        "prompt_tokens": counts.prompt_tokens,
+        "total_tokens": counts.prompt_tokens + counts.completion,
         "completion_tokens": counts.completion,
         "prompt_tokens_details": details,
         "reasoning_tokens": counts.reasoning,
@@ -90,8 +99,8 @@ pub(super) fn without_nulls(value: Value) -> Value {
 }
 
 /// Returns the number of prompt tokens of a choice from the prefix cache.
-pub(super) fn cached_tokens(choice: &ReplyChoice, prompt: u32) -> u32 {
-    choice.sequence_progress().reused_prompt_tokens(prompt)
+pub(super) fn cached_tokens(choice: &ReplyChoice, prompt_tokens: u32) -> u32 {
+    choice.sequence_progress().reused_prompt_tokens(prompt_tokens)
 }
 
 /// Counts the choices of an ended response in the metrics, and stores its tokens in its session.
@@ -115,7 +124,7 @@ impl EndedRequestCounter {
             let prompt_tokens = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
             let output_tokens = choice.released_tokens();
             let progress = choice.sequence_progress();
-            let [_, first, last] = progress.admission_and_token_times();
+            let [_, first, last] = progress.admission_first_latest_token_times();
             self.metrics.on_finished_request(&FinishedRequest {
                 streaming: self.streaming,
                 structured: self.structured,

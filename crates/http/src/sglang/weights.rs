@@ -20,11 +20,12 @@ use vllm_sim_service::PrefixCacheResetScope;
 use vllm_sim_wire::fastapi::RouteFunction;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
-use vllm_sim_wire::sglang::control::Struct;
-use vllm_sim_wire::sglang::weights::{
-    BeginUpdateRequest, DestroyGroupRequest, EndUpdateRequest, FromDiskRequest,
-    FromDistributedRequest, FromIpcRequest, FromTensorRequest, InitGroupRequest, UpdateEffects,
-    WeightsByNameRequest,
+use vllm_sim_wire::sglang::server_control::Struct;
+use vllm_sim_wire::sglang::weight_requests::{
+    BeginWeightUpdateRequest, DestroyWeightsUpdateGroupRequest, EndWeightUpdateRequest,
+    InitWeightsUpdateGroupRequest, UpdateEffects, UpdateWeightsFromDiskRequest,
+    UpdateWeightsFromDistributedRequest, UpdateWeightsFromIpcRequest,
+    UpdateWeightsFromTensorRequest, WeightsByNameRequest,
 };
 
 /// Success text of a weight update from files or from tensors of another process.
@@ -83,12 +84,17 @@ pub(super) async fn update_weights_from_disk(
     received: RawRequest,
 ) -> Response<Body> {
     let ranks = app.service.rank_engines().len();
-    respond::<FromDiskRequest>(&app, &received, &endpoint::UPDATE_WEIGHTS_FROM_DISK, |request| {
-        // Several ranks answer one by one.
-        let paused = if ranks == 1 { json!(0) } else { json!(vec![0; ranks]) };
-        let message = with_version(&vec![UPDATED; ranks].join(" | "), request);
-        json!({"success": true, "message": message, "num_paused_requests": paused})
-    })
+    respond::<UpdateWeightsFromDiskRequest>(
+        &app,
+        &received,
+        &endpoint::UPDATE_WEIGHTS_FROM_DISK,
+        |request| {
+            // Several ranks answer one by one.
+            let paused = if ranks == 1 { json!(0) } else { json!(vec![0; ranks]) };
+            let message = with_version(&vec![UPDATED; ranks].join(" | "), request);
+            json!({"success": true, "message": message, "num_paused_requests": paused})
+        },
+    )
 }
 
 /// Handles `POST /update_weights_from_distributed`.
@@ -98,7 +104,7 @@ pub(super) async fn update_weights_from_distributed(
 ) -> Response<Body> {
     let message = "Succeeded to update parameter online.";
     let at = &endpoint::UPDATE_WEIGHTS_FROM_DISTRIBUTED;
-    update::<FromDistributedRequest>(&app, &received, at, message)
+    update::<UpdateWeightsFromDistributedRequest>(&app, &received, at, message)
 }
 
 /// Handles `POST /update_weights_from_tensor`.
@@ -106,7 +112,12 @@ pub(super) async fn update_weights_from_tensor(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    update::<FromTensorRequest>(&app, &received, &endpoint::UPDATE_WEIGHTS_FROM_TENSOR, "Success")
+    update::<UpdateWeightsFromTensorRequest>(
+        &app,
+        &received,
+        &endpoint::UPDATE_WEIGHTS_FROM_TENSOR,
+        "Success",
+    )
 }
 
 /// Handles `POST /update_weights_from_ipc`.
@@ -114,7 +125,12 @@ pub(super) async fn update_weights_from_ipc(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    update::<FromIpcRequest>(&app, &received, &endpoint::UPDATE_WEIGHTS_FROM_IPC, UPDATED)
+    update::<UpdateWeightsFromIpcRequest>(
+        &app,
+        &received,
+        &endpoint::UPDATE_WEIGHTS_FROM_IPC,
+        UPDATED,
+    )
 }
 
 /// Handles `POST /init_weights_update_group`.
@@ -123,7 +139,7 @@ pub(super) async fn init_weights_update_group(
     received: RawRequest,
 ) -> Response<Body> {
     let message = "Succeeded to initialize custom process group.";
-    update::<InitGroupRequest>(&app, &received, &endpoint::INIT_WEIGHTS_GROUP, message)
+    update::<InitWeightsUpdateGroupRequest>(&app, &received, &endpoint::INIT_WEIGHTS_GROUP, message)
 }
 
 /// Handles `POST /destroy_weights_update_group`.
@@ -132,7 +148,12 @@ pub(super) async fn destroy_weights_update_group(
     received: RawRequest,
 ) -> Response<Body> {
     let message = "Succeeded to destroy custom process group.";
-    update::<DestroyGroupRequest>(&app, &received, &endpoint::DESTROY_WEIGHTS_GROUP, message)
+    update::<DestroyWeightsUpdateGroupRequest>(
+        &app,
+        &received,
+        &endpoint::DESTROY_WEIGHTS_GROUP,
+        message,
+    )
 }
 
 /// Handles `POST /begin_weight_update`.
@@ -140,7 +161,7 @@ pub(super) async fn begin_weight_update(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    update::<BeginUpdateRequest>(&app, &received, &endpoint::BEGIN_WEIGHT_UPDATE, "Success")
+    update::<BeginWeightUpdateRequest>(&app, &received, &endpoint::BEGIN_WEIGHT_UPDATE, "Success")
 }
 
 /// Handles `POST /end_weight_update`.
@@ -148,7 +169,7 @@ pub(super) async fn end_weight_update(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    update::<EndUpdateRequest>(&app, &received, &endpoint::END_WEIGHT_UPDATE, "Success")
+    update::<EndWeightUpdateRequest>(&app, &received, &endpoint::END_WEIGHT_UPDATE, "Success")
 }
 
 /// Handles `POST /get_weights_by_name`: no parameter exists.

@@ -43,7 +43,11 @@ impl RequestKvTransfer {
     /// Reads the `kv_transfer_params` of a request.
     ///
     /// Without a KV connector vLLM ignores the parameters; llm-d needs no connector.
-    pub(crate) fn from_request(app: &App, id: &str, params: Option<&Map<String, Value>>) -> Self {
+    pub(crate) fn read_kv_transfer_params(
+        app: &App,
+        request_id: &str,
+        params: Option<&Map<String, Value>>,
+    ) -> Self {
         let Some(params) = params else {
             return Self::default();
         };
@@ -58,7 +62,7 @@ impl RequestKvTransfer {
                     true => KvTransfer::FromRemote(match connector {
                         Some(KvConnector::Mooncake) => mooncake_source(params),
                         Some(KvConnector::MoriIo) => {
-                            prefill_source(params).or_else(|| mori_io_source(id, params))
+                            prefill_source(params).or_else(|| mori_io_source(request_id, params))
                         }
                         _ => prefill_source(params),
                     }),
@@ -75,7 +79,7 @@ impl RequestKvTransfer {
         let routed = params.get("transfer_id").and_then(Value::as_str);
         let name = match (connector, routed) {
             (Some(KvConnector::MoriIo), Some(routed)) => routed.to_owned(),
-            _ => format!("{id}-{}", &new_random_hex_id()[..8]),
+            _ => format!("{request_id}-{}", &new_random_hex_id()[..8]),
         };
         let prefill_handoff = Arc::new(PrefillHandoff::new(name));
         Self {

@@ -29,7 +29,7 @@ impl GenerationRequestBody for GenerateRequest {
     const TEXT_MEMBERS: &[&str] = &[];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse_request_body(body, bounds)
+        Self::parse_generate_request(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -53,7 +53,7 @@ pub(crate) async fn create_generation(
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
     let text = received.raw_body_for_schema_check(&app);
     if let Some((request, value)) =
-        text.and_then(|text| GenerateRequest::parse_long_prompt(text, bounds))
+        text.and_then(|text| GenerateRequest::parse_long_prompt_and_body(text, bounds))
     {
         return answer_generate(
             &app,
@@ -64,7 +64,7 @@ pub(crate) async fn create_generation(
         .await;
     }
     let value = received.parse_dialect_json(&app)?;
-    let read = ParsedRequestBody::new(&app, head, Cow::Borrowed(&value))?;
+    let read = ParsedRequestBody::parse_generation_request_body(&app, head, Cow::Borrowed(&value))?;
     answer_generate(&app, head, &value, read).await
 }
 
@@ -88,7 +88,7 @@ async fn answer_generate(
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
     let id = request_id(app.dialect.generate_id_prefix(), &head.headers, given);
-    let terms = RequestKvTransfer::from_request(app, &id, kv_transfer_params(&request));
+    let terms = RequestKvTransfer::read_kv_transfer_params(app, &id, kv_transfer_params(&request));
     let params = request.sampling_params.clone();
     let interval = generation::min_tokens_per_event(params.stream_interval);
     let generation = GenerationRequest {
@@ -153,7 +153,7 @@ fn generate_view(
         },
         prompt_logprobs: facts.params.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),
         weight_version: app.weight_version.load_full(),
-        form: GenerateReplyFormat::format_for_detail(app.dialect.response_detail()),
+        form: GenerateReplyFormat::generate_format_for_fields(app.dialect.response_field_set()),
         ec_transfer_params: app
             .settings
             .model

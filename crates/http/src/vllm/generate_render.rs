@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::dialect::ResponseDetail;
+use crate::dialect::ResponseFieldSet;
 use crate::json;
 use crate::openai::logprobs;
 use crate::openai::response_shape::NullMemberHandling;
@@ -61,10 +61,10 @@ const LLMD_FORMAT: GenerateReplyFormat = GenerateReplyFormat {
 };
 
 impl GenerateReplyFormat {
-    pub(super) fn format_for_detail(detail: ResponseDetail) -> &'static Self {
-        match detail {
-            ResponseDetail::Full => &VLLM_FORMAT,
-            ResponseDetail::Short => &LLMD_FORMAT,
+    pub(super) fn generate_format_for_fields(fields: ResponseFieldSet) -> &'static Self {
+        match fields {
+            ResponseFieldSet::Full => &VLLM_FORMAT,
+            ResponseFieldSet::Short => &LLMD_FORMAT,
         }
     }
 }
@@ -94,7 +94,7 @@ impl GenerateResponseSettings {
         out.push_str(",\"created\":");
         json::write_json_int(out, view.created);
         out.push_str(",\"usage\":");
-        view.write_usage(out, TokenCounts::from_reply(reply), UsageFields::Completion);
+        view.write_usage(out, TokenCounts::count_reply_tokens(reply), UsageFields::Completion);
         out.push_str(",\"prompt_logprobs\":");
         match self.prompt_logprobs {
             Some(top) => {
@@ -329,11 +329,11 @@ impl StreamRenderer for GenerateStream {
         if view.include_usage {
             out.push_str(&self.head);
             out.push_str(",\"usage\":");
-            let counts = TokenCounts::from_reply(reply);
+            let counts = TokenCounts::count_reply_tokens(reply);
             out.push_str("{\"prompt_tokens\":");
-            json::write_json_int(out, counts.prompt);
+            json::write_json_int(out, counts.prompt_tokens);
             out.push_str(",\"total_tokens\":");
-            json::write_json_int(out, counts.prompt.saturating_add(counts.completion));
+            json::write_json_int(out, counts.prompt_tokens.saturating_add(counts.completion));
             out.push_str(",\"completion_tokens\":");
             json::write_json_int(out, counts.completion);
             if view.prompt_details {

@@ -15,7 +15,7 @@ use crate::error::HandlerResult;
 use crate::query;
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::vllm::control::{ServerInfoQuery, WorldSizeQuery};
+use vllm_sim_wire::vllm::server_control::{ServerInfoQuery, WorldSizeQuery};
 
 /// Handles `GET /kv_event_sources`: lists the KV event publisher of each data-parallel rank.
 pub(crate) async fn list_kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
@@ -151,7 +151,7 @@ pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `POST /v1/systemone` and `POST /v1/decisions`, which no simulated model supports.
-pub(crate) async fn reject_decision_api_request(_any: JsonRequest) -> Fault {
+pub(crate) async fn reject_structured_decision_request(_any: JsonRequest) -> Fault {
     Fault::new(
         501,
         ErrorType::NotImplemented,

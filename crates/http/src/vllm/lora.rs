@@ -39,7 +39,7 @@ pub(crate) async fn load_lora_adapter(
 
 /// Loads the LoRA adapter that a request body names, and returns the adapter's name.
 pub(super) fn add_lora_adapter(app: &App, value: &Value) -> Result<String, Fault> {
-    let request = LoadLoraRequest::parse_request_body(value)?;
+    let request = LoadLoraRequest::parse_load_lora_request(value)?;
     check_load(app, &request)?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let mode = match request.load_inplace {
@@ -54,8 +54,8 @@ pub(super) fn add_lora_adapter(app: &App, value: &Value) -> Result<String, Fault
 
 /// Unloads the LoRA adapter that a request body names, and returns the adapter's name.
 pub(super) fn remove_lora_adapter(app: &App, value: &Value) -> Result<String, Fault> {
-    let request = UnloadLoraRequest::parse_request_body(value)?;
-    request.validate_request()?;
+    let request = UnloadLoraRequest::parse_unload_lora_request(value)?;
+    request.validate_unload_lora_request()?;
     let name = request.lora_name;
     if !app.service.models.unload_lora_adapter(&name) {
         return Err(lora::adapter_not_loaded_fault(&name));
@@ -80,7 +80,7 @@ pub(crate) async fn unload_lora_adapter(
 
 /// Runs vLLM's checks before loading a LoRA adapter, in vLLM's order.
 fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
-    request.validate_request()?;
+    request.validate_load_lora_request()?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
     if models.served_model_names().iter().any(|served| **served == **name) {

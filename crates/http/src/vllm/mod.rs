@@ -1,8 +1,9 @@
 //! vLLM's own routes: LoRA adapters, development, control, and token-in/token-out.
 
-pub(super) mod control;
 pub(super) mod derender;
 pub(super) mod docs;
+pub(super) mod engine_control;
+pub(super) mod fault_tolerance;
 pub(super) mod generate;
 mod generate_render;
 pub(super) mod info;
@@ -10,7 +11,6 @@ pub(super) mod kv_cache;
 pub(super) mod lora;
 mod own_routes;
 pub(super) mod profile;
-pub(super) mod recovery;
 pub(super) mod render;
 pub(super) mod sagemaker;
 pub(super) mod scoring;

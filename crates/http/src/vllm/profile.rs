@@ -16,7 +16,7 @@ use crate::body::RawRequest;
 use crate::error;
 use crate::error::HandlerResult;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::vllm::control::StartProfileRequest;
+use vllm_sim_wire::vllm::server_control::StartProfileRequest;
 
 pub(crate) async fn start_profile(
     State(app): State<Arc<App>>,
@@ -24,7 +24,7 @@ pub(crate) async fn start_profile(
 ) -> HandlerResult {
     let value = vllm_sim_wire::body::read_optional_body(received.media_type(), &received.bytes)?;
     let request = match value {
-        Some(value) => StartProfileRequest::parse_request_body(&value)?,
+        Some(value) => StartProfileRequest::parse_start_profile_request(&value)?,
         None => StartProfileRequest::default(),
     };
     // Only one session may be active. With several API servers, vLLM cannot detect a second one.
@@ -34,7 +34,7 @@ pub(crate) async fn start_profile(
                      starting another session.";
         return Err(Fault::new(409, ErrorType::ConflictPhrase, message));
     }
-    request.validate_request()?;
+    request.validate_profile_request()?;
     app.profiling.store(true, Ordering::Relaxed);
     Ok(error::empty_response(StatusCode::OK))
 }

@@ -11,14 +11,14 @@ use axum::http::Response;
 use serde_json::{Map, Value, json};
 
 use super::ok_json_response;
-use crate::anthropic::convert as convert_messages;
+use crate::anthropic::chat_conversion as convert_messages;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::{ApiEndpoint, RenderRouteFormat};
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationRequestBody as _};
 use crate::media;
-use crate::openai::responses::convert as convert_responses;
+use crate::openai::responses::chat_conversion as convert_responses;
 use crate::openai::{chat, completion};
 use crate::request_head::{RequestHead, new_random_hex_id, request_id};
 use vllm_sim_service::generate::request::TokenizedPrompt;
@@ -29,7 +29,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS};
 use vllm_sim_wire::openai::responses::ResponsesRequest;
-use vllm_sim_wire::openai::shared::{ChatTool, ChatToolChoice};
+use vllm_sim_wire::openai::shared_request_fields::{ChatTool, ChatToolChoice};
 use vllm_sim_wire::sampling::{GREEDY_TEMPERATURE, SamplingParams, output_budget_tokens};
 
 /// Default of `max_tokens` in rendered sampling parameters, at which the member is omitted.
@@ -39,7 +39,7 @@ pub(crate) async fn render_chat(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let value = generation::read_render_body(&app, ApiEndpoint::Chat, value)?;
+    let value = generation::convert_and_check_render_body(&app, ApiEndpoint::Chat, value)?;
     answer_rendered_chat(&app, &head, &value, ChatRequest::TEXT_MEMBERS).await
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn render_messages(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let request = MessagesRequest::parse_request_body(&value, &app.rules.defaults.bounds)?;
+    let request = MessagesRequest::parse_messages_request(&value, &app.rules.defaults.bounds)?;
     let mut chat = convert_messages::to_chat_body(&app, &request)?;
     if let Some(members) = chat.as_object_mut() {
         // vLLM converts messages to a chat without a tool choice, not to one with `none`.
@@ -68,9 +68,10 @@ pub(crate) async fn render_completions(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let value = generation::read_render_body(&app, ApiEndpoint::Completions, value)?;
-    let mut request = CompletionRequest::parse_request_body(&value, &app.rules.defaults.bounds)
-        .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
+    let value = generation::convert_and_check_render_body(&app, ApiEndpoint::Completions, value)?;
+    let mut request =
+        CompletionRequest::parse_completion_request(&value, &app.rules.defaults.bounds)
+            .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     check_renders_model(&app, request.model.as_deref())?;
     head.check_prompt_encodable(CompletionRequest::TEXT_MEMBERS)?;
     if request.use_beam_search {
@@ -106,7 +107,7 @@ async fn answer_rendered_chat(
     value: &Value,
     members: &[&str],
 ) -> Result<Response<Body>, Fault> {
-    let mut request = ChatRequest::parse_request_body(value, &app.rules.defaults.bounds)
+    let mut request = ChatRequest::parse_chat_request(value, &app.rules.defaults.bounds)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     check_renders_model(app, request.model.as_deref())?;
     head.check_prompt_encodable(members)?;
@@ -138,7 +139,7 @@ async fn answer_rendered_response(
     head: &RequestHead,
     value: &Value,
 ) -> Result<Response<Body>, Fault> {
-    let request = ResponsesRequest::parse_request_body(value, &app.rules.defaults.bounds)?;
+    let request = ResponsesRequest::parse_responses_request(value, &app.rules.defaults.bounds)?;
     check_renders_model(app, request.model.as_deref())?;
     head.check_prompt_encodable(ResponsesRequest::TEXT_MEMBERS)?;
     request.validate_without_prompt(&app.rules.limits)?;
@@ -199,7 +200,7 @@ fn render_result(
     request: impl FnOnce() -> Result<Value, Fault>,
 ) -> Result<Value, Fault> {
     let features = || (!prompt.media.is_empty()).then(|| media::media_features_json(&prompt.media));
-    app.dialect.render_format().render_response(&prompt.tokens, features, request)
+    app.dialect.render_format().render_route_response(&prompt.tokens, features, request)
 }
 
 /// Rejects beam search, which the render routes of vLLM do not know.

@@ -29,7 +29,7 @@ pub(crate) async fn create_generative_scoring(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let request = GenerativeScoringRequest::parse_request_body(&value)?;
+    let request = GenerativeScoringRequest::parse_generative_scoring_request(&value)?;
     let resolved = app.service.resolve_model(&app.rules, request.model.as_deref());
     let resolved = resolved.map_err(|refusal| generation::request_error_fault(&app, refusal))?;
     let shown = app.service.models.model_name_in_responses(resolved.model_target());

@@ -10,14 +10,14 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Value, json};
 
-use super::control::time_operation;
+use super::engine_control::record_admin_operation_time;
 use super::{http_exception, ok_json_response, parse_raw_json};
 use crate::app::App;
 use crate::body::{JsonRequest, RawRequest};
 use crate::error::HandlerResult;
 use vllm_sim_observe::metrics::AdminOperation;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::vllm::control::WeightVersionRequest;
+use vllm_sim_wire::vllm::server_control::WeightVersionRequest;
 
 pub(crate) async fn init_weight_transfer(
     State(app): State<Arc<App>>,
@@ -77,7 +77,7 @@ pub(crate) async fn set_weight_version(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
-    let request = WeightVersionRequest::parse_request_body(&value)?;
+    let request = WeightVersionRequest::parse_weight_version_request(&value)?;
     if request.abort_all_requests {
         app.service.abort_requests(None);
     }
@@ -106,6 +106,6 @@ async fn run_weight_operation(
     if let Some(key) = required.filter(|key| value.get(*key).is_none_or(Value::is_null)) {
         return Err(http_exception(format!("Missing '{key}' in request body")));
     }
-    time_operation(&app, operation, async {}).await;
+    record_admin_operation_time(&app, operation, async {}).await;
     Ok::<_, Fault>(ok_json_response(&json!({"message": message})))
 }

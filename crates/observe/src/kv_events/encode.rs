@@ -19,12 +19,12 @@ pub fn encode_kv_event_batch(
     rank: u32,
     encoding: KvEventEncoding,
 ) -> Vec<u8> {
-    encode_events_with_remaining_copies(events, ts, rank, encoding, &[])
+    encode_with_remaining_block_copies(events, ts, rank, encoding, &[])
 }
 
 /// Encodes a KV event message; `remaining_copies` has the number of remaining copies for each
 /// removed GPU block, or is empty.
-pub(super) fn encode_events_with_remaining_copies(
+pub(super) fn encode_with_remaining_block_copies(
     events: &[SchedulerEvent],
     ts: f64,
     rank: u32,
@@ -40,7 +40,7 @@ pub(super) fn encode_events_with_remaining_copies(
     }
     shown.iter_mut().for_each(|event| event.clear_newer_fields(encoding.version));
     let batch = KvEventBatch { ts, events: &shown, data_parallel_rank: rank, remaining_copies };
-    batch.encode(encoding.format)
+    batch.encode_batch_as_msgpack(encoding.format)
 }
 
 /// Returns whether an engine event concerns the KV cache.

@@ -48,7 +48,7 @@ impl KvEventLossSwitch {
 /// Position of one publisher in its schedule of lost messages.
 #[cfg(feature = "zmq")]
 #[derive(Debug, Default)]
-pub(super) struct KvEventLossPosition {
+pub(super) struct KvEventLossScheduleState {
     gaps: Option<KvEventLossSchedule>,
     /// Start of the current interval of the loss schedule, in Unix seconds.
     start: f64,
@@ -56,7 +56,7 @@ pub(super) struct KvEventLossPosition {
 }
 
 #[cfg(feature = "zmq")]
-impl KvEventLossPosition {
+impl KvEventLossScheduleState {
     /// Returns whether the schedule drops the next KV event message, whose Unix time is `ts`.
     pub(super) fn drops_kv_event_message(&mut self, switch: &KvEventLossSwitch, ts: f64) -> bool {
         let KvEventLoss::Gaps(gaps) = *switch.0.lock() else {
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_first_messages_of_each_interval_are_lost() {
         let switch = KvEventLossSwitch::default();
-        let mut schedule = KvEventLossPosition::default();
+        let mut schedule = KvEventLossScheduleState::default();
         let mut lost = |from: f64, to: f64| {
             let times = (0..40).map(|half| f64::from(half) / 2.0);
             let times = times.filter(|ts| (from..to).contains(ts));

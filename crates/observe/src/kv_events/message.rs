@@ -156,7 +156,7 @@ pub(super) struct KvEventBatch<'a> {
 }
 
 impl KvEventBatch<'_> {
-    pub(super) fn encode(&self, format: KvEventFormat) -> Vec<u8> {
+    pub(super) fn encode_batch_as_msgpack(&self, format: KvEventFormat) -> Vec<u8> {
         let mut w = MsgpackWriter::new();
         w.write_array_header(3);
         w.write_float(self.ts);
@@ -170,7 +170,7 @@ impl KvEventBatch<'_> {
             }
         }
         w.write_uint(u64::from(self.data_parallel_rank));
-        w.into_bytes()
+        w.into_msgpack_bytes()
     }
 }
 
@@ -385,7 +385,7 @@ mod tests {
             data_parallel_rank: 300,
             remaining_copies: &[],
         };
-        let digest = Sha256::digest(batch.encode(KvEventFormat::Vllm));
+        let digest = Sha256::digest(batch.encode_batch_as_msgpack(KvEventFormat::Vllm));
         let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "5ec60cb7cf4647969ca5b65734f2e8d788850fdc9794f797c73d329e9258d2f9");
     }

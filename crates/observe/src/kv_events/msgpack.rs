@@ -16,7 +16,7 @@ impl MsgpackWriter {
         Self(Vec::with_capacity(256))
     }
 
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_msgpack_bytes(self) -> Vec<u8> {
         self.0
     }
 

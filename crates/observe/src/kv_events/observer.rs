@@ -18,8 +18,8 @@ pub struct KvEventObserver {
 
 impl KvEventObserver {
     /// Creates an observer that passes KV cache events to `publisher`.
-    pub fn new(publisher: KvEventPublisher, steps: bool) -> Self {
-        Self { publisher, batch: Vec::new(), steps }
+    pub fn new(publisher: KvEventPublisher, has_engine_steps: bool) -> Self {
+        Self { publisher, batch: Vec::new(), steps: has_engine_steps }
     }
 
     fn publish_step_events(&mut self) {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::copies::KvBlockCopyCounts;
-use super::encode::{encode_events_with_remaining_copies, is_kv_event};
+use super::encode::{encode_with_remaining_block_copies, is_kv_event};
 use super::encoding::KvEventEncoding;
 use super::endpoint;
-use super::loss::{KvEventLossPosition, KvEventLossSwitch};
+use super::loss::{KvEventLossScheduleState, KvEventLossSwitch};
 use super::message::KvEventPreviewFeatures;
 use super::queue::{EventBatchQueue, QueuedEventBatch};
 use super::replay::{EventReplayBuffer, EventReplaySocket};
@@ -145,7 +145,7 @@ impl KvEventPublisher {
             pending: Vec::new(),
             pending_ts: 0.0,
             withheld: false,
-            gaps: KvEventLossPosition::default(),
+            gaps: KvEventLossScheduleState::default(),
             failed: false,
             config,
         };
@@ -264,7 +264,7 @@ struct PublisherThread {
     /// Whether injected loss withholds the newest batch of KV events, and the pending events with
     /// it.
     withheld: bool,
-    gaps: KvEventLossPosition,
+    gaps: KvEventLossScheduleState,
     failed: bool,
 }
 
@@ -343,7 +343,7 @@ impl PublisherThread {
     fn send_message(&mut self, events: &[SchedulerEvent], ts: f64, remaining_copies: &[u32]) {
         let (rank, encoding) = (self.config.rank, self.config.encoding);
         let payload =
-            encode_events_with_remaining_copies(events, ts, rank, encoding, remaining_copies);
+            encode_with_remaining_block_copies(events, ts, rank, encoding, remaining_copies);
         let payload: Arc<[u8]> = payload.into();
         // Stored before it is sent: a subscriber that knows a sequence number can replay it.
         if let Some(buffer) = &self.buffer {

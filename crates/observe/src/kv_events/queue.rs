@@ -86,11 +86,11 @@ pub(super) struct DequeuedEventBatches {
 }
 
 impl EventBatchQueue {
-    pub(super) fn new(bound: usize) -> Self {
+    pub(super) fn new(max_batches: usize) -> Self {
         Self {
             state: Mutex::default(),
             filled: Condvar::new(),
-            bound: bound.max(1),
+            bound: max_batches.max(1),
             max_bytes: MAX_BYTES,
         }
     }

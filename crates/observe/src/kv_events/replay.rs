@@ -47,14 +47,14 @@ impl EventReplayBuffer {
         Self { kept: Mutex::default(), capacity, max_bytes: MAX_KEPT_BYTES }
     }
 
-    pub(super) fn store_published_message(&self, sequence: u64, payload: Arc<[u8]>) {
+    pub(super) fn store_published_message(&self, sequence_number: u64, payload: Arc<[u8]>) {
         if self.capacity == 0 {
             return;
         }
         let mut kept = self.kept.lock();
         let KeptBatches { batches, bytes } = &mut *kept;
         *bytes += payload.len();
-        batches.push_back((sequence, payload));
+        batches.push_back((sequence_number, payload));
         while batches.len() > self.capacity || *bytes > self.max_bytes && batches.len() > 1 {
             let oldest = batches.pop_front();
             *bytes -= oldest.map_or(0, |(_, payload)| payload.len());

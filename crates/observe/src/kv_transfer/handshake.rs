@@ -135,7 +135,7 @@ impl PrefillHandshakes {
     ///
     /// # Errors
     /// An I/O error if the thread cannot be started.
-    pub fn start(rules: KvHandshakeRules) -> std::io::Result<Self> {
+    pub fn start_handshake_thread(rules: KvHandshakeRules) -> std::io::Result<Self> {
         let (queue, waiting) = sync_channel(MAX_WAITING_REQUESTS);
         let met = Arc::default();
         let thread = thread::Builder::new().name("kv-handshake".to_owned());

@@ -31,9 +31,9 @@ struct BlockLife {
 }
 
 impl KvBlockLifetimeObserver {
-    /// Creates an observer that samples the fraction `share` of prefix-cache blocks, above 0.
-    pub fn new(metrics: Arc<EngineMetrics>, share: f64) -> Self {
-        Self { metrics, share, stored: 0, lives: HashMap::new() }
+    /// Creates an observer that samples the fraction `sampled_fraction` of prefix-cache blocks, above 0.
+    pub fn new(metrics: Arc<EngineMetrics>, sampled_fraction: f64) -> Self {
+        Self { metrics, share: sampled_fraction, stored: 0, lives: HashMap::new() }
     }
 
     fn begin(&mut self, at: SimTime, key: BlockKey) {

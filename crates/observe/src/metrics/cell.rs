@@ -33,15 +33,15 @@ pub(crate) struct MetricCell {
 
 impl MetricCell {
     /// Creates the hidden cell of a metric series, for a family of this type.
-    pub(crate) fn new(kind: MetricType, bounds: &Arc<[f64]>) -> Self {
+    pub(crate) fn new(kind: MetricType, bucket_bounds: &Arc<[f64]>) -> Self {
         let buckets = match kind {
-            MetricType::HISTOGRAM | MetricType::SUMMARY => bounds.len() + 1,
+            MetricType::HISTOGRAM | MetricType::SUMMARY => bucket_bounds.len() + 1,
             _ => 0,
         };
         Self {
             value: AtomicF64::new(0.0),
             created: AtomicF64::new(0.0),
-            bounds: bounds.clone(),
+            bounds: bucket_bounds.clone(),
             buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -110,9 +110,9 @@ impl MetricCell {
     }
 
     /// Zeroes the metric series, with this Unix time as its creation time; zero hides the series.
-    pub(crate) fn reset_metric_series(&self, created: f64) {
+    pub(crate) fn reset_metric_series(&self, created_unix: f64) {
         self.replace_bucket_counts(&[]);
-        self.created.set(created);
+        self.created.set(created_unix);
     }
 
     /// Replaces all observations of a histogram by the given counts per bucket; surplus counts are

@@ -9,7 +9,7 @@ use super::families::{FAMILIES, FINISH_REASONS, Id, VLLM_FINISH_REASON_COUNT};
 use super::resident_adapters::LoraSlotCounts;
 use super::series::{MetricCellVec, MetricCells};
 use super::settings::{CpuOffloadInfo, MetricsCompat, MetricsSettings, UnixClock};
-use super::transfers::{self, NixlTransferShape};
+use super::transfers::{self, NixlTransferMetricParams};
 use crate::load_failures::log_kv_load_failure;
 use crate::recent::{LatencyRingBuffer, RecentEngineSamples};
 use vllm_sim_engine::driver::{EngineObserver, PlannedFinishReason, SequenceRecord};
@@ -115,7 +115,7 @@ pub struct EngineFeatures {
     pub connector: bool,
     /// Parameters of NIXL transfers; `None` unless the KV cache of prompts comes from other
     /// engines.
-    pub transfer: Option<NixlTransferShape>,
+    pub transfer: Option<NixlTransferMetricParams>,
     /// Number of LoRA adapters in memory; `None` unless the adapters in memory are exposed.
     pub adapter_slots: Option<LoraSlotCounts>,
     /// Number of tokens per KV block; `None` unless the usage of token slots is exposed.

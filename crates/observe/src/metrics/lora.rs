@@ -27,7 +27,7 @@ const MAX_SERIES: usize = 4096;
 /// Series of `vllm:lora_requests_info` of all engines; they have no engine label.
 pub(super) struct LoraRequestsInfo {
     max_lora: String,
-    vec: Arc<MetricCellVec>,
+    cell_vec: Arc<MetricCellVec>,
     compat: MetricsCompat,
     clock: UnixClock,
 }
@@ -36,7 +36,7 @@ impl LoraRequestsInfo {
     pub(super) fn new(settings: &MetricsSettings, vecs: &[Arc<MetricCellVec>]) -> Self {
         Self {
             max_lora: settings.lora.unwrap_or(1).to_string(),
-            vec: vecs[Id::LoraRequests as usize].clone(),
+            cell_vec: vecs[Id::LoraRequests as usize].clone(),
             compat: settings.compat,
             clock: settings.clock,
         }
@@ -53,21 +53,22 @@ impl LoraRequestsInfo {
     /// series if there is none.
     fn set_lora_series_value(&self, [running, waiting]: [&str; 2], value: f64) {
         // Shown only when it is added: another engine may just have removed it.
-        let series = self.vec.with_label_values(&[&self.max_lora, running, waiting], 0.0);
+        let series = self.cell_vec.with_label_values(&[&self.max_lora, running, waiting], 0.0);
         series.set(value);
-        let all = self.vec.series();
+        let all = self.cell_vec.series();
         if all.len() > MAX_SERIES {
             let others = all.iter().filter(|other| !Arc::ptr_eq(other, &series));
             let oldest =
                 others.min_by(|a, b| a.get().total_cmp(&b.get()).then(a.position.cmp(&b.position)));
-            self.vec.retain_series(|one| oldest.is_none_or(|oldest| !std::ptr::eq(one, &**oldest)));
+            self.cell_vec
+                .retain_series(|one| oldest.is_none_or(|oldest| !std::ptr::eq(one, &**oldest)));
         }
     }
 
     /// Replaces all series of `vllm:lora_requests_info` by the given ones: running adapters,
     /// waiting adapters, value.
     pub(super) fn replace_lora_series(&self, series: &[([&str; 2], f64)]) {
-        self.vec.retain_series(|_| false);
+        self.cell_vec.retain_series(|_| false);
         for (lists, value) in series {
             self.set_lora_series_value(*lists, *value);
         }
@@ -232,7 +233,7 @@ mod tests {
 
     /// Returns the label values and the value of each series.
     fn text(info: &LoraRequestsInfo) -> Vec<String> {
-        let mut series = info.vec.series().to_vec();
+        let mut series = info.cell_vec.series().to_vec();
         series.sort_by_key(|series| series.position);
         let lines = series.iter().map(|series| {
             let labels: Vec<_> = series.label_values().collect();
@@ -297,7 +298,7 @@ mod tests {
             }
         });
         info.set_lora_series_value(["a", "last"], 1e9);
-        let series = info.vec.series();
+        let series = info.cell_vec.series();
         assert!((MAX_SERIES - 2..=MAX_SERIES + 1).contains(&series.len()), "{}", series.len());
         assert!(series.iter().all(|series| series.created_unix_seconds().is_some()));
         assert!(series.iter().any(|series| series.get() == 1e9));

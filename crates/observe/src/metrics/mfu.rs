@@ -20,15 +20,15 @@ pub struct MfuObserver {
 
 impl MfuObserver {
     /// Creates an observer that estimates the work of an engine that runs `model`.
-    pub fn new(metrics: Arc<EngineMetrics>, model: MfuWorkModel, steps: bool) -> Self {
-        Self { metrics, model, steps, load: MfuStepTokens::default() }
+    pub fn new(metrics: Arc<EngineMetrics>, model: MfuWorkModel, has_engine_steps: bool) -> Self {
+        Self { metrics, model, steps: has_engine_steps, load: MfuStepTokens::default() }
     }
 
     fn flush(&mut self) {
         let load = std::mem::take(&mut self.load);
         if load.computed_tokens() > 0.0 {
             let ids = [Id::Flops, Id::ReadBytes, Id::WriteBytes];
-            let work = self.model.step_flops_and_bytes(&load);
+            let work = self.model.step_flops_read_written_bytes(&load);
             ids.iter().zip(work).for_each(|(id, n)| self.metrics.cells[*id].add(n));
         }
     }

@@ -66,7 +66,7 @@ pub use settings::{
     ApiServerCount, CpuOffloadInfo, MetricPreviewFeatures, MetricsCompat, MetricsSettings,
     UnixClock, unix_time_seconds,
 };
-pub use transfers::NixlTransferShape;
+pub use transfers::NixlTransferMetricParams;
 
 pub use crate::recent::{LatencyPercentiles, RecentLatencies};
 

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-pub(super) fn push_float(out: &mut String, v: f64) {
+pub(super) fn push_prometheus_float(out: &mut String, v: f64) {
     let size = v.abs();
     let exponential = v >= 1e6 || size >= 1e16 || (size < 1e-4 && size > 0.0);
     if v.is_infinite() {
@@ -26,9 +26,9 @@ pub(super) fn push_float(out: &mut String, v: f64) {
     }
 }
 
-pub(super) fn format_float(v: f64) -> String {
+pub(super) fn format_prometheus_float(v: f64) -> String {
     let mut out = String::new();
-    push_float(&mut out, v);
+    push_prometheus_float(&mut out, v);
     out
 }
 
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn floats_are_formatted_as_in_python() {
         for (v, text) in PYTHON {
-            assert_eq!(format_float(*v), *text);
+            assert_eq!(format_prometheus_float(*v), *text);
         }
     }
 
@@ -95,7 +95,7 @@ mod tests {
         fn every_float_reads_back(bits: u64) {
             let v = f64::from_bits(bits);
             prop_assume!(!v.is_nan());
-            prop_assert_eq!(format_float(v).replace("Inf", "inf").parse::<f64>().unwrap(), v);
+            prop_assert_eq!(format_prometheus_float(v).replace("Inf", "inf").parse::<f64>().unwrap(), v);
         }
     }
 }

@@ -16,7 +16,7 @@ use prometheus::core::Collector;
 use prometheus::proto::MetricType;
 
 use super::family::{EmptyFamilyRendering, Family, Topic};
-use super::number::format_float;
+use super::number::format_prometheus_float;
 use super::series::{MetricCellCollector, MetricCellVec};
 use super::settings::{ApiServerCount, MetricsCompat, MetricsSettings};
 use super::text::PrometheusTextWriter;
@@ -112,7 +112,7 @@ fn le_labels(family: &Family, settings: &MetricsSettings) -> Vec<String> {
         settings.compat == MetricsCompat::Llmd && family.when_empty == EmptyFamilyRendering::Header;
     let bounds = family.bucket_bounds(settings);
     let texts = bounds.iter().map(|bound| {
-        let text = format_float(*bound);
+        let text = format_prometheus_float(*bound);
         let bound = text.strip_suffix(".0").filter(|_| whole).unwrap_or(&text);
         format!("le=\"{bound}\"")
     });

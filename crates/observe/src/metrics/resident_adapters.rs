@@ -27,7 +27,7 @@ pub(super) struct ResidentLoraAdapters {
     gpu: Vec<Arc<str>>,
     cpu: Vec<Arc<str>>,
     /// Series of the adapters of all engines.
-    vec: Arc<MetricCellVec>,
+    cell_vec: Arc<MetricCellVec>,
     engine: Arc<EngineMetrics>,
 }
 
@@ -37,7 +37,7 @@ impl ResidentLoraAdapters {
         vec: Arc<MetricCellVec>,
         engine: Arc<EngineMetrics>,
     ) -> Self {
-        let adapters = Self { slots, gpu: Vec::new(), cpu: Vec::new(), vec, engine };
+        let adapters = Self { slots, gpu: Vec::new(), cpu: Vec::new(), cell_vec: vec, engine };
         adapters.show();
         adapters
     }
@@ -73,12 +73,12 @@ impl ResidentLoraAdapters {
             [&**name, engine, level, model_name, "false"]
         });
         let rows: Vec<[&str; 5]> = rows.collect();
-        self.vec.retain_series(|one| {
+        self.cell_vec.retain_series(|one| {
             let shows = |row: &[&str; 5]| one.label_values().eq(row.iter().copied());
             one.label_values().nth(1) != Some(engine) || rows.iter().any(shows)
         });
         for row in &rows {
-            self.vec.with_label_values(row, 1.0).set(1.0);
+            self.cell_vec.with_label_values(row, 1.0).set(1.0);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use prometheus::proto::{Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::number::push_float;
+use super::number::push_prometheus_float;
 use super::settings::ApiServerCount;
 
 /// Writes metric families as text.
@@ -161,7 +161,7 @@ impl RenderedNumber {
         if value.to_bits() != self.bits || self.text.is_empty() {
             self.bits = value.to_bits();
             self.text.clear();
-            push_float(&mut self.text, value);
+            push_prometheus_float(&mut self.text, value);
             self.text.push('\n');
         }
         out.push_str(&self.text);

@@ -16,7 +16,7 @@ const POST: (f64, f64) = (100e-6, 0.5e-6);
 
 /// Parameters for the metrics of a NIXL transfer of a prompt's KV cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct NixlTransferShape {
+pub struct NixlTransferMetricParams {
     /// Number of GPUs of the engine, each of which reads its own part of the blocks.
     pub workers: u32,
     /// Number of tokens per KV block.
@@ -27,7 +27,7 @@ pub struct NixlTransferShape {
     pub regions: u32,
 }
 
-impl NixlTransferShape {
+impl NixlTransferMetricParams {
     /// Records the NIXL transfer of a prompt of `tokens` tokens; all GPUs read their parts at the
     /// same time.
     pub(super) fn record_nixl_transfer(&self, cells: &MetricCells, tokens: u32, took: Duration) {

@@ -48,8 +48,8 @@ impl TraceExporter {
 
     /// Creates an observer that exports the spans of one engine; `clock_start_unix` is the Unix time at the
     /// zero of the engine's clock, in seconds.
-    pub fn create_engine_span_observer(&self, started: f64) -> RequestSpanObserver {
-        let started = Duration::try_from_secs_f64(started).unwrap_or_default();
+    pub fn create_engine_span_observer(&self, clock_start_unix: f64) -> RequestSpanObserver {
+        let started = Duration::try_from_secs_f64(clock_start_unix).unwrap_or_default();
         RequestSpanObserver { tracer: self.tracer.clone(), started: UNIX_EPOCH + started }
     }
 

@@ -19,11 +19,11 @@ pub(super) struct DeploymentCost {
 
 impl DeploymentCost {
     /// Computes the cost of a run's deployment from its cost per hour.
-    pub(super) fn new(per_hour: f64, trial: &SimulatedDeploymentTrial) -> Self {
-        let per_million = |rate: f64| (rate > 0.0).then(|| per_hour * 1e6 / (rate * 3600.0));
+    pub(super) fn new(cost_per_hour: f64, trial: &SimulatedDeploymentTrial) -> Self {
+        let per_million = |rate: f64| (rate > 0.0).then(|| cost_per_hour * 1e6 / (rate * 3600.0));
         Self {
-            per_hour,
-            per_month: per_hour * HOURS_PER_MONTH,
+            per_hour: cost_per_hour,
+            per_month: cost_per_hour * HOURS_PER_MONTH,
             per_million_output: per_million(trial.output_rate),
             per_million: per_million(trial.token_rate),
         }

@@ -51,7 +51,7 @@ impl LatencyPercentileBound {
     }
 
     /// Returns the title of the bound's column in tables.
-    pub(super) fn table_column_title(&self) -> String {
+    pub(super) fn latency_bound_column_title(&self) -> String {
         format!("{} p{} ms", self.metric_label(), self.percent)
     }
 
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!((bound.curve, bound.percent, bound.most_ms), ("TTFT", 99.5, 500.0));
         for (text, title) in [("itl-p99=5", "single gap p99 ms"), ("tpot-p99=5", "ITL p99 ms")] {
             let bound: LatencyPercentileBound = text.parse().expect("is a bound");
-            assert_eq!(bound.table_column_title(), title);
+            assert_eq!(bound.latency_bound_column_title(), title);
         }
         for text in ["ttft", "ttft-p101=5", "ttft-p9=0", "foo-p9=1"] {
             assert!(text.parse::<LatencyPercentileBound>().is_err(), "{text}");

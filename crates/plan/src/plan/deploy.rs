@@ -78,18 +78,18 @@ impl<'a> DeploymentCommands<'a> {
     }
 
     /// Returns the arguments of `vllm serve`, without the model and without the flags named in
-    /// `without`.
-    pub(super) fn vllm_serve_arguments(&self, without: &[&str]) -> Vec<String> {
+    /// `excluded_flags`.
+    pub(super) fn vllm_serve_arguments(&self, excluded_flags: &[&str]) -> Vec<String> {
         let flags = self
             .deployment_flags()
-            .filter(|(name, _)| is_vllm_serve_flag(name) && !without.contains(name));
+            .filter(|(name, _)| is_vllm_serve_flag(name) && !excluded_flags.contains(name));
         let words = flags.map(|(name, value)| flag_argument(name, value));
         words.chain(self.kv_connector_flag()).collect()
     }
 
     /// Returns the value of a flag, if the deployment sets it.
-    pub(super) fn deployment_flag_value(&self, wanted: &str) -> Option<&str> {
-        self.deployment_flags().find(|(name, _)| *name == wanted).map(|(_, value)| value)
+    pub(super) fn deployment_flag_value(&self, flag_name: &str) -> Option<&str> {
+        self.deployment_flags().find(|(name, _)| *name == flag_name).map(|(_, value)| value)
     }
 
     /// Returns the name of the deployment's model.
@@ -177,7 +177,7 @@ impl<'a> DeploymentCommands<'a> {
         files.map(|(name, _)| name).collect()
     }
 
-    pub(super) fn helm_values(&self) -> Option<String> {
+    pub(super) fn simulator_chart_helm_values(&self) -> Option<String> {
         let mut config = Map::new();
         config.insert("cliMode".to_owned(), json!("vllm"));
         config.insert("model".to_owned(), json!(self.model));

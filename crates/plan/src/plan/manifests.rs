@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use super::report::PlanReport;
 use servers::{DeployedServers, WRITTEN_BY_PLAN_COMMENT};
-use vllm_sim_command_line::{outputs, refuse};
+use vllm_sim_command_line::{output_files, refuse};
 
 /// Maximum number of GPUs of a server that one pod can have.
 const NODE_GPUS: u32 = 8;
@@ -64,8 +64,11 @@ impl DeploymentFiles {
         let (row, found) = plan.best_candidate_and_trial()?;
         let pools = row.pools.as_ref()?;
         let commands = plan.best_deployment_commands()?;
-        let servers =
-            DeployedServers::new(&commands, found.gpus, pools.provenance.vllm_version.as_deref());
+        let servers = DeployedServers::servers_from_deployment_commands(
+            &commands,
+            found.gpus,
+            pools.provenance.vllm_version.as_deref(),
+        );
         let mut page = format!(
             "<!-- {WRITTEN_BY_PLAN_COMMENT} -->\n# {}\n\n{answer}\n\nMade by:\n\n```sh\n{}\n```\n\nUse one of \
              these files:\n\n",
@@ -125,7 +128,7 @@ impl DeploymentFiles {
         for (name, text) in &self.0 {
             let path = folder.join(name);
             match text {
-                Some(text) => outputs::write_atomically(&path, text)?,
+                Some(text) => output_files::write_atomically(&path, text)?,
                 None if path.symlink_metadata().is_ok() => std::fs::remove_file(&path)
                     .with_context(|| format!("--deploy-dir: cannot remove {}", path.display()))?,
                 None => {}

@@ -9,7 +9,7 @@ use super::prices::GpuPrices;
 use super::search::{
     self, CandidateSearchResult, DeploymentCandidate, PlanRequirements, SimulatedDeploymentTrial,
 };
-use super::worker_count::WorkerCount;
+use super::worker_count::WorkerCountByKind;
 use crate::grid::flag_combination_label;
 use vllm_sim_explain::{KnownPredictionErrors, PromptCacheUse};
 use vllm_sim_replay_cli::{ResultProvenance, WorkerPools};
@@ -89,7 +89,7 @@ impl DeploymentCandidateRow {
 struct TrafficSensitivity {
     /// Number of workers of the cheapest deployment for each traffic factor in [`TRAFFIC_FACTORS`];
     /// `None` if above the GPU or cost budget.
-    swings: [Option<WorkerCount>; 2],
+    swings: [Option<WorkerCountByKind>; 2],
     /// Highest sustainable traffic on the cheapest deployment, as a factor of the requested
     /// traffic.
     room: Option<f64>,
@@ -114,11 +114,12 @@ impl PlanReport {
         };
         let (candidates, rows): (Vec<&DeploymentCandidate>, Vec<DeploymentCandidateRow>) =
             answers.map(row).unzip();
-        let origin =
-            ResultProvenance::from_all(candidates.iter().map(|candidate| match &candidate.pools {
+        let origin = ResultProvenance::combine_provenances(candidates.iter().map(|candidate| {
+            match &candidate.pools {
                 Ok(pools) => &pools.provenance,
                 Err(misfit) => &misfit.provenance,
-            }));
+            }
+        }));
         let costs = |at: &usize| {
             let row = &rows[*at];
             let found = row.answer.found.as_ref();
@@ -193,8 +194,8 @@ impl PlanReport {
         ];
         let mut all: Vec<_> = usual.map(|(title, key)| (title.to_owned(), key.to_owned())).into();
         for bound in &self.question.bounds {
-            if all.iter().all(|(title, _)| *title != bound.table_column_title()) {
-                all.push((bound.table_column_title(), bound.report_summary_key()));
+            if all.iter().all(|(title, _)| *title != bound.latency_bound_column_title()) {
+                all.push((bound.latency_bound_column_title(), bound.report_summary_key()));
             }
         }
         all
@@ -204,8 +205,9 @@ impl PlanReport {
     /// 99th of first token and inter-token latency.
     pub(super) fn displayed_latencies(&self, trial: &SimulatedDeploymentTrial) -> Vec<String> {
         let bounds = self.question.bounds.iter();
-        let mut wanted: Vec<(String, String)> =
-            bounds.map(|bound| (bound.table_column_title(), bound.report_summary_key())).collect();
+        let mut wanted: Vec<(String, String)> = bounds
+            .map(|bound| (bound.latency_bound_column_title(), bound.report_summary_key()))
+            .collect();
         if wanted.is_empty() {
             wanted = self.latency_columns();
             wanted.retain(|(title, _)| title.starts_with("TTFT p99") || title.starts_with("ITL"));
@@ -367,7 +369,7 @@ impl PlanReport {
         let outlook = self.outlook.as_ref()?;
         let group = self.best_candidate_and_trial()?.0.pools.as_ref()?;
         let most = self.question.max_gpus;
-        let workers = |workers: Option<WorkerCount>| match workers {
+        let workers = |workers: Option<WorkerCountByKind>| match workers {
             Some(workers) => workers.split_groups_into_workers(group).worker_count_in_words(),
             None => format!("more than {most} GPUs"),
         };
@@ -405,11 +407,11 @@ impl PlanReport {
         }
     }
 
-    pub(super) fn helm_values(&self) -> Option<String> {
-        self.best_deployment_commands()?.helm_values()
+    pub(super) fn simulator_chart_helm_values(&self) -> Option<String> {
+        self.best_deployment_commands()?.simulator_chart_helm_values()
     }
 
-    pub(super) fn text_table(&self) -> String {
+    pub(super) fn render_plan_table(&self) -> String {
         let (head, rows) = self.candidate_table_cells();
         let widths: Vec<usize> = (0..head.len())
             .map(|column| {
@@ -440,7 +442,7 @@ impl PlanReport {
         lines.join("\n")
     }
 
-    pub(super) fn to_json(&self) -> Value {
+    pub(super) fn plan_report_json(&self) -> Value {
         let trial = |row: &DeploymentCandidateRow, trial: &SimulatedDeploymentTrial| {
             let cost = self.prices.as_ref().map(|_| row.cost_of_trial(trial));
             let (prefill, decode) = trial.workers.worker_pool_repeat_counts();
@@ -482,7 +484,7 @@ impl PlanReport {
         let deployed = self.best_deployment_commands();
         json!({
             "schema": "vllm-sim/plan/1",
-            "run": self.origin.to_json(&self.command),
+            "run": self.origin.provenance_json(&self.command),
             "answer": self.best_deployment_summary_line(),
             "command": self.command,
             "attainment": self.question.attainment,
@@ -496,7 +498,7 @@ impl PlanReport {
             "points": points.collect::<Vec<_>>(),
             "outlook": self.outlook.as_ref().map(|outlook| json!({
                 "traffic": TRAFFIC_FACTORS,
-                "workers": outlook.swings.map(|workers| workers.map(WorkerCount::total_workers)),
+                "workers": outlook.swings.map(|workers| workers.map(WorkerCountByKind::total_workers)),
                 "most_traffic": outlook.room,
             })),
             "deploy": deployed.as_ref().map(DeploymentCommands::vllm_serve_command),

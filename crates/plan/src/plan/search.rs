@@ -14,7 +14,7 @@ use vllm_sim_replay::report::{LatencySlo, ReplayReport};
 use super::bound::LatencyPercentileBound;
 use super::idle_worker;
 use super::layout::ParallelLayout;
-use super::worker_count::{WorkerCount, gpus_of_workers, repeat_worker_pools};
+use super::worker_count::{WorkerCountByKind, gpus_of_workers, repeat_worker_pools};
 use crate::shard::{deserialize_exact_f64, deserialize_exact_map};
 use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_job_stop_requested;
@@ -47,7 +47,7 @@ pub(super) struct DeploymentCandidate {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct SimulatedDeploymentTrial {
-    pub(super) workers: WorkerCount,
+    pub(super) workers: WorkerCountByKind,
     pub(super) gpus: u32,
     /// Rates of generated tokens, and of prompt and generated tokens together, per second.
     ///
@@ -109,12 +109,12 @@ pub(super) fn search_deployment_candidate(
         Err(misfit) => return Ok(empty_search_result(misfit.why.clone())),
     };
     if let Some(workers) = question.fixed_workers {
-        let found = runner.bisect_most_traffic(WorkerCount::Groups(workers))?;
+        let found = runner.bisect_most_traffic(WorkerCountByKind::Groups(workers))?;
         let why = "no request is good, however low the traffic is".to_owned();
         return Ok(finish_search(found, runner.trials, why));
     }
     if runner.most_groups() == 0 {
-        let one = gpus_of_workers(runner.pools, WorkerCount::Groups(1));
+        let one = gpus_of_workers(runner.pools, WorkerCountByKind::Groups(1));
         let (gpus, most) = (one, question.max_gpus);
         let why = match question.max_cost {
             Some(cost) if gpus <= most => {
@@ -163,7 +163,7 @@ pub(super) fn search_fewest_workers(
 pub(super) fn search_highest_traffic(
     candidate: &DeploymentCandidate,
     question: &PlanRequirements,
-    workers: WorkerCount,
+    workers: WorkerCountByKind,
 ) -> Result<Option<SimulatedDeploymentTrial>> {
     match TrialRunner::new(candidate, question) {
         Ok(mut runner) => runner.bisect_most_traffic(workers),
@@ -255,7 +255,7 @@ impl<'c> TrialRunner<'c> {
 
     /// Returns the maximum number of workers, or of prefill/decode groups, within the budget.
     fn most_groups(&self) -> u32 {
-        self.most_gpus / gpus_of_workers(self.pools, WorkerCount::Groups(1)).max(1)
+        self.most_gpus / gpus_of_workers(self.pools, WorkerCountByKind::Groups(1)).max(1)
     }
 
     /// Searches the fewest workers that serve `traffic` times the requested traffic.
@@ -264,7 +264,7 @@ impl<'c> TrialRunner<'c> {
             return self.search_fewest_prefill_decode_workers(traffic);
         }
         let bounds = (0, self.most_groups());
-        let found = self.fewest_between(bounds, traffic, WorkerCount::Groups)?;
+        let found = self.fewest_between(bounds, traffic, WorkerCountByKind::Groups)?;
         Ok(found.map(|(_, trial)| trial))
     }
 
@@ -274,7 +274,7 @@ impl<'c> TrialRunner<'c> {
         &mut self,
         (mut too_few, most): (u32, u32),
         traffic: f64,
-        count: impl Fn(u32) -> WorkerCount,
+        count: impl Fn(u32) -> WorkerCountByKind,
     ) -> Result<Option<(u32, SimulatedDeploymentTrial)>> {
         let mut workers = too_few.saturating_add(1);
         let (mut enough, mut found) = loop {
@@ -309,7 +309,7 @@ impl<'c> TrialRunner<'c> {
     /// bisects to 1 %.
     fn bisect_most_traffic(
         &mut self,
-        workers: WorkerCount,
+        workers: WorkerCountByKind,
     ) -> Result<Option<SimulatedDeploymentTrial>> {
         /// Maximum factor of the requested traffic in the search; its inverse is the minimum.
         const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
@@ -363,7 +363,7 @@ impl<'c> TrialRunner<'c> {
 
     fn simulate_trial(
         &mut self,
-        workers: WorkerCount,
+        workers: WorkerCountByKind,
         traffic: f64,
         extent: RunExtent,
     ) -> Result<SimulatedDeploymentTrial> {

@@ -6,14 +6,14 @@ use vllm_sim_replay_cli::WorkerPools;
 
 /// Number of workers of each kind in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum WorkerCount {
+pub(super) enum WorkerCountByKind {
     /// Number of workers, or of groups of prefill and decode workers.
     Groups(u32),
     /// Numbers of prefill and of decode workers, which the search chose independently.
     Split { prefill: u32, decode: u32 },
 }
 
-impl WorkerCount {
+impl WorkerCountByKind {
     /// Returns how many times the deployment contains the engines of the prefill pool, and those of
     /// the other pool.
     pub(super) fn worker_pool_repeat_counts(self) -> (u32, u32) {
@@ -78,7 +78,7 @@ impl WorkerCount {
 }
 
 /// Returns the number of GPUs of a number of workers or prefill/decode groups.
-pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 {
+pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCountByKind) -> u32 {
     let (prefill, serving) = workers.prefill_and_other_workers(pools);
     let of = |workers: u32, ranks: u32, gpus: u32| {
         workers.saturating_mul(ranks.max(1)).saturating_mul(gpus)
@@ -89,7 +89,7 @@ pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 
 
 /// Returns the worker pools for a number of workers, by repeating the engines of the smallest
 /// pools, `group`.
-pub(super) fn repeat_worker_pools(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
+pub(super) fn repeat_worker_pools(group: &WorkerPools, workers: WorkerCountByKind) -> WorkerPools {
     let mut pools = group.clone();
     let (prefill, serving) = workers.worker_pool_repeat_counts();
     let all = [(Some(&mut pools.serving), serving), (pools.prefill.as_mut(), prefill)];

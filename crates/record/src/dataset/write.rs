@@ -75,12 +75,14 @@ pub(super) struct DatasetWriter {
 }
 
 impl DatasetWriter {
-    pub(super) fn new(database: &Path, text: &Path, table: &str) -> Result<Self> {
-        if let Some(folder) = database.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+    pub(super) fn new(database_file: &Path, text_file: &Path, table: &str) -> Result<Self> {
+        if let Some(folder) = database_file.parent().filter(|folder| !folder.as_os_str().is_empty())
+        {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("cannot create the folder {}", folder.display()))?;
         }
-        let files = [TemporaryOutputFile::new(database)?, TemporaryOutputFile::new(text)?];
+        let files =
+            [TemporaryOutputFile::new(database_file)?, TemporaryOutputFile::new(text_file)?];
         let cannot = |part: &TemporaryOutputFile| format!("cannot write {}", part.path.display());
         let database = Connection::open(&files[0].part).with_context(|| cannot(&files[0]))?;
         let tables = schema::create_dataset_tables_sql(table);

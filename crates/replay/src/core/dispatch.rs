@@ -4,7 +4,7 @@ use vllm_sim_engine::{EngineCommand, PromptKvTransfer, SeqId, Sequence};
 
 use crate::content::lora_root_block_key;
 use crate::outcome::RequestStatus;
-use crate::pool::{PREFILL_POOL_INDEX, SERVING_POOL_INDEX, WorkerPool};
+use crate::pool::{DECODE_OR_UNIFIED_POOL_INDEX, PREFILL_POOL_INDEX, WorkerPool};
 use crate::route::RouteRequest;
 use crate::sessions::{DueTurn, NumberedSessionSource};
 
@@ -17,7 +17,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         &mut self,
         (arrival, session, turn, place): DueTurn,
     ) -> Result<(), ReplayError> {
-        let block_size = self.pools[SERVING_POOL_INDEX].block_size;
+        let block_size = self.pools[DECODE_OR_UNIFIED_POOL_INDEX].block_size;
         let open = self.sessions.get_mut(place);
         let (input, plan) = open.next_turn_block_keys(turn, block_size.max(1));
         let spec = open.session_turn(turn);
@@ -47,16 +47,16 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             return Ok(());
         }
         self.route_request_to_worker(
-            if self.split { PREFILL_POOL_INDEX } else { SERVING_POOL_INDEX },
+            if self.split { PREFILL_POOL_INDEX } else { DECODE_OR_UNIFIED_POOL_INDEX },
             slot,
         );
         self.submit_routed_requests()
     }
 
-    pub(super) fn route_request_to_worker(&mut self, pool: usize, slot: u32) {
-        let request = self.requests.get(slot);
+    pub(super) fn route_request_to_worker(&mut self, pool: usize, request_slot: u32) {
+        let request = self.requests.get(request_slot);
         let ask = RouteRequest {
-            slot,
+            slot: request_slot,
             number: request.number,
             session: request.session,
             adapter: request.adapter,
@@ -68,7 +68,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         let WorkerPool { workers, router, .. } = &mut self.pools[pool];
         let gauges = |worker: u32| workers[worker as usize].engine.stats();
         if let Some(choice) = router.route_or_queue_request(ask, self.now, &gauges) {
-            self.outgoing.push_back((pool, slot, choice));
+            self.outgoing.push_back((pool, request_slot, choice));
         }
     }
 

@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::disaggregation::PrefillHandoffOrder;
 use crate::outcome::{PrefillHandoffTimes, RequestStatus};
-use crate::pool::{PREFILL_POOL_INDEX, SERVING_POOL_INDEX};
+use crate::pool::{DECODE_OR_UNIFIED_POOL_INDEX, PREFILL_POOL_INDEX};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::{EngineCommand, Outbox, SchedulerEvent, SeqId};
 
@@ -48,9 +48,9 @@ impl PrefillHandoffQueue {
         self.actions.push_back(action);
     }
 
-    pub(super) fn finish_kv_transfer(&mut self, slot: u32) {
+    pub(super) fn finish_kv_transfer(&mut self, request_slot: u32) {
         self.transfers -= 1;
-        self.push_handoff_action(PrefillHandoffAction::Activate(slot));
+        self.push_handoff_action(PrefillHandoffAction::Activate(request_slot));
     }
 
     pub(super) fn has_running_kv_transfers(&self) -> bool {
@@ -63,10 +63,12 @@ impl PrefillHandoffQueue {
 }
 
 impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
-    pub(super) fn start_prefill_handoff(&mut self, slot: u32) {
+    pub(super) fn start_prefill_handoff(&mut self, request_slot: u32) {
         self.handoffs.push_handoff_action(match self.handoffs.order {
-            Some(PrefillHandoffOrder::DestinationFirst) => PrefillHandoffAction::Reserve(slot),
-            _ => PrefillHandoffAction::Compute(slot),
+            Some(PrefillHandoffOrder::DestinationFirst) => {
+                PrefillHandoffAction::Reserve(request_slot)
+            }
+            _ => PrefillHandoffAction::Compute(request_slot),
         });
     }
 
@@ -91,7 +93,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
                     self.route_request_to_worker(PREFILL_POOL_INDEX, slot)
                 }
                 PrefillHandoffAction::Reserve(slot) => {
-                    self.route_request_to_worker(SERVING_POOL_INDEX, slot)
+                    self.route_request_to_worker(DECODE_OR_UNIFIED_POOL_INDEX, slot)
                 }
                 PrefillHandoffAction::Activate(slot) => self.start_decode(slot)?,
                 PrefillHandoffAction::Release(slot) => self.release_prefill_blocks(slot)?,
@@ -103,19 +105,19 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
 
     /// Records that the prefill worker computed and holds the prompt, and queues the next handoff
     /// action.
-    pub(super) fn record_prompt_computed(&mut self, slot: u32, when: SimTime) {
-        let request = self.requests.get_mut(slot);
+    pub(super) fn record_prompt_computed(&mut self, request_slot: u32, when: SimTime) {
+        let request = self.requests.get_mut(request_slot);
         let handoff = request.handoff.get_or_insert_with(PrefillHandoffTimes::default);
         handoff.held = Some(when);
         match self.handoffs.order {
-            Some(PrefillHandoffOrder::DestinationFirst) => self.start_transfer(slot),
-            _ => self.handoffs.push_handoff_action(PrefillHandoffAction::Reserve(slot)),
+            Some(PrefillHandoffOrder::DestinationFirst) => self.start_transfer(request_slot),
+            _ => self.handoffs.push_handoff_action(PrefillHandoffAction::Reserve(request_slot)),
         }
     }
 
     /// Continues the handoffs for which the engine of a decode worker has reserved KV blocks.
     pub(super) fn handle_decode_kv_reservations(&mut self, (pool, at): WorkerAddress) {
-        if self.handoffs.order.is_none() || pool != SERVING_POOL_INDEX {
+        if self.handoffs.order.is_none() || pool != DECODE_OR_UNIFIED_POOL_INDEX {
             return;
         }
         for (id, missing) in self.pools[pool].workers[at as usize].engine.take_reserved_prompts() {
@@ -164,7 +166,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         let Some(at) = self.requests.get(slot).worker else {
             return Ok(());
         };
-        let address = (SERVING_POOL_INDEX, at);
+        let address = (DECODE_OR_UNIFIED_POOL_INDEX, at);
         if self.defer_if_mid_step(address, PrefillHandoffAction::Activate(slot)) {
             return Ok(());
         }
@@ -172,7 +174,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             handoff.activated = Some(self.now);
         }
         let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[SERVING_POOL_INDEX].workers[at as usize];
+        let worker = &mut self.pools[DECODE_OR_UNIFIED_POOL_INDEX].workers[at as usize];
         worker.engine.resume_transferred(self.now, SeqId(slot.into()), &mut out);
         self.handle_events(address, &mut out)?;
         self.out = out;
@@ -239,21 +241,24 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
 
     /// Aborts a request whose prompt was rejected, on the decode worker that reserved KV blocks for
     /// it.
-    pub(super) fn abort_request_on_decode_worker(&mut self, slot: u32) -> Result<(), ReplayError> {
-        let request = self.requests.get_mut(slot);
+    pub(super) fn abort_request_on_decode_worker(
+        &mut self,
+        request_slot: u32,
+    ) -> Result<(), ReplayError> {
+        let request = self.requests.get_mut(request_slot);
         let Some(at) = request.worker.filter(|_| request.missing.take().is_some()) else {
             return Ok(());
         };
-        let address = (SERVING_POOL_INDEX, at);
+        let address = (DECODE_OR_UNIFIED_POOL_INDEX, at);
         let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[SERVING_POOL_INDEX].workers[at as usize];
-        worker.engine.abort(self.now, SeqId(slot.into()), &mut out);
+        let worker = &mut self.pools[DECODE_OR_UNIFIED_POOL_INDEX].workers[at as usize];
+        worker.engine.abort(self.now, SeqId(request_slot.into()), &mut out);
         // The caller reports the end of the request.
         out.retain(|(_, event)| !matches!(event, SchedulerEvent::Ended { .. }));
         self.handle_events(address, &mut out)?;
         self.out = out;
         self.update_next_wakeup(address);
-        self.remove_from_worker(address, slot);
+        self.remove_from_worker(address, request_slot);
         Ok(())
     }
 }

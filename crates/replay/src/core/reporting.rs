@@ -2,7 +2,7 @@
 
 use crate::disaggregation::PrefillHandoffOrder;
 use crate::outcome::{RequestOutcome, RequestStatus};
-use crate::pool::{PREFILL_POOL_INDEX, SERVING_POOL_INDEX};
+use crate::pool::{DECODE_OR_UNIFIED_POOL_INDEX, PREFILL_POOL_INDEX};
 use crate::sessions::NumberedSessionSource;
 use vllm_sim_engine::SimTime;
 
@@ -28,7 +28,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         let (mut second, mut last) = (None, None);
         self.tokens.clear();
         if let Some(worker) = request.worker {
-            let log = &mut self.pools[SERVING_POOL_INDEX].workers[worker as usize].log;
+            let log = &mut self.pools[DECODE_OR_UNIFIED_POOL_INDEX].workers[worker as usize].log;
             if status == RequestStatus::Completed {
                 request.tokens.report_token_gaps(log, &mut self.sink);
             }
@@ -64,8 +64,8 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             handoff: request.handoff,
             overlap: request.overlap,
             best_overlap: request.best_overlap,
-            block_size: self.pools[SERVING_POOL_INDEX].block_size,
-            ranks: self.pools[SERVING_POOL_INDEX].ranks,
+            block_size: self.pools[DECODE_OR_UNIFIED_POOL_INDEX].block_size,
+            ranks: self.pools[DECODE_OR_UNIFIED_POOL_INDEX].ranks,
             decode_first: self.handoffs.order == Some(PrefillHandoffOrder::DestinationFirst),
             queued_ns: request.queued_ns,
             error: (status == RequestStatus::Failed).then_some("the worker was lost"),
@@ -85,7 +85,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             self.sink.set_position(EventLoopPosition::unfinished_request_position(number));
             self.report_ended_request(slot, at, status);
         }
-        for pool in [PREFILL_POOL_INDEX, SERVING_POOL_INDEX] {
+        for pool in [PREFILL_POOL_INDEX, DECODE_OR_UNIFIED_POOL_INDEX] {
             self.pools[pool].router.drop_block_index();
             for at in 0..self.pools[pool].workers.len() as u32 {
                 let report_position =

@@ -9,8 +9,8 @@ pub(super) struct WorkerSampleClock {
 }
 
 impl WorkerSampleClock {
-    pub(super) fn new(every: Option<Duration>) -> Self {
-        Self { every: every.unwrap_or_default().as_nanos() as u64, next: 0 }
+    pub(super) fn new(interval: Option<Duration>) -> Self {
+        Self { every: interval.unwrap_or_default().as_nanos() as u64, next: 0 }
     }
 
     pub(super) fn next_sample_time(&self) -> Option<SimTime> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::outcome::{RequestStatus, WorkerChange, WorkerSample};
-use crate::pool::{PREFILL_POOL_INDEX, SERVING_POOL_INDEX, WorkerPool};
+use crate::pool::{DECODE_OR_UNIFIED_POOL_INDEX, PREFILL_POOL_INDEX, WorkerPool};
 use crate::requests::ReplayRequest;
 use crate::worker::WorkerPhase;
 use vllm_sim_engine::SimTime;
@@ -85,7 +85,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             return Ok(());
         };
         for _ in present..wanted {
-            self.start_worker(pool, self.pools[pool].startup_duration())?;
+            self.start_worker(pool, self.pools[pool].worker_startup_duration())?;
         }
         for _ in wanted..present {
             let Some(at) = self.pools[pool].mark_one_worker_draining() else {
@@ -101,26 +101,26 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
 
     /// Fails the oldest `workers` decode workers with all their requests, and starts replacements.
     pub(super) fn fail_oldest_decode_workers(&mut self, workers: u32) -> Result<(), ReplayError> {
-        for at in self.pools[SERVING_POOL_INDEX].oldest_workers(workers) {
+        for at in self.pools[DECODE_OR_UNIFIED_POOL_INDEX].oldest_workers(workers) {
             let here =
                 |request: &ReplayRequest| request.worker == Some(at) && request.over.is_none();
             let had = self.requests.requests_in_flight();
             let had = had.filter(|(_, request)| here(request));
             let had: Vec<u32> = had.map(|(slot, _)| slot).collect();
-            let was_serving = self.pools[SERVING_POOL_INDEX].mark_worker_lost(at);
+            let was_serving = self.pools[DECODE_OR_UNIFIED_POOL_INDEX].mark_worker_lost(at);
             for slot in had {
                 self.complete_request(
-                    (SERVING_POOL_INDEX, at),
+                    (DECODE_OR_UNIFIED_POOL_INDEX, at),
                     slot,
                     self.now,
                     RequestStatus::Failed,
                 )?;
             }
-            self.remove_worker((SERVING_POOL_INDEX, at));
+            self.remove_worker((DECODE_OR_UNIFIED_POOL_INDEX, at));
             if was_serving {
                 self.start_worker(
-                    SERVING_POOL_INDEX,
-                    self.pools[SERVING_POOL_INDEX].startup_duration(),
+                    DECODE_OR_UNIFIED_POOL_INDEX,
+                    self.pools[DECODE_OR_UNIFIED_POOL_INDEX].worker_startup_duration(),
                 )?;
             }
         }

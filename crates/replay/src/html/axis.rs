@@ -22,12 +22,15 @@ pub(super) struct ChartAxis {
 
 impl ChartAxis {
     /// Creates an axis from 0 to at least `max_value`.
-    pub(super) fn new_from_zero(most: f64, unit: &str) -> Self {
-        Self::linear((0.0, most), unit)
+    pub(super) fn axis_from_zero(max_value: f64, unit: &str) -> Self {
+        Self::linear((0.0, max_value), unit)
     }
 
     /// Creates an axis around the values, which starts at 0 unless all values are far from 0.
-    pub(super) fn new_around_values(values: impl Iterator<Item = f64> + Clone, unit: &str) -> Self {
+    pub(super) fn axis_around_values(
+        values: impl Iterator<Item = f64> + Clone,
+        unit: &str,
+    ) -> Self {
         let most = values.clone().fold(0.0, f64::max);
         let least = values.fold(f64::INFINITY, f64::min);
         let is_far = least.is_finite() && least > 0.6 * most;
@@ -50,7 +53,7 @@ impl ChartAxis {
     }
 
     /// Creates a logarithmic axis whose ticks are powers of ten around positive values.
-    pub(super) fn new_logarithmic((least, most): (f64, f64), unit: &str) -> Self {
+    pub(super) fn logarithmic_axis((least, most): (f64, f64), unit: &str) -> Self {
         let low = least.log10().floor() as i32;
         let high = (most.log10().ceil() as i32).max(low + 1);
         let ticks = (low..=high).map(|power| 10f64.powi(power)).collect();
@@ -160,17 +163,17 @@ mod tests {
     #[test]
     fn axis_end_covers_largest_value() {
         for most in [1e-4, 0.37, 1.0, 9.99, 100.0, 12_345.0] {
-            let axis = ChartAxis::new_from_zero(most, "");
+            let axis = ChartAxis::axis_from_zero(most, "");
             assert!((3..=11).contains(&axis.ticks.len()), "{most}: {axis:?}");
             assert!(axis.ends().1 >= most * 0.999_999, "{most}: {axis:?}");
         }
-        assert_eq!(ChartAxis::new_from_zero(0.0, "").ticks, [0.0, 1.0]);
+        assert_eq!(ChartAxis::axis_from_zero(0.0, "").ticks, [0.0, 1.0]);
     }
 
     #[test]
     fn axis_around_close_values_starts_above_zero() {
         let labels = |values: &[f64]| {
-            let axis = ChartAxis::new_around_values(values.iter().copied(), "%");
+            let axis = ChartAxis::axis_around_values(values.iter().copied(), "%");
             (0..axis.ticks.len()).map(|tick| axis.label(tick)).collect::<Vec<_>>()
         };
         assert_eq!(labels(&[99.1, 100.0]), ["95", "96", "97", "98", "99", "100 %"]);
@@ -180,7 +183,7 @@ mod tests {
 
     #[test]
     fn logarithmic_axis_has_powers_of_ten() {
-        let axis = ChartAxis::new_logarithmic((80.0, 12_000.0), "ms");
+        let axis = ChartAxis::logarithmic_axis((80.0, 12_000.0), "ms");
         assert_eq!(axis.ticks, [10.0, 100.0, 1e3, 1e4, 1e5]);
         assert!((axis.share(1e3) - 0.5).abs() < 1e-12);
         assert_eq!(axis.share(0.0), 0.0);

@@ -30,8 +30,8 @@ impl ValueColour {
     }
 
     /// Returns the meaning of a comparison's verdict: `better`, `worse` or any other text.
-    pub fn from_comparison_verdict(text: &str) -> Self {
-        match text {
+    pub fn from_comparison_verdict(verdict: &str) -> Self {
+        match verdict {
             "better" => Self::Better,
             "worse" => Self::Worse,
             _ => Self::Plain,
@@ -115,12 +115,12 @@ pub fn render_bar_chart(title: &str, bars: &[ChartBar]) -> String {
 }
 
 /// Renders the section that describes a run, from pairs of name and value; empty without pairs.
-pub fn render_run_section(about: &[(String, String)]) -> String {
-    if about.is_empty() {
+pub fn render_run_section(name_value_rows: &[(String, String)]) -> String {
+    if name_value_rows.is_empty() {
         return String::new();
     }
     let mut text = String::from("<section><h2>Run</h2><table class=\"plain\">");
-    for (name, value) in about {
+    for (name, value) in name_value_rows {
         let (name, value) = (escape_html(name), escape_html(value));
         let _ = write!(text, "<tr><th>{name}</th><td>{value}</td></tr>");
     }

@@ -24,9 +24,9 @@ pub struct ChartLine {
 }
 
 impl ChartLine {
-    /// Creates a line of a chart; `colour` is an index into the palette of eight colours.
-    pub fn new(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Self {
-        Self { name: name.to_owned(), points, colour: colour % 8 }
+    /// Creates a line of a chart; `colour_index` is an index into the palette of eight colours.
+    pub fn new(name: &str, points: Vec<(f64, f64)>, colour_index: usize) -> Self {
+        Self { name: name.to_owned(), points, colour: colour_index % 8 }
     }
 
     /// Draws the line; the axes show horizontal values times `scale`.
@@ -129,14 +129,14 @@ impl LineChart<'_> {
         let percent = if self.y.starts_with('%') { "%" } else { "" };
         let y = match self.y_range {
             Some((_, high)) if self.follows_y || most(|p| p.1) > LOW_PERCENTAGE => {
-                ChartAxis::new_from_zero(high, percent)
+                ChartAxis::axis_from_zero(high, percent)
             }
-            _ => ChartAxis::new_from_zero(most(|p| p.1), percent),
+            _ => ChartAxis::axis_from_zero(most(|p| p.1), percent),
         };
         let least = all().map(|p| p.0 * scale).filter(|x| *x > 0.0).fold(f64::INFINITY, f64::min);
         let x = match self.spans_magnitudes() && least < most_x {
-            true => ChartAxis::new_logarithmic((least, most_x), unit),
-            false => ChartAxis::new_from_zero(most_x, unit),
+            true => ChartAxis::logarithmic_axis((least, most_x), unit),
+            false => ChartAxis::axis_from_zero(most_x, unit),
         };
         (ChartAxes { x, y }, unit, scale)
     }

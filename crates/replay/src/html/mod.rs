@@ -47,7 +47,7 @@ pub fn render_report_page(
 }
 
 /// Renders a comparison of replay reports as an HTML page; `command_line` is the command line.
-pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> String {
+pub fn render_comparison_page(compared: &ReportComparison, command_line: &str) -> String {
     let title = "vllm-sim replay --compare";
     let mut body = render_summary_tiles(&comparison_tiles(compared));
     if !compared.curves.is_empty() {
@@ -72,7 +72,7 @@ pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> Strin
         false => "<p>One run of each configuration: a difference may be due to chance.</p>",
     });
     body.push_str("</section>");
-    body.push_str(&render_command_section(typed));
+    body.push_str(&render_command_section(command_line));
     render_html_document(title, &body)
 }
 

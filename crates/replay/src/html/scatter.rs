@@ -52,8 +52,8 @@ impl ScatterChart<'_> {
         }
         let unit = if self.y.contains('%') { "%" } else { "" };
         let axes = ChartAxes {
-            x: ChartAxis::new_around_values(self.points.iter().map(|point| point.x), ""),
-            y: ChartAxis::new_around_values(self.points.iter().map(|point| point.y), unit),
+            x: ChartAxis::axis_around_values(self.points.iter().map(|point| point.x), ""),
+            y: ChartAxis::axis_around_values(self.points.iter().map(|point| point.y), unit),
         };
         let (x, y) = (escape_html(self.x), escape_html(self.y));
         let _ = write!(

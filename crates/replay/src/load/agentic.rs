@@ -56,7 +56,7 @@ pub(super) fn open_agentic_mooncake_traces(
             let value: Value = serde_json::from_str(lines.current_line())
                 .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
             let place = || lines.file_and_line();
-            let row = JsonRow::new(&value, &place)?;
+            let row = JsonRow::json_row_from_value(&value, &place)?;
             if row.has_field("schema") {
                 block = parse_schema_header(&row)?;
                 continue;
@@ -123,7 +123,8 @@ fn parse_agent_request(
     }
     let v1 = !after.is_empty();
     for value in row.array_field("dependencies")?.unwrap_or_default() {
-        let dependency = JsonRow::new(value, &|| place.clone())?.parse_dependency()?;
+        let dependency =
+            JsonRow::json_row_from_value(value, &|| place.clone())?.parse_dependency()?;
         after.push((dependency.0, depend(dependency.1, dependency.2)));
     }
     let start = row.positive_millis_field(&["not_before_ms", "timestamp", "created_time"])?;
@@ -301,7 +302,7 @@ pub(super) fn open_applied_compute_traces(
             let value: Value = serde_json::from_str(lines.current_line())
                 .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
             let place = || lines.file_and_line();
-            let row = JsonRow::new(&value, &place)?;
+            let row = JsonRow::json_row_from_value(&value, &place)?;
             let group = match sharing.groups {
                 n if n > 0 && sharing.ratio > 0.0 => Some((lines.line_number() - 1) % u64::from(n)),
                 _ => None,

@@ -39,8 +39,8 @@ pub(super) struct RecordedAgent {
 
 impl RecordedAgent {
     /// Returns the index of the agent's first model call that starts at `min_start_ms` or later.
-    pub(super) fn first_model_call_from(&self, ms: f64) -> Option<usize> {
-        self.calls.iter().position(|call| call.start_ms + TIME_EPSILON_MS >= ms)
+    pub(super) fn first_model_call_from(&self, min_start_ms: f64) -> Option<usize> {
+        self.calls.iter().position(|call| call.start_ms + TIME_EPSILON_MS >= min_start_ms)
     }
 
     /// Returns the end of the agent's last model call, in milliseconds.

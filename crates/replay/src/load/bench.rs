@@ -84,9 +84,9 @@ pub struct BenchRun {
 
 impl BenchRun {
     /// Creates a benchmark run without requests.
-    pub fn new(name: String) -> Self {
+    pub fn new(bench_run_name: String) -> Self {
         Self {
-            name,
+            name: bench_run_name,
             load: OfferedLoad::Times,
             cap: None,
             requests: Vec::new(),
@@ -133,7 +133,7 @@ impl BenchRun {
     pub fn send_times_ms(&self, seed: u64) -> Vec<f64> {
         let mut drawn = match self.load {
             OfferedLoad::Drawn(arrivals) => {
-                Some(arrivals.start_times(seed, self.requests.len() as u64))
+                Some(arrivals.session_start_times(seed, self.requests.len() as u64))
             }
             OfferedLoad::Times | OfferedLoad::AtOnce | OfferedLoad::Closed(_) => None,
         };
@@ -149,7 +149,7 @@ impl BenchRun {
 impl MeasuredRequest {
     /// Returns the token runs of the prompt of request `request_number`; its cached tokens are shared with
     /// all requests of the same prefix.
-    pub fn request_prompt_token_runs(&self, number: u64) -> Vec<PromptTokenRun> {
+    pub fn request_prompt_token_runs(&self, request_number: u64) -> Vec<PromptTokenRun> {
         let shared = match &self.prefix {
             Some(_) => self.cached.unwrap_or(0).min(self.input.saturating_sub(1)),
             None => 0,
@@ -161,7 +161,7 @@ impl MeasuredRequest {
             runs.push(PromptTokenRun { id, len: shared, same: false });
         }
         runs.push(PromptTokenRun {
-            id: mix_u64_pair(7, number),
+            id: mix_u64_pair(7, request_number),
             len: self.input - shared,
             same: false,
         });

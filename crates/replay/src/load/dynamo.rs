@@ -43,7 +43,7 @@ pub(super) fn open_dynamo_traces(paths: &[PathBuf]) -> Result<LoadedSessions, Wo
             let value: Value = serde_json::from_str(lines.current_line())
                 .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
             let place = || lines.file_and_line();
-            let row = JsonRow::new(&value, &place)?;
+            let row = JsonRow::json_row_from_value(&value, &place)?;
             // Some sinks wrap the record in `event`.
             let row = match row.has_field("schema") {
                 true => row,

@@ -22,13 +22,14 @@ pub(super) fn read_inference_perf_report(path: &Path) -> Result<BenchRun, Worklo
         let mut run = BenchRun::new(path.display().to_string());
         for (i, request) in requests.iter().enumerate() {
             let place = || format!("{}: [{i}]", path.display());
-            run.requests.extend(parse_lifecycle_request(&JsonRow::new(request, &place)?)?);
+            run.requests
+                .extend(parse_lifecycle_request(&JsonRow::json_row_from_value(request, &place)?)?);
         }
         run.compute_latency_stats();
         return Ok(run);
     }
     let place = || path.display().to_string();
-    parse_stage_summary(&JsonRow::new(&value, &place)?, place())
+    parse_stage_summary(&JsonRow::json_row_from_value(&value, &place)?, place())
 }
 
 fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {

@@ -30,18 +30,18 @@ pub(super) fn open_maybe_gzip(path: &Path) -> Result<Box<dyn BufRead + Send>, Wo
     Ok(reader)
 }
 
-/// Reads a workload file of at most `most` bytes as UTF-8 text.
+/// Reads a workload file of at max_bytes `max_bytes` bytes as UTF-8 text.
 ///
 /// # Errors
 /// Returns [`WorkloadError`] if the file is unreadable, too long or not UTF-8.
-pub(super) fn read_text_up_to(path: &Path, most: u64) -> Result<String, WorkloadError> {
+pub(super) fn read_text_up_to(path: &Path, max_bytes: u64) -> Result<String, WorkloadError> {
     let mut text = String::new();
-    let mut reader = open_maybe_gzip(path)?.take(most + 1);
+    let mut reader = open_maybe_gzip(path)?.take(max_bytes + 1);
     reader.read_to_string(&mut text).map_err(io_error_of_file(path))?;
-    if text.len() as u64 > most {
+    if text.len() as u64 > max_bytes {
         return Err(WorkloadError::Bad {
             place: path.display().to_string(),
-            problem: format!("is longer than {most} bytes"),
+            problem: format!("is longer than {max_bytes} bytes"),
         });
     }
     Ok(text)

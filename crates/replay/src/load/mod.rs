@@ -182,7 +182,10 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
     let line = String::from_utf8_lossy(&head).trim().to_owned();
     if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line) {
         if weka::is_weka_request_without_run(&row) {
-            return Err(file_error(&path.display().to_string(), weka::REQUEST_WITHOUT_RUN));
+            return Err(file_error(
+                &path.display().to_string(),
+                weka::WEKA_REQUEST_WITHOUT_RUN_ERROR,
+            ));
         }
         if let Some(format) = format_of_json_row(&row) {
             return Ok(format);
@@ -193,7 +196,10 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
         let text = String::from_utf8_lossy(&head);
         let has = |key| text.contains(&format!("\"{key}\""));
         if !has("requests") && ["t", "in", "out", "hash_ids"].map(has) == [true; 4] {
-            return Err(file_error(&path.display().to_string(), weka::REQUEST_WITHOUT_RUN));
+            return Err(file_error(
+                &path.display().to_string(),
+                weka::WEKA_REQUEST_WITHOUT_RUN_ERROR,
+            ));
         }
         let spans = has("spans") || has("span_id");
         let found = if has("resourceSpans") || (spans && text.contains("\"gen_ai.")) {

@@ -131,7 +131,7 @@ fn parse_row(
     let value: Value = serde_json::from_str(lines.current_line())
         .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
     let place = || lines.file_and_line();
-    let row = JsonRow::new(&value, &place)?;
+    let row = JsonRow::json_row_from_value(&value, &place)?;
     let ids =
         row.integer_array_field("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
     let input = row.prompt_length_field()?;

@@ -30,8 +30,8 @@ struct PreviousCall {
 }
 
 impl RecordedPromptTexts {
-    pub(super) fn new(count: TokenCounter) -> Self {
-        Self { count, prefixes: HashMap::new(), previous: HashMap::new(), calls: 0 }
+    pub(super) fn new(token_counter: TokenCounter) -> Self {
+        Self { count: token_counter, prefixes: HashMap::new(), previous: HashMap::new(), calls: 0 }
     }
 
     /// Returns the prompt of an agent's next request.

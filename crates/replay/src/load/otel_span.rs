@@ -47,7 +47,7 @@ pub(super) fn gen_ai_spans_of_document(
     place: &str,
 ) -> Result<Vec<GenAiSpan>, WorkloadError> {
     let at = || place.to_owned();
-    let row = JsonRow::new(document, &at)?;
+    let row = JsonRow::json_row_from_value(document, &at)?;
     if let Some(resources) = row.array_field("resourceSpans")? {
         let scopes = resources.iter().flat_map(|resource| list(&resource["scopeSpans"]));
         let spans = scopes.flat_map(|scope| list(&scope["spans"])).enumerate();
@@ -73,7 +73,7 @@ fn list(value: &Value) -> &[Value] {
 
 fn read_otlp_span(span: &Value, place: &str) -> Result<GenAiSpan, WorkloadError> {
     let at = || place.to_owned();
-    let row = JsonRow::new(span, &at)?;
+    let row = JsonRow::json_row_from_value(span, &at)?;
     let nanos = |name: &str| -> Result<f64, WorkloadError> {
         let (_, value) = row.find_field(&[name]).ok_or_else(|| row.missing_field_error(name))?;
         // 64-bit integers are strings in JSON.
@@ -124,7 +124,7 @@ fn read_flat_span(
     run: Option<&str>,
 ) -> Result<GenAiSpan, WorkloadError> {
     let at = || place.to_owned();
-    let row = JsonRow::new(span, &at)?;
+    let row = JsonRow::json_row_from_value(span, &at)?;
     let none = Map::new();
     let attributes = match row.find_field(&["attributes"]) {
         Some((_, Value::Object(attributes))) => attributes,

@@ -26,7 +26,7 @@ pub(super) fn read_aiperf_records(path: &Path) -> Result<BenchRun, WorkloadError
     let mut run = BenchRun::new(path.display().to_string());
     let mut first = None;
     for_each_json_line(path, |value, place| {
-        let row = JsonRow::new(value, place)?;
+        let row = JsonRow::json_row_from_value(value, place)?;
         let metadata = row.object_field("metadata")?;
         let metadata = metadata.ok_or_else(|| row.missing_field_error("metadata"))?;
         let kept = metadata.text_field("benchmark_phase")? != Some("warmup")
@@ -102,7 +102,7 @@ pub(super) fn read_inferencex_points(path: &Path) -> Result<Vec<BenchRun>, Workl
     let mut runs = Vec::new();
     let mut first: Option<Vec<Value>> = None;
     for_each_json_line(path, |value, place| {
-        let row = JsonRow::new(value, place)?;
+        let row = JsonRow::json_row_from_value(value, place)?;
         let of: Vec<Value> = DEPLOYMENT_FIELDS.iter().map(|key| value[*key].clone()).collect();
         let first = first.get_or_insert_with(|| of.clone());
         if let Some(i) = (0..of.len()).find(|i| of[*i] != first[*i]) {

@@ -27,7 +27,7 @@ pub(super) fn read_json_file(path: &Path) -> Result<Value, WorkloadError> {
 pub(super) fn read_vllm_bench_result(path: &Path) -> Result<BenchRun, WorkloadError> {
     let value = read_json_file(path)?;
     let place = || path.display().to_string();
-    let row = JsonRow::new(&value, &place)?;
+    let row = JsonRow::json_row_from_value(&value, &place)?;
     let mut run = BenchRun::new(place());
     let rate = match row.find_field(&["request_rate"]) {
         Some((_, Value::String(text))) if text == "inf" => None,
@@ -119,13 +119,13 @@ fn vllm_details(row: &JsonRow<'_>, run: &mut BenchRun) -> Result<(), WorkloadErr
 pub(super) fn read_guidellm_report(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
     let value = read_json_file(path)?;
     let place = || path.display().to_string();
-    let row = JsonRow::new(&value, &place)?;
+    let row = JsonRow::json_row_from_value(&value, &place)?;
     let benchmarks = row.array_field("benchmarks")?;
     let benchmarks = benchmarks.ok_or_else(|| row.missing_field_error("benchmarks"))?;
     let mut runs = Vec::new();
     for (i, benchmark) in benchmarks.iter().enumerate() {
         let place = || format!("{}: benchmarks[{i}]", path.display());
-        let row = JsonRow::new(benchmark, &place)?;
+        let row = JsonRow::json_row_from_value(benchmark, &place)?;
         let mut run = BenchRun::new(place());
         let requests = row.object_field("requests")?;
         let requests = requests.ok_or_else(|| row.missing_field_error("requests"))?;
@@ -140,7 +140,7 @@ pub(super) fn read_guidellm_report(path: &Path) -> Result<Vec<BenchRun>, Workloa
         }
         for (n, request) in done.unwrap_or_default().iter().enumerate() {
             let place = || format!("{}: benchmarks[{i}].requests.successful[{n}]", path.display());
-            run.requests.push(guidellm_request(&JsonRow::new(request, &place)?)?);
+            run.requests.push(guidellm_request(&JsonRow::json_row_from_value(request, &place)?)?);
         }
         let strategy = ["config", "args"].iter().find_map(|key| {
             let strategy = &benchmark[*key]["strategy"];
@@ -204,13 +204,13 @@ fn guidellm_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError>
 pub(super) fn read_replay_report(path: &Path) -> Result<BenchRun, WorkloadError> {
     let value = read_json_file(path)?;
     let place = || path.display().to_string();
-    let row = JsonRow::new(&value, &place)?;
+    let row = JsonRow::json_row_from_value(&value, &place)?;
     let records = row.array_field("per_request")?;
     let records = records.ok_or_else(|| row.missing_field_error("per_request"))?;
     let mut run = BenchRun::new(place());
     for (i, record) in records.iter().enumerate() {
         let place = || format!("{}: per_request[{i}]", path.display());
-        let row = JsonRow::new(record, &place)?;
+        let row = JsonRow::json_row_from_value(record, &place)?;
         if row.text_field("terminal_status")? != Some("completed") {
             continue;
         }

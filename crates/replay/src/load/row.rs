@@ -13,7 +13,7 @@ impl<'a> JsonRow<'a> {
     ///
     /// # Errors
     /// Returns [`WorkloadError::Bad`] if the value is not an object.
-    pub(super) fn new(
+    pub(super) fn json_row_from_value(
         value: &'a Value,
         place: &'a dyn Fn() -> String,
     ) -> Result<Self, WorkloadError> {

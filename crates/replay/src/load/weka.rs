@@ -38,7 +38,7 @@ pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
 }
 
 /// Error text for a request of a Weka trace outside of a run.
-pub(super) const REQUEST_WITHOUT_RUN: &str = "is a request of a Weka trace without its run, so its \
+pub(super) const WEKA_REQUEST_WITHOUT_RUN_ERROR: &str = "is a request of a Weka trace without its run, so its \
     session and block size are unknown; must be in `requests` of an object with id and block_size";
 
 /// Returns whether a row is a request of a Weka trace, which belongs into the list of a run.
@@ -97,9 +97,9 @@ fn read_run(
     let at_place = || place.to_owned();
     // A flat list may be an array; its first request says what is missing.
     let first = document.as_array().and_then(|list| list.first()).unwrap_or(document);
-    let row = JsonRow::new(document, &at_place);
+    let row = JsonRow::json_row_from_value(document, &at_place);
     if first.as_object().is_some_and(is_weka_request_without_run) {
-        let problem = REQUEST_WITHOUT_RUN.to_owned();
+        let problem = WEKA_REQUEST_WITHOUT_RUN_ERROR.to_owned();
         return Err(WorkloadError::Bad { place: place.to_owned(), problem });
     }
     let row = row?;
@@ -146,7 +146,7 @@ impl RunReader<'_> {
         let mut last_ms = f64::NEG_INFINITY;
         for (index, value) in list.iter().enumerate() {
             let at = || format!("{place}[{index}]");
-            let row = JsonRow::new(value, &at)?;
+            let row = JsonRow::json_row_from_value(value, &at)?;
             let t = row.seconds_field_as_ms(&["t"])?;
             let t = t.ok_or_else(|| row.missing_field_error("t"))?;
             match row.text_field("type")? {

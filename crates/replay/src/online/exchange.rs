@@ -24,10 +24,10 @@ pub(super) struct GenerationResponse {
 }
 
 impl GenerationResponse {
-    pub(super) fn new(output: u32) -> Self {
+    pub(super) fn new(requested_output_tokens: u32) -> Self {
         Self {
-            tokens: Vec::with_capacity(output.min(1 << 16) as usize),
-            requested: output,
+            tokens: Vec::with_capacity(requested_output_tokens.min(1 << 16) as usize),
+            requested: requested_output_tokens,
             ..Self::default()
         }
     }

@@ -49,9 +49,9 @@ pub(super) struct ChatHistory {
 }
 
 impl ChatHistory {
-    pub(super) fn push_response(&mut self, answer: &GenerationResponse) {
-        self.ids.extend(&answer.ids);
-        self.messages.push((false, answer.text.clone()));
+    pub(super) fn push_response(&mut self, response: &GenerationResponse) {
+        self.ids.extend(&response.ids);
+        self.messages.push((false, response.text.clone()));
     }
 }
 

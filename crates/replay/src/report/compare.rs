@@ -68,7 +68,7 @@ pub struct ReportComparison {
 
 impl ReportComparison {
     /// Renders the differences between the compared replay reports as a text table.
-    pub fn render_text_table(&self) -> String {
+    pub fn render_comparison_table(&self) -> String {
         render_text_grid("Comparison", &self.heads, &self.rows)
     }
 }

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use super::outcome::{
     PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerChange, WorkerSample,
 };
-use super::samples::SampleDistribution;
+use super::sample_distribution::SampleDistribution;
 use vllm_sim_engine::SimTime;
 
 pub use compare::{
@@ -285,10 +285,10 @@ impl ReportCollector {
     }
 
     /// Builds the report of the replay from the collected outcomes.
-    pub fn into_report(mut self, facts: &ReplayRunTotals) -> ReplayReport {
+    pub fn into_report(mut self, totals: &ReplayRunTotals) -> ReplayReport {
         // By arrival, then in the order of dispatch.
         self.kept.sort_by_key(|kept| (kept.arrival, kept.request_number()));
-        let summary = self.build_summary(facts);
+        let summary = self.build_summary(totals);
         ReplayReport {
             curves: [
                 ("TTFT", quantile_curve(&mut self.ttft)),
@@ -531,8 +531,8 @@ impl ReplayReport {
     }
 
     /// Adds the cost of the replay to the summary, from the price of a GPU hour.
-    pub fn add_gpu_cost(&mut self, gpu_hour: f64) {
-        let cost = self.summary_number("gpu_hours") * gpu_hour;
+    pub fn add_gpu_cost(&mut self, price_per_gpu_hour: f64) {
+        let cost = self.summary_number("gpu_hours") * price_per_gpu_hour;
         self.summary.insert("cost".to_owned(), json!(cost));
     }
 
@@ -545,13 +545,13 @@ impl ReplayReport {
     ///
     /// # Errors
     /// Returns the I/O errors of `out`.
-    pub fn write_json(&self, out: &mut dyn Write) -> std::io::Result<()> {
+    pub fn write_report_json(&self, out: &mut dyn Write) -> std::io::Result<()> {
         serde_json::to_writer_pretty(&mut *out, self)?;
         out.write_all(b"\n")
     }
 
     /// Renders the table of latencies, followed by the totals of the run.
-    pub fn render_text_table(&self) -> String {
+    pub fn render_report_table(&self) -> String {
         let mut table = table::render_latency_table(&self.summary);
         if let Some(error) = &self.first_error {
             table.push_str(&format!("First failure: {error}\n"));

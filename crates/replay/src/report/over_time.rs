@@ -111,23 +111,23 @@ impl ReportTimeSeries {
         self.workers.len() > 1
     }
 
-    /// Returns the accumulated GPU cost over time in seconds, which is `total` at `end` seconds.
-    pub fn accumulated_cost(&self, end: f64, total: f64) -> Vec<(f64, f64)> {
+    /// Returns the accumulated GPU cost over time in seconds, which is `total_cost` at `end_seconds` seconds.
+    pub fn accumulated_cost(&self, end_seconds: f64, total_cost: f64) -> Vec<(f64, f64)> {
         let (mut paid, mut before) = (0.0, (0.0, 0));
-        let ends = self.existing.iter().copied().chain([(end, 0)]);
+        let ends = self.existing.iter().copied().chain([(end_seconds, 0)]);
         let corners = ends.map(|(at, workers): (f64, u32)| {
-            let at = at.min(end);
+            let at = at.min(end_seconds);
             paid += f64::from(before.1) * (at - before.0);
             before = (at, workers);
             (at, paid)
         });
         let mut corners: Vec<(f64, f64)> = corners.collect();
-        corners.iter_mut().for_each(|corner| corner.1 *= total / paid.max(1e-12));
+        corners.iter_mut().for_each(|corner| corner.1 *= total_cost / paid.max(1e-12));
         corners
     }
 
-    /// Returns the worker count over time as a step line, up to `end` seconds.
-    pub fn worker_count_over_time(&self, end: f64) -> Vec<(f64, f64)> {
+    /// Returns the worker count over time as a step line, up to `end_seconds` seconds.
+    pub fn worker_count_over_time(&self, end_seconds: f64) -> Vec<(f64, f64)> {
         let mut corners = Vec::with_capacity(2 * self.workers.len() + 1);
         let mut before = None;
         for &(at, workers) in &self.workers {
@@ -135,7 +135,7 @@ impl ReportTimeSeries {
             corners.push((at, f64::from(workers)));
             before = Some(f64::from(workers));
         }
-        corners.extend(before.map(|before| (end, before)));
+        corners.extend(before.map(|before| (end_seconds, before)));
         corners
     }
 }

@@ -58,11 +58,11 @@ impl RequestRowWriter {
     ///
     /// # Errors
     /// Returns the error of `out` if the header cannot be written.
-    pub fn new(mut out: Box<dyn Write + Send>, form: RowFileFormat) -> io::Result<Self> {
-        if form == RowFileFormat::Csv {
+    pub fn new(mut out: Box<dyn Write + Send>, file_format: RowFileFormat) -> io::Result<Self> {
+        if file_format == RowFileFormat::Csv {
             out.write_all(CSV_HEADER.as_bytes())?;
         }
-        Ok(Self { out, form, failed: None })
+        Ok(Self { out, form: file_format, failed: None })
     }
 
     /// Writes the buffered request rows to the file.

@@ -55,8 +55,8 @@ pub struct SampledRequestSpans {
 }
 
 impl SampledRequestSpans {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, one_of: 1, ..Self::default() }
+    pub(super) fn new(max_spans: usize) -> Self {
+        Self { most: max_spans, one_of: 1, ..Self::default() }
     }
 
     /// Returns the phases of the sampled requests.

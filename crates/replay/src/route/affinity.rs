@@ -22,14 +22,19 @@ impl RoutingAffinityState {
 
     /// Returns a worker's LoRA-affinity score: 1 if the adapter is active there, 0.8 if one more
     /// fits, else 0.
-    pub(super) fn lora_affinity_score(&self, ask: &RouteRequest, worker: u32, most: usize) -> f64 {
+    pub(super) fn lora_affinity_score(
+        &self,
+        ask: &RouteRequest,
+        worker: u32,
+        max_adapters: usize,
+    ) -> f64 {
         let Some(adapter) = ask.adapter else {
             return 0.0;
         };
         let running = self.running.get(worker as usize);
         match running {
             Some(running) if running.contains_key(&adapter) => 1.0,
-            Some(running) if running.len() >= most => 0.0,
+            Some(running) if running.len() >= max_adapters => 0.0,
             _ => 0.8,
         }
     }
@@ -54,8 +59,8 @@ impl RoutingAffinityState {
         }
     }
 
-    pub(super) fn record_request_end(&mut self, slot: u32, worker: u32) {
-        let Some(adapter) = self.slots.remove(&slot) else {
+    pub(super) fn record_request_end(&mut self, request_slot: u32, worker: u32) {
+        let Some(adapter) = self.slots.remove(&request_slot) else {
             return;
         };
         let Some(running) = self.running.get_mut(worker as usize) else {

@@ -154,7 +154,7 @@ impl RouterBlockIndex {
     }
 
     /// Returns, per worker, the number of leading KV blocks of a prompt that the worker has cached.
-    pub(super) fn cached_prefix_blocks(&mut self, keys: &[BlockKey]) -> &[u32] {
+    pub(super) fn cached_prefix_blocks_by_worker(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut overlaps = std::mem::take(&mut self.overlaps);
         self.walk_prefix(BlockUseKind::Cached, keys, &mut overlaps);
         self.overlaps = overlaps;
@@ -162,22 +162,22 @@ impl RouterBlockIndex {
     }
 
     /// Returns the worker's number of cached blocks in the last call of
-    /// [`Self::cached_prefix_blocks`].
+    /// [`Self::cached_prefix_blocks_by_worker`].
     pub(super) fn last_lookup_cached_blocks(&self, worker: u32) -> u32 {
         self.overlaps[worker as usize]
     }
 
     /// Returns, per worker, the number of leading KV blocks of a prompt that the worker's requests
     /// use.
-    pub(super) fn used_prefix_blocks(&mut self, keys: &[BlockKey]) -> &[u32] {
+    pub(super) fn active_prefix_blocks_by_worker(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut shared = std::mem::take(&mut self.shared);
         self.walk_prefix(BlockUseKind::Used, keys, &mut shared);
         self.shared = shared;
         &self.shared
     }
 
-    /// Returns the worker's number of used blocks in the last call of [`Self::used_prefix_blocks`].
-    pub(super) fn last_lookup_used_blocks(&self, worker: u32) -> u32 {
+    /// Returns the worker's number of used blocks in the last call of [`Self::active_prefix_blocks_by_worker`].
+    pub(super) fn last_lookup_active_blocks(&self, worker: u32) -> u32 {
         self.shared[worker as usize]
     }
 
@@ -374,13 +374,13 @@ mod tests {
         }
         index.apply_kv_event(0, &stored(&[1, 2, 3]));
         index.apply_kv_event(70, &stored(&[1, 2, 9]));
-        let found = index.cached_prefix_blocks(&keys(&[1, 2, 3, 4])).to_vec();
+        let found = index.cached_prefix_blocks_by_worker(&keys(&[1, 2, 3, 4])).to_vec();
         assert_eq!((found[0], found[1], found[70]), (3, 0, 2));
         index.apply_kv_event(0, &removed(&[2]));
-        let found = index.cached_prefix_blocks(&keys(&[1, 2, 3, 4])).to_vec();
+        let found = index.cached_prefix_blocks_by_worker(&keys(&[1, 2, 3, 4])).to_vec();
         assert_eq!((found[0], found[70]), (1, 2));
         index.remove_worker(70);
-        assert_eq!(index.cached_prefix_blocks(&keys(&[1, 2]))[70], 0);
+        assert_eq!(index.cached_prefix_blocks_by_worker(&keys(&[1, 2]))[70], 0);
     }
 
     #[test]
@@ -394,7 +394,7 @@ mod tests {
             let stored = LayerGroupCacheEvent::Stored { group, is_main, plan, from, to, kept };
             index.apply_kv_event(0, &SchedulerEvent::Group(Box::new(stored)));
         }
-        assert_eq!(index.cached_prefix_blocks(&keys(&[1, 2]))[0], 1);
+        assert_eq!(index.cached_prefix_blocks_by_worker(&keys(&[1, 2]))[0], 1);
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
         index.apply_kv_event(0, &stored(&[1]));
         let mut found = Vec::new();
         for _ in 0..3 {
-            found.push(index.cached_prefix_blocks(&keys(&[1]))[0]);
+            found.push(index.cached_prefix_blocks_by_worker(&keys(&[1]))[0]);
             index.apply_kv_event(0, &removed(&[1]));
         }
         assert_eq!(found, [1, 1, 0]);
@@ -419,7 +419,7 @@ mod tests {
         let (a, fresh_a) = index.add_request_blocks(1, &keys(&[1, 2, 3]), Vec::new());
         let (b, fresh_b) = index.add_request_blocks(1, &keys(&[1, 2, 4]), Vec::new());
         assert_eq!((fresh_a, fresh_b), (3, 1));
-        assert_eq!(index.used_prefix_blocks(&keys(&[1, 2, 5]))[1], 2);
+        assert_eq!(index.active_prefix_blocks_by_worker(&keys(&[1, 2, 5]))[1], 2);
         assert_eq!(
             (index.remove_request_blocks(1, &a), index.remove_request_blocks(1, &b)),
             (1, 3)

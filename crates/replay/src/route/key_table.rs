@@ -27,11 +27,15 @@ impl KeySlot {
 
 impl BlockKeyTable {
     /// Returns the index node of a block key; `is_key_of_node` compares the key with that of a node.
-    pub(super) fn find_block_node(&self, key: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn find_block_node(
+        &self,
+        key: u64,
+        is_key_of_node: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
         }
-        self.probe(hash(key), is).ok()
+        self.probe(hash(key), is_key_of_node).ok()
     }
 
     /// Returns the node in the home slot of a block key, usually the key's own node, for
@@ -46,12 +50,12 @@ impl BlockKeyTable {
     pub(super) fn find_node_or_free_slot(
         &mut self,
         key: u64,
-        is: impl Fn(u32) -> bool,
+        is_key_of_node: impl Fn(u32) -> bool,
     ) -> Result<u32, usize> {
         if 2 * (self.len + 1) > self.slots.len() {
             self.grow();
         }
-        self.probe(hash(key), is)
+        self.probe(hash(key), is_key_of_node)
     }
 
     pub(super) fn fill_slot(&mut self, slot: usize, key: u64, node: u32) {

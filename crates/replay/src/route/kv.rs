@@ -109,12 +109,12 @@ struct RoutedRequest {
 }
 
 impl KvRouterState {
-    pub(super) fn add_worker(&mut self, worker: u32, batched: u32) {
+    pub(super) fn add_worker(&mut self, worker: u32, max_batched_tokens: u32) {
         let at = worker as usize;
         if self.workers.len() <= at {
             self.workers.resize(at + 1, RoutedWorkerLoad::default());
         }
-        self.workers[at].batched = batched;
+        self.workers[at].batched = max_batched_tokens;
     }
 
     pub(super) fn all_workers_busy(&self, config: &KvAwareRouterConfig, serving: &[u32]) -> bool {
@@ -138,15 +138,15 @@ impl KvRouterState {
         overlaps: Option<&[u32]>,
         index: &mut RouterBlockIndex,
     ) -> &[f64] {
-        let keys = ask.block_keys();
-        let block = f64::from(ask.block_size());
+        let keys = ask.full_prompt_block_keys();
+        let block = f64::from(ask.prompt_block_size_tokens());
         let known = config.track_active_blocks && config.assume_kv_reuse;
         if known {
-            index.used_prefix_blocks(keys);
+            index.active_prefix_blocks_by_worker(keys);
         }
         let least = serving.iter().map(|&w| self.workers[w as usize].prefill_tokens);
         let least = least.min().unwrap_or(0);
-        let request_blocks = f64::from(ask.prompt.div_ceil(ask.block_size()).max(1));
+        let request_blocks = f64::from(ask.prompt.div_ceil(ask.prompt_block_size_tokens()).max(1));
         self.costs.clear();
         for &worker in serving {
             let load = &self.workers[worker as usize];
@@ -163,7 +163,7 @@ impl KvRouterState {
             };
             let decode = match config.track_active_blocks {
                 true => {
-                    let shared = if known { index.last_lookup_used_blocks(worker) } else { 0 };
+                    let shared = if known { index.last_lookup_active_blocks(worker) } else { 0 };
                     load.blocks as f64 + (keys.len() as f64 - f64::from(shared))
                 }
                 false => 0.0,
@@ -193,7 +193,7 @@ impl KvRouterState {
         load.requests += 1;
         sent.prefill_tokens = match config.track_prefill_tokens {
             true => {
-                let cached = choice.overlap.saturating_mul(ask.block_size());
+                let cached = choice.overlap.saturating_mul(ask.prompt_block_size_tokens());
                 ask.prompt.saturating_sub(cached)
             }
             false => 0,
@@ -204,7 +204,7 @@ impl KvRouterState {
         if !config.track_active_blocks {
             return;
         }
-        let keys = ask.block_keys();
+        let keys = ask.full_prompt_block_keys();
         if config.assume_kv_reuse {
             let nodes = std::mem::take(&mut sent.nodes);
             let (nodes, fresh) = index.add_request_blocks(choice.worker, keys, nodes);
@@ -216,16 +216,16 @@ impl KvRouterState {
         }
     }
 
-    pub(super) fn record_prefill_end(&mut self, slot: u32) {
-        if let Some(sent) = self.requests.get_mut(slot as usize) {
+    pub(super) fn record_prefill_end(&mut self, request_slot: u32) {
+        if let Some(sent) = self.requests.get_mut(request_slot as usize) {
             let tokens = std::mem::take(&mut sent.prefill_tokens);
             self.workers[sent.worker as usize].prefill_tokens -= u64::from(tokens);
         }
     }
 
-    pub(super) fn record_request_end(&mut self, slot: u32, index: &mut RouterBlockIndex) {
-        self.record_prefill_end(slot);
-        if let Some(sent) = self.requests.get_mut(slot as usize) {
+    pub(super) fn record_request_end(&mut self, request_slot: u32, index: &mut RouterBlockIndex) {
+        self.record_prefill_end(request_slot);
+        if let Some(sent) = self.requests.get_mut(request_slot as usize) {
             let load = &mut self.workers[sent.worker as usize];
             load.requests -= 1;
             let freed = index.remove_request_blocks(sent.worker, &sent.nodes) + sent.blocks;

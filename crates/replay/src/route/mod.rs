@@ -92,7 +92,7 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(config: RouterConfig, seed: u64, ranks: u32) -> Self {
+    pub(super) fn new(config: RouterConfig, seed: u64, data_parallel_ranks: u32) -> Self {
         let (lag, policy) = match &config {
             RouterConfig::Kv(config) => (config.event_lag, config.policy),
             RouterConfig::Scorers(config) => (config.event_lag, RouterQueuePolicy::default()),
@@ -100,7 +100,7 @@ impl Router {
         };
         Self {
             seed,
-            ranks: ranks.max(1) as usize,
+            ranks: data_parallel_ranks.max(1) as usize,
             serving: Vec::new(),
             loads: Vec::new(),
             next: 0,
@@ -120,12 +120,12 @@ impl Router {
     }
 
     /// Adds a worker that accepts requests. `max_batched_tokens` is the token budget of one of its steps.
-    pub(super) fn add_worker(&mut self, worker: u32, batched: u32) {
+    pub(super) fn add_worker(&mut self, worker: u32, max_batched_tokens: u32) {
         let at = worker as usize;
         if self.loads.len() <= at {
             self.loads.resize(at + 1, 0);
         }
-        self.kv.add_worker(worker, batched);
+        self.kv.add_worker(worker, max_batched_tokens);
         self.index.add_worker(worker);
         if let Err(place) = self.serving.binary_search(&worker) {
             self.serving.insert(place, worker);
@@ -165,14 +165,16 @@ impl Router {
         };
         if full || self.serving.is_empty() {
             let overlaps = match &self.config {
-                RouterConfig::Kv(_) => self.index.cached_prefix_blocks(ask.block_keys()).to_vec(),
+                RouterConfig::Kv(_) => {
+                    self.index.cached_prefix_blocks_by_worker(ask.full_prompt_block_keys()).to_vec()
+                }
                 _ => Vec::new(),
             };
             self.queue.push_request(ask, overlaps, now);
             return None;
         }
         if let RouterConfig::Kv(_) = &self.config {
-            self.index.cached_prefix_blocks(ask.block_keys());
+            self.index.cached_prefix_blocks_by_worker(ask.full_prompt_block_keys());
         }
         Some(self.choose_worker(&ask, now, gauges, None))
     }
@@ -194,7 +196,7 @@ impl Router {
         {
             return None;
         }
-        let QueuedRequest { ask, overlaps, since } = self.queue.pop()?;
+        let QueuedRequest { ask, overlaps, since } = self.queue.pop_next_request()?;
         let choice = self.choose_worker(&ask, now, gauges, Some(&overlaps));
         Some((ask.slot, choice, since))
     }
@@ -226,7 +228,7 @@ impl Router {
             }
             RouterConfig::Scorers(config) => {
                 let overlaps = match config.weight_of(EndpointScorer::Prefix) > 0.0 {
-                    true => self.index.cached_prefix_blocks(ask.block_keys()),
+                    true => self.index.cached_prefix_blocks_by_worker(ask.full_prompt_block_keys()),
                     false => &[],
                 };
                 self.gauges.scrape_gauges_if_due(config, serving, now, gauges);
@@ -322,17 +324,17 @@ impl Router {
         }
     }
 
-    pub(super) fn record_prefill_end(&mut self, slot: u32) {
+    pub(super) fn record_prefill_end(&mut self, request_slot: u32) {
         if let RouterConfig::Kv(_) = &self.config {
-            self.kv.record_prefill_end(slot);
+            self.kv.record_prefill_end(request_slot);
         }
     }
 
-    pub(super) fn record_request_end(&mut self, slot: u32, worker: u32) {
+    pub(super) fn record_request_end(&mut self, request_slot: u32, worker: u32) {
         self.loads[worker as usize] -= 1;
-        self.affinity.record_request_end(slot, worker);
+        self.affinity.record_request_end(request_slot, worker);
         if let RouterConfig::Kv(_) = &self.config {
-            self.kv.record_request_end(slot, &mut self.index);
+            self.kv.record_request_end(request_slot, &mut self.index);
         }
     }
 }

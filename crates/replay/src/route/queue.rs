@@ -68,26 +68,32 @@ impl RouterQueue {
         self.waiting.is_empty()
     }
 
-    pub(super) fn push_request(&mut self, ask: RouteRequest, overlaps: Vec<u32>, now: SimTime) {
-        let priority = f64::from(ask.priority.max(0));
+    pub(super) fn push_request(
+        &mut self,
+        request: RouteRequest,
+        worker_overlap_blocks: Vec<u32>,
+        now: SimTime,
+    ) {
+        let priority = f64::from(request.priority.max(0));
         let arrival = now.as_secs_f64();
         let score = match self.policy {
             RouterQueuePolicy::Fcfs => priority - arrival,
             RouterQueuePolicy::Lcfs => priority + arrival,
             RouterQueuePolicy::Wspt => {
-                let best = overlaps.iter().copied().max().unwrap_or(0);
-                let cached = u64::from(best) * u64::from(ask.block_size());
-                let fresh = u64::from(ask.prompt).saturating_sub(cached).max(1);
+                let best = worker_overlap_blocks.iter().copied().max().unwrap_or(0);
+                let cached = u64::from(best) * u64::from(request.prompt_block_size_tokens());
+                let fresh = u64::from(request.prompt).saturating_sub(cached).max(1);
                 (1.0 + priority) / fresh as f64
             }
         };
         self.count += 1;
-        let rank = (Reverse(ask.strict_priority), Reverse(OrderedQueueScore(score)), self.count);
-        let waiting = QueuedRequest { ask, overlaps, since: now };
+        let rank =
+            (Reverse(request.strict_priority), Reverse(OrderedQueueScore(score)), self.count);
+        let waiting = QueuedRequest { ask: request, overlaps: worker_overlap_blocks, since: now };
         self.waiting.insert(rank, waiting);
     }
 
-    pub(super) fn pop(&mut self) -> Option<QueuedRequest> {
+    pub(super) fn pop_next_request(&mut self) -> Option<QueuedRequest> {
         self.waiting.pop_first().map(|(_, waiting)| waiting)
     }
 }
@@ -114,7 +120,7 @@ mod tests {
             let now = SimTime::from_millis(u64::from(slot) * 1000);
             queue.push_request(ask, Vec::new(), now);
         }
-        std::iter::from_fn(|| queue.pop()).map(|w| w.ask.slot).collect()
+        std::iter::from_fn(|| queue.pop_next_request()).map(|w| w.ask.slot).collect()
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(in super::super) struct RouteRequest {
 }
 
 impl RouteRequest {
-    pub(super) fn block_keys(&self) -> &[BlockKey] {
+    pub(super) fn full_prompt_block_keys(&self) -> &[BlockKey] {
         let Some(plan) = &self.plan else {
             return &[];
         };
@@ -25,7 +25,7 @@ impl RouteRequest {
         &plan.keys[..plan.keys.len().min(full as usize)]
     }
 
-    pub(super) fn block_size(&self) -> u32 {
+    pub(super) fn prompt_block_size_tokens(&self) -> u32 {
         self.plan.as_ref().map_or(1, |plan| plan.block_size.max(1))
     }
 }

@@ -102,7 +102,7 @@ impl ScrapedGauges {
         overlaps: &[u32],
         (ask, affinity): (&RouteRequest, &RoutingAffinityState),
     ) -> &[f64] {
-        let blocks = ask.block_keys().len();
+        let blocks = ask.full_prompt_block_keys().len();
         let stats = &self.stats;
         let of = |worker: u32| stats.get(worker as usize).copied().unwrap_or_default();
         let waiting =

@@ -14,14 +14,14 @@ pub struct LoraAdapterSource<S> {
 }
 
 impl<S: WorkloadSource> LoraAdapterSource<S> {
-    /// Assigns a random LoRA adapter to a fraction `share` (0 to 1) of the sessions of `source`.
+    /// Assigns a random LoRA adapter to a fraction `adapter_share` (0 to 1) of the sessions of `source`.
     ///
     /// Each adapter is equally likely.
-    pub fn new(source: S, names: &[String], share: f64, seed: u64) -> Self {
+    pub fn new(source: S, adapter_names: &[String], adapter_share: f64, seed: u64) -> Self {
         Self {
             source,
-            names: names.iter().map(|name| name.as_str().into()).collect(),
-            share,
+            names: adapter_names.iter().map(|name| name.as_str().into()).collect(),
+            share: adapter_share,
             seed,
             given: 0,
         }

@@ -28,15 +28,15 @@ pub enum ArrivalProcess {
 
 impl ArrivalProcess {
     /// Creates gamma-distributed arrivals, which are Poisson arrivals at burstiness 1.
-    pub fn gamma_at_rate(rate: f64, burstiness: f64) -> Self {
-        Self::Gamma { rate, burstiness }
+    pub fn gamma_at_rate(sessions_per_second: f64, burstiness: f64) -> Self {
+        Self::Gamma { rate: sessions_per_second, burstiness }
     }
 
     /// Checks that the arrival parameters are in range, and returns `self`.
     ///
     /// # Errors
     /// Returns a message that names the invalid parameter.
-    pub fn check_parameters(self) -> Result<Self, String> {
+    pub fn check_arrival_parameters(self) -> Result<Self, String> {
         let positive = |what: &str, value: f64| {
             if value.is_finite() && value > 0.0 {
                 return Ok(());
@@ -58,16 +58,16 @@ impl ArrivalProcess {
         Ok(self)
     }
 
-    /// Returns the start times of `count` sessions.
+    /// Returns the start times of `session_count` sessions.
     ///
-    /// If `count` is 0 (unknown), gamma-distributed gaps are not scaled.
-    pub fn start_times(self, seed: u64, count: u64) -> SessionStartTimes {
+    /// If `session_count` is 0 (unknown), gamma-distributed gaps are not scaled.
+    pub fn session_start_times(self, seed: u64, session_count: u64) -> SessionStartTimes {
         let scale = match self {
             Self::Gamma { rate, burstiness } => {
                 let mut rng = request_rng(seed, 0, RandomStreamPurpose::Workload);
-                let total: f64 = (0..count).map(|_| draw_gamma(&mut rng, burstiness)).sum();
+                let total: f64 = (0..session_count).map(|_| draw_gamma(&mut rng, burstiness)).sum();
                 if total > 0.0 {
-                    count as f64 / rate * 1e3 / total
+                    session_count as f64 / rate * 1e3 / total
                 } else {
                     1e3 / (rate * burstiness)
                 }
@@ -112,7 +112,7 @@ impl FromStr for ArrivalProcess {
                 ));
             }
         };
-        arrivals.check_parameters()
+        arrivals.check_arrival_parameters()
     }
 }
 
@@ -170,7 +170,8 @@ mod tests {
     fn gamma_gaps_have_their_mean_and_spread() {
         for burstiness in [0.25, 1.0, 4.0] {
             let n = 20_000;
-            let mut starts = ArrivalProcess::gamma_at_rate(10.0, burstiness).start_times(7, n);
+            let mut starts =
+                ArrivalProcess::gamma_at_rate(10.0, burstiness).session_start_times(7, n);
             let at: Vec<f64> = (0..n).map(|_| starts.next_session_start_ms()).collect();
             let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
             let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;

@@ -38,7 +38,7 @@ pub enum TokenLengthDistribution {
 
 impl TokenLengthDistribution {
     /// Draws one random length in tokens, at least `min_tokens`.
-    pub fn draw_tokens(&self, rng: &mut impl DrawRandom, least: u32) -> u32 {
+    pub fn draw_tokens(&self, rng: &mut impl DrawRandom, min_tokens: u32) -> u32 {
         let within = |x: f64, range: &(u32, u32)| (x.round() as u32).clamp(range.0, range.1);
         let length = match self {
             Self::Constant(n) => *n,
@@ -55,10 +55,10 @@ impl TokenLengthDistribution {
                 let total = bins.last().map_or(0.0, |(_, sum)| *sum);
                 let at = rng.draw_unit_f64() * total;
                 let bin = bins.partition_point(|(_, sum)| *sum <= at);
-                bins.get(bin.min(bins.len().saturating_sub(1))).map_or(least, |(n, _)| *n)
+                bins.get(bin.min(bins.len().saturating_sub(1))).map_or(min_tokens, |(n, _)| *n)
             }
         };
-        length.max(least)
+        length.max(min_tokens)
     }
 
     /// Returns the length in tokens if the distribution is constant.

@@ -103,9 +103,9 @@ impl SyntheticWorkload {
         if self.block == 0 {
             return Err(bad("block size", "0, must be at least 1".to_owned()));
         }
-        let arrivals = self.arrivals.check_parameters().map_err(|e| bad("arrivals", e))?;
+        let arrivals = self.arrivals.check_arrival_parameters().map_err(|e| bad("arrivals", e))?;
         Ok(SyntheticSource {
-            starts: arrivals.start_times(self.arrival_seed, self.sessions),
+            starts: arrivals.session_start_times(self.arrival_seed, self.sessions),
             groups: StdRng::new(42),
             made: 0,
             next_block: 0,
@@ -245,7 +245,7 @@ impl<S: WorkloadSource> RescheduledSource<S> {
     ///
     /// The sessions of an agent run arrive together.
     pub fn new(source: S, arrivals: ArrivalProcess, seed: u64) -> Self {
-        Self { starts: arrivals.start_times(seed, 0), source, run: None }
+        Self { starts: arrivals.session_start_times(seed, 0), source, run: None }
     }
 }
 

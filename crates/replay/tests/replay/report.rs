@@ -176,7 +176,7 @@ fn report_has_dynamo_keys() {
 #[test]
 fn table_has_expected_rows() {
     let report = run(LatencySlo { e2e_ms: Some(1000.0), ..LatencySlo::default() });
-    let table = report.render_text_table();
+    let table = report.render_report_table();
     for line in [
         "│ Time to First Token (ms)                           │ 35.00 │ 20.00 │ 50.00 │ 50.00 │ 50.00 │ 50.00 │ 50.00 │ 15.00 │",
         "│ Inter Token Latency (ms)                           │ 19.17 │ 15.00 │ 23.33 │",
@@ -249,7 +249,7 @@ fn report_can_be_replayed_as_workload() {
     let path = dir.path().join("report.json");
     let mut file = std::fs::File::create(&path).expect("is made");
     let report = run(LatencySlo::default());
-    report.write_json(&mut file).expect("is written");
+    report.write_report_json(&mut file).expect("is written");
     let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
     assert_eq!(runs[0].requests.len(), 2, "those that completed");
     assert_eq!(runs[0].stats.ttft_mean, Some(35.0));
@@ -263,7 +263,7 @@ fn comparison_lists_each_metric_change() {
     other["summary"]["request_throughput_rps"] = json!(22.222);
     let table = compare_two_reports(&report, &other, ("a.json", "b.json"))
         .expect("are reports")
-        .render_text_table();
+        .render_comparison_table();
     let line = |start: &str| {
         let mut lines = table.lines().filter(|line| line.contains(start));
         let line = lines.next().expect(start);
@@ -281,7 +281,7 @@ fn empty_run_reports_zeros() {
     let report = ReportCollector::new(ReportOptions::default()).into_report(&facts(0));
     assert_eq!(report.summary_number("mean_ttft_ms"), 0.0);
     assert_eq!(report.summary_number("request_throughput_rps"), 0.0);
-    assert!(report.render_text_table().contains("N/A"));
+    assert!(report.render_report_table().contains("N/A"));
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn records_are_omitted_above_request_limit() {
             end(&mut collector, n, n, &[n + 5], RequestStatus::Completed);
         }
         let report = collector.into_report(&facts(requests));
-        (serde_json::to_value(&report).expect("is JSON"), report.render_text_table())
+        (serde_json::to_value(&report).expect("is JSON"), report.render_report_table())
     };
     let (json, table) = of(2);
     assert_eq!(json["coverage"]["per_request_records"], 2);

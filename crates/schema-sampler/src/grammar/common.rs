@@ -35,7 +35,7 @@ const LARK_COMMON_TERMINALS: &[(&str, &str)] = &[
 ///
 /// # Errors
 /// An error message with the available names.
-pub(super) fn common_terminal_regex(name: &str) -> Result<&'static str, String> {
+pub(super) fn lark_common_terminal_regex(name: &str) -> Result<&'static str, String> {
     LARK_COMMON_TERMINALS
         .iter()
         .find_map(|(known, pattern)| (*known == name).then_some(*pattern))

@@ -32,8 +32,8 @@ struct LarkRule {
     mentioned: usize,
 }
 
-pub(super) fn parse_lark(source: &str, blocks: u32) -> Result<Grammar, String> {
-    if blocks > MAX_NESTED_LARK_BLOCKS {
+pub(super) fn parse_lark(source: &str, nesting_depth: u32) -> Result<Grammar, String> {
+    if nesting_depth > MAX_NESTED_LARK_BLOCKS {
         return Err("lark grammar too deeply nested".to_owned());
     }
     let mut parser = LarkParser {
@@ -41,7 +41,7 @@ pub(super) fn parse_lark(source: &str, blocks: u32) -> Result<Grammar, String> {
         names: HashMap::new(),
         rules: Vec::new(),
         ignored: Vec::new(),
-        blocks,
+        blocks: nesting_depth,
     };
     parser.skip_lines();
     while parser.scanner.peek(0).is_some() {
@@ -64,7 +64,7 @@ pub(super) fn parse_lark(source: &str, blocks: u32) -> Result<Grammar, String> {
         })
     });
     let mut grammar = Grammar { rules: rules.collect(), start, is_spaced };
-    if blocks > 0 {
+    if nesting_depth > 0 {
         grammar.compute_rule_heights();
         if grammar.rules[start].height == u32::MAX {
             return Err("a nested grammar has no finite text".to_owned());
@@ -234,7 +234,7 @@ impl LarkParser {
             self.scanner.take_while(is_name_char)
         });
         for name in wanted {
-            let pattern = common::common_terminal_regex(&name)
+            let pattern = common::lark_common_terminal_regex(&name)
                 .map_err(|e| self.scanner.lark_error(at, &e))?;
             let body = self.regex_expr(pattern, at)?;
             let name = alias.clone().unwrap_or(name);

@@ -12,11 +12,11 @@ pub(super) struct GrammarScanner {
 }
 
 impl GrammarScanner {
-    pub(super) fn new(source: &str) -> Self {
+    pub(super) fn new(grammar_text: &str) -> Self {
         Self {
-            source: source.to_owned(),
-            chars: source.chars().collect(),
-            starts: source.char_indices().map(|(start, _)| start).collect(),
+            source: grammar_text.to_owned(),
+            chars: grammar_text.chars().collect(),
+            starts: grammar_text.char_indices().map(|(start, _)| start).collect(),
             at: 0,
         }
     }

@@ -10,7 +10,7 @@ fn sample_texts(source: &str) -> Vec<String> {
         .map(|seed| {
             let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
             grammar
-                .sample_text(&SampleLimits::default(), &mut rng, &mut WorkBudget::default())
+                .sample_grammar_text(&SampleLimits::default(), &mut rng, &mut WorkBudget::default())
                 .unwrap_or_else(|error| panic!("{source}: {error}"))
         })
         .collect()
@@ -180,8 +180,11 @@ fn hostile_grammars_have_bounded_work() {
     for source in [doubling, chain, nested, counted] {
         if let Ok(grammar) = Grammar::parse_grammar(&source) {
             let mut rng = request_rng(1, 0, RandomStreamPurpose::Structured);
-            let text =
-                grammar.sample_text(&SampleLimits::default(), &mut rng, &mut WorkBudget::default());
+            let text = grammar.sample_grammar_text(
+                &SampleLimits::default(),
+                &mut rng,
+                &mut WorkBudget::default(),
+            );
             assert!(matches!(text, Err(ConstraintError::TooLong(_))), "{text:?}");
         }
     }

@@ -26,7 +26,7 @@ impl Grammar {
     ///
     /// # Errors
     /// [`ConstraintError::TooLong`] if no generated text is short enough.
-    pub(crate) fn sample_text(
+    pub(crate) fn sample_grammar_text(
         &self,
         limits: &SampleLimits,
         rng: &mut ChaCha8Rng,
@@ -154,7 +154,8 @@ impl GrammarWriter<'_> {
                 .append_random_match(1, 1, self.rng, &mut self.out)
                 .ok_or(GrammarWriteError::TooLong),
             GrammarExpr::Pattern(regex) => {
-                let text = regex.sample_text(self.limits.max_chars, self.rng, self.work);
+                let text =
+                    regex.sample_fully_matching_text(self.limits.max_chars, self.rng, self.work);
                 self.out.push_str(&text.ok_or(GrammarWriteError::TooLong)?);
                 Ok(())
             }
@@ -165,7 +166,7 @@ impl GrammarWriter<'_> {
                 Ok(())
             }
             GrammarExpr::Nested(inner) => {
-                let text = inner.sample_text(self.limits, self.rng, self.work);
+                let text = inner.sample_grammar_text(self.limits, self.rng, self.work);
                 self.out.push_str(&text.map_err(GrammarWriteError::Constraint)?);
                 Ok(())
             }

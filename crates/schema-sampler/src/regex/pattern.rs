@@ -72,18 +72,18 @@ enum PatternMatcher {
 }
 
 impl SchemaPattern {
-    /// Parses the regular expression `source`.
+    /// Parses the regular expression `ecma_regex`.
     ///
     /// # Errors
     /// An error message if no matcher can be built.
-    pub(crate) fn new(source: &str) -> Result<Self, String> {
-        if is_pattern_too_large(source) {
-            return Err(format!("a pattern of {} bytes is too long", source.len()));
+    pub(crate) fn new(ecma_regex: &str) -> Result<Self, String> {
+        if is_pattern_too_large(ecma_regex) {
+            return Err(format!("a pattern of {} bytes is too long", ecma_regex.len()));
         }
-        let translated = ecma::translate_ecma_regex(source);
+        let translated = ecma::translate_ecma_regex(ecma_regex);
         let parsed = regex_syntax::parse(&translated.rust);
         let mut pattern = Self {
-            source: source.to_owned(),
+            source: ecma_regex.to_owned(),
             generator: None,
             look_aheads: Vec::new(),
             open_start: true,
@@ -113,7 +113,7 @@ impl SchemaPattern {
             Err(_) => {}
         }
         if translated.lossy && pattern.matcher().is_none() {
-            return Err(format!("regex {source:?} is not supported"));
+            return Err(format!("regex {ecma_regex:?} is not supported"));
         }
         pattern.look_aheads = translated
             .look_aheads
@@ -138,7 +138,7 @@ impl SchemaPattern {
 
     /// Returns the position of this pattern's match in a string that concatenates matches of
     /// several patterns. 0: start; 1: middle; 2: end.
-    pub(crate) fn position_in_combined_string(&self) -> u8 {
+    pub(crate) fn order_in_pattern_concatenation(&self) -> u8 {
         match (self.open_start, self.open_end) {
             (false, _) => 0,
             (true, true) => 1,

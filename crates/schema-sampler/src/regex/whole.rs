@@ -24,32 +24,32 @@ pub(crate) struct WholeTextRegex {
 }
 
 impl WholeTextRegex {
-    /// Parses the regular expression `source`.
+    /// Parses the regular expression `regex_text`.
     ///
     /// # Errors
     /// [`ConstraintError::BadRegex`] with the message of llguidance, vLLM's fallback backend
     /// (`parser/src/lark/compiler.rs`, `lexer.rs`).
-    pub(crate) fn new(source: &str) -> Result<Self, ConstraintError> {
-        if source.contains('\0') {
+    pub(crate) fn new(regex_text: &str) -> Result<Self, ConstraintError> {
+        if regex_text.contains('\0') {
             return Err(ConstraintError::BadRegex(
                 "structured_outputs.regex must not contain a NUL character ('\\x00')".to_owned(),
             ));
         }
-        if is_pattern_too_large(source) {
-            return Err(regex_grammar_error(source, "the pattern is too long"));
+        if is_pattern_too_large(regex_text) {
+            return Err(regex_grammar_error(regex_text, "the pattern is too long"));
         }
-        let (text, hir) = match regex_syntax::parse(source) {
-            Ok(hir) => (source.to_owned(), hir),
+        let (text, hir) = match regex_syntax::parse(regex_text) {
+            Ok(hir) => (regex_text.to_owned(), hir),
             Err(_) => {
-                let translated = ecma::translate_ecma_regex(source);
+                let translated = ecma::translate_ecma_regex(regex_text);
                 match regex_syntax::parse(&translated.rust) {
                     Ok(hir) if !translated.lossy => (translated.rust, hir),
-                    _ => return Err(regex_syntax_error(source)),
+                    _ => return Err(regex_syntax_error(regex_text)),
                 }
             }
         };
         let check = regex::Regex::new(&format!(r"\A(?:{text})\z"))
-            .map_err(|error| regex_grammar_error(source, &error.to_string()))?;
+            .map_err(|error| regex_grammar_error(regex_text, &error.to_string()))?;
         let looks = hir.properties().look_set();
         let regex = Self {
             generator: RegexGenerator::new(&hir),
@@ -60,10 +60,12 @@ impl WholeTextRegex {
         let anchors_only = looks.remove(Look::Start).remove(Look::End).is_empty();
         let mut rng = request_rng(0, 0, RandomStreamPurpose::Structured);
         let work = &mut WorkBudget::default();
-        if !anchors_only && regex.sample_text(MAX_PROBE_CHARS, &mut rng, work).is_none() {
+        if !anchors_only
+            && regex.sample_fully_matching_text(MAX_PROBE_CHARS, &mut rng, work).is_none()
+        {
             let words =
-                format!("lookarounds not supported yet in regex /{}/", escape_slashes(source));
-            return Err(regex_grammar_error(source, &words));
+                format!("lookarounds not supported yet in regex /{}/", escape_slashes(regex_text));
+            return Err(regex_grammar_error(regex_text, &words));
         }
         Ok(regex)
     }
@@ -74,7 +76,7 @@ impl WholeTextRegex {
 
     /// Generates a text of at most `max_chars` characters that the regular expression matches in
     /// full.
-    pub(crate) fn sample_text(
+    pub(crate) fn sample_fully_matching_text(
         &self,
         max_chars: u32,
         rng: &mut ChaCha8Rng,
@@ -158,7 +160,8 @@ mod tests {
             let regex = WholeTextRegex::new(source).expect("a good pattern");
             for seed in 0..50 {
                 let mut rng = request_rng(seed, 0, RandomStreamPurpose::Structured);
-                let text = regex.sample_text(1000, &mut rng, &mut WorkBudget::default());
+                let text =
+                    regex.sample_fully_matching_text(1000, &mut rng, &mut WorkBudget::default());
                 assert!(text.is_some_and(|text| regex.is_match(&text)), "{source}");
             }
         }

@@ -68,7 +68,7 @@ pub(super) fn sample_formatted_string(
 }
 
 /// Returns whether [`sample_formatted_string`] supports `format`; other formats do not constrain the string.
-pub(super) fn is_known_format(format: &str) -> bool {
+pub(super) fn is_supported_string_format(format: &str) -> bool {
     KNOWN_FORMATS.contains(&format)
 }
 

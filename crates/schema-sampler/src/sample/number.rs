@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::plan::ValuePlan;
 use super::sampler::{SampleFailure, ValueContext, ValueSampler};
-use crate::schema::{JsonTypes, PreferredRange};
+use crate::schema::{JsonTypes, PreferredNumberRange};
 
 /// Extension of the default range of integers upwards, used when array items must be unique.
 const DEFAULT_NUMBER_SPREAD: i64 = 10_000;
@@ -41,14 +41,14 @@ impl ValueSampler<'_> {
             let more = if self.spread { DEFAULT_NUMBER_SPREAD } else { 0 };
             let usual = (low, high.saturating_add(more));
             match natural.is_some() && self.limits.integer.is_none() {
-                true => range.random_integer(PreferredRange::Suggested(usual), self.rng),
-                false => range.random_integer(PreferredRange::Default(usual), self.rng),
+                true => range.random_integer(PreferredNumberRange::Suggested(usual), self.rng),
+                false => range.random_integer(PreferredNumberRange::Default(usual), self.rng),
             }
         } else {
             let usual = self.limits.number.or(natural).unwrap_or((0.0, 100.0));
             match natural.is_some() && self.limits.number.is_none() {
-                true => range.random_number(PreferredRange::Suggested(usual), self.rng),
-                false => range.random_number(PreferredRange::Default(usual), self.rng),
+                true => range.random_number(PreferredNumberRange::Suggested(usual), self.rng),
+                false => range.random_number(PreferredNumberRange::Default(usual), self.rng),
             }
         };
         match number {

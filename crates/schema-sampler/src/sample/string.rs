@@ -36,7 +36,7 @@ impl ValueSampler<'_> {
         let formats: Vec<&StringFormat> = rules
             .iter()
             .filter_map(|r| r.format.as_ref())
-            .filter(|format| format::is_known_format(&format.name))
+            .filter(|format| format::is_supported_string_format(&format.name))
             .collect();
         let encoded = rules.iter().find(|r| r.base64 || r.json);
         if patterns.is_empty() && formats.is_empty() && encoded.is_none() {
@@ -138,7 +138,7 @@ impl ValueSampler<'_> {
         }
         if patterns.len() > 1 && attempt % 3 == 2 {
             let mut sorted = patterns.to_vec();
-            sorted.sort_by_key(|pattern| pattern.position_in_combined_string());
+            sorted.sort_by_key(|pattern| pattern.order_in_pattern_concatenation());
             return sorted.iter().map(|pattern| pattern.sample_string(0, high, self.rng)).collect();
         }
         let pattern = patterns[attempt as usize % patterns.len()];

@@ -12,8 +12,8 @@ pub(crate) struct StringFormat {
 }
 
 impl StringFormat {
-    pub(crate) fn new(name: &str, draft: Draft) -> Self {
-        Self { name: name.to_owned(), draft, matcher: OnceLock::new() }
+    pub(crate) fn new(format_name: &str, draft: Draft) -> Self {
+        Self { name: format_name.to_owned(), draft, matcher: OnceLock::new() }
     }
 
     /// Returns whether a string has the format; unknown formats accept any text.

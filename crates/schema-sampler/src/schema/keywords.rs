@@ -9,7 +9,7 @@ use super::node::{
     ValueHints,
 };
 use super::number::{ExactDecimal, JsonNumber, NumberBound};
-use super::read::{JsonObject, KeywordSet, SchemaParser, shortened_json_text};
+use super::read::{DraftKeywordSet, JsonObject, SchemaParser, shortened_json_text};
 use super::types::{JsonTypes, json_equal};
 use crate::constraint::InvalidSchema;
 use crate::regex::{MAX_REGEX_TRANSLATION_COST, SchemaPattern, regex_translation_cost};
@@ -59,7 +59,7 @@ impl SchemaParser<'_> {
             };
             node.allowed = Some(values.clone());
         }
-        if let Some(value) = map.get("const").filter(|_| self.keywords != KeywordSet::Draft4) {
+        if let Some(value) = map.get("const").filter(|_| self.keywords != DraftKeywordSet::Draft4) {
             let both = match node.allowed.take() {
                 Some(values) if !values.iter().any(|v| json_equal(v, value)) => Vec::new(),
                 _ => vec![value.clone()],
@@ -210,7 +210,7 @@ impl SchemaParser<'_> {
             rules.rest = self.parse_subschema(node, map, "items", depth)?;
         }
         let contains = self.parse_subschema(node, map, "contains", depth)?;
-        if let Some(inner) = contains.filter(|_| self.keywords != KeywordSet::Draft4) {
+        if let Some(inner) = contains.filter(|_| self.keywords != DraftKeywordSet::Draft4) {
             rules.contains = Some(ContainsRule {
                 node: inner,
                 min: self.read_count_keyword(node, map, "minContains")?.unwrap_or(1),
@@ -242,7 +242,7 @@ impl SchemaParser<'_> {
             additional: self.parse_subschema(node, map, "additionalProperties", depth)?,
             names: self
                 .parse_subschema(node, map, "propertyNames", depth)?
-                .filter(|_| self.keywords != KeywordSet::Draft4),
+                .filter(|_| self.keywords != DraftKeywordSet::Draft4),
             required: self.read_property_names(node, map.get("required"))?,
             min: self.read_count_keyword(node, map, "minProperties")?.unwrap_or(0),
             max: self.read_count_keyword(node, map, "maxProperties")?,
@@ -251,14 +251,14 @@ impl SchemaParser<'_> {
         };
         self.tracks |= rules.unevaluated.is_some();
         for (name, value, path) in self.read_member_schemas(node, map, "properties")? {
-            let inner = self.parse_node(value, path, depth + 1)?;
+            let inner = self.parse_schema_node(value, path, depth + 1)?;
             let semantic_type = SemanticType::from_field_name(name);
             let property = PropertyRule { node: inner, semantic_type };
             rules.properties.insert(name.clone(), property);
         }
         for (name, value, path) in self.read_member_schemas(node, map, "patternProperties")? {
             let pattern = self.compile_pattern(&path, name)?;
-            let inner = self.parse_node(value, path, depth + 1)?;
+            let inner = self.parse_schema_node(value, path, depth + 1)?;
             rules.patterns.push((pattern, inner));
         }
         for (name, value, _) in self.read_member_schemas(node, map, "dependentRequired")? {
@@ -269,7 +269,7 @@ impl SchemaParser<'_> {
                 if value.is_array() || value.is_string() {
                     rules.needs.push((name.clone(), self.read_property_names(node, Some(value))?));
                 } else {
-                    let inner = self.parse_node(value, path, depth + 1)?;
+                    let inner = self.parse_schema_node(value, path, depth + 1)?;
                     rules.dependent.push((name.clone(), inner));
                 }
             }
@@ -338,8 +338,8 @@ impl SchemaParser<'_> {
 }
 
 impl ValueHints {
-    pub(super) fn from_keywords(map: &JsonObject) -> Option<Box<Self>> {
-        let text = |key| map.get(key).and_then(Value::as_str);
+    pub(super) fn value_hints_from_keywords(schema_object: &JsonObject) -> Option<Box<Self>> {
+        let text = |key| schema_object.get(key).and_then(Value::as_str);
         let mut hints = Self {
             semantic_type: text("title").and_then(SemanticType::from_field_name),
             ..Self::default()
@@ -350,9 +350,9 @@ impl ValueHints {
                 hints.semantic_type.or_else(|| SemanticType::from_description(description));
         }
         for key in ["default", "example"] {
-            hints.examples.extend(map.get(key).cloned());
+            hints.examples.extend(schema_object.get(key).cloned());
         }
-        if let Some(examples) = map.get("examples").and_then(Value::as_array) {
+        if let Some(examples) = schema_object.get("examples").and_then(Value::as_array) {
             hints.examples.extend(examples.iter().cloned());
         }
         let any =

@@ -20,6 +20,6 @@ pub(crate) use format::StringFormat;
 pub(crate) use node::{
     ArrayRules, ContainsRule, ObjectRules, SchemaNode, SchemaNodeId, StringRules,
 };
-pub(crate) use range::{NumberRange, PreferredRange};
+pub(crate) use range::{NumberRange, PreferredNumberRange};
 pub(crate) use types::{JsonTypes, json_equal, json_type_of};
 pub(crate) use validator::{BoundedValidator, ValidationFuelExhausted};

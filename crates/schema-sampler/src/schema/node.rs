@@ -39,9 +39,9 @@ pub(crate) struct SchemaNode {
 }
 
 impl SchemaNode {
-    pub(crate) fn new(path: String) -> Self {
+    pub(crate) fn new(schema_path: String) -> Self {
         Self {
-            path,
+            path: schema_path,
             types: JsonTypes::ALL_TYPES,
             typed: false,
             possible: JsonTypes::ALL_TYPES,

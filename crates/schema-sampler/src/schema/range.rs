@@ -18,7 +18,7 @@ const WIDE_RANGE_WIDTH: i128 = 10_000;
 /// The preferred range of a generated number: the default range, or one that the field name
 /// suggests.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum PreferredRange<T> {
+pub(crate) enum PreferredNumberRange<T> {
     Default((T, T)),
     /// Range of numbers that the field name suggests, applied wherever the schema allows it.
     Suggested((T, T)),
@@ -99,7 +99,7 @@ impl NumberRange {
 
     pub(crate) fn random_integer(
         &self,
-        usual: PreferredRange<i64>,
+        usual: PreferredNumberRange<i64>,
         rng: &mut ChaCha8Rng,
     ) -> Option<Number> {
         let low = self.low.map(NumberBound::min_integer);
@@ -153,11 +153,11 @@ impl NumberRange {
     /// Returns a random number in the range, with few decimals if possible.
     pub(crate) fn random_number(
         &self,
-        usual: PreferredRange<f64>,
+        usual: PreferredNumberRange<f64>,
         rng: &mut ChaCha8Rng,
     ) -> Option<Number> {
-        let is_meant = matches!(usual, PreferredRange::Suggested(_));
-        let (PreferredRange::Suggested(usual) | PreferredRange::Default(usual)) = usual;
+        let is_meant = matches!(usual, PreferredNumberRange::Suggested(_));
+        let (PreferredNumberRange::Suggested(usual) | PreferredNumberRange::Default(usual)) = usual;
         let low = self.low.map(|low| low.number.as_f64());
         let high = self.high.map(|high| high.number.as_f64());
         let (a, b) = match (low, high) {
@@ -243,10 +243,10 @@ fn ceil_div(a: i128, b: i128) -> i128 {
 fn preferred_window(
     low: Option<i128>,
     high: Option<i128>,
-    usual: PreferredRange<i64>,
+    usual: PreferredNumberRange<i64>,
 ) -> (i128, i128) {
-    let is_meant = matches!(usual, PreferredRange::Suggested(_));
-    let (PreferredRange::Suggested(usual) | PreferredRange::Default(usual)) = usual;
+    let is_meant = matches!(usual, PreferredNumberRange::Suggested(_));
+    let (PreferredNumberRange::Suggested(usual) | PreferredNumberRange::Default(usual)) = usual;
     let usual = (i128::from(usual.0), i128::from(usual.1));
     match (low, high) {
         (None, None) => usual,
@@ -287,13 +287,13 @@ mod tests {
             range.add_lower_bound(number_bound(JsonNumber::Float(0.1), true));
             range.add_upper_bound(number_bound(JsonNumber::Float(0.2), true));
             let f = range
-                .random_number(PreferredRange::Default((0.0, 100.0)), &mut rng)
+                .random_number(PreferredNumberRange::Default((0.0, 100.0)), &mut rng)
                 .expect("a number");
             assert!(f.as_f64().is_some_and(|f| f > 0.1 && f < 0.2));
 
             range.add_multiple_of(exact_decimal("0.01"));
             let f = range
-                .random_number(PreferredRange::Default((0.0, 100.0)), &mut rng)
+                .random_number(PreferredNumberRange::Default((0.0, 100.0)), &mut rng)
                 .expect("a multiple");
             assert!(
                 ExactDecimal::from_json_number(JsonNumber::from_json_number(&f))
@@ -304,7 +304,7 @@ mod tests {
             range.add_lower_bound(number_bound(JsonNumber::Int(1001), false));
             range.add_multiple_of(exact_decimal("7"));
             let i = range
-                .random_integer(PreferredRange::Default((0, 100)), &mut rng)
+                .random_integer(PreferredNumberRange::Default((0, 100)), &mut rng)
                 .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| i > 1000 && i % 7 == 0));
         }
@@ -315,7 +315,7 @@ mod tests {
         let mut rng = request_rng(7, 0, RandomStreamPurpose::Structured);
         for _ in 0..200 {
             let i = NumberRange::default()
-                .random_integer(PreferredRange::Default((3, 5)), &mut rng)
+                .random_integer(PreferredNumberRange::Default((3, 5)), &mut rng)
                 .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| (3..=5).contains(&i)));
         }
@@ -327,18 +327,18 @@ mod tests {
         let mut range = NumberRange::default();
         range.add_lower_bound(number_bound(JsonNumber::Int(5), true));
         range.add_upper_bound(number_bound(JsonNumber::Int(6), true));
-        assert!(range.random_integer(PreferredRange::Default((0, 100)), &mut rng).is_none());
+        assert!(range.random_integer(PreferredNumberRange::Default((0, 100)), &mut rng).is_none());
         let mut range = NumberRange::default();
         range.add_lower_bound(number_bound(JsonNumber::Float(1e300), true));
         assert!(
             range
-                .random_integer(PreferredRange::Default((0, 100)), &mut rng)
+                .random_integer(PreferredNumberRange::Default((0, 100)), &mut rng)
                 .is_some_and(|n| n.as_f64() > Some(1e300))
         );
         let mut range = NumberRange::default();
         range.add_lower_bound(number_bound(JsonNumber::Float(-f64::MAX), false));
         range.add_upper_bound(number_bound(JsonNumber::Float(f64::MAX), false));
-        assert!(range.random_number(PreferredRange::Default((0.0, 1.0)), &mut rng).is_some());
-        assert!(range.random_integer(PreferredRange::Default((0, 1)), &mut rng).is_some());
+        assert!(range.random_number(PreferredNumberRange::Default((0.0, 1.0)), &mut rng).is_some());
+        assert!(range.random_integer(PreferredNumberRange::Default((0, 1)), &mut rng).is_some());
     }
 }

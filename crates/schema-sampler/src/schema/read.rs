@@ -38,9 +38,9 @@ pub(super) fn parse_schema(source: &Value) -> Result<ParsedSchema, InvalidSchema
         root: source,
         draft,
         keywords: match () {
-            () if named.contains("draft-04") => KeywordSet::Draft4,
-            () if named.contains("draft-06") => KeywordSet::Draft6,
-            () => KeywordSet::All,
+            () if named.contains("draft-04") => DraftKeywordSet::Draft4,
+            () if named.contains("draft-06") => DraftKeywordSet::Draft6,
+            () => DraftKeywordSet::All,
         },
         index: ReferenceIndex::new(source, draft),
         nodes: Vec::new(),
@@ -49,7 +49,7 @@ pub(super) fn parse_schema(source: &Value) -> Result<ParsedSchema, InvalidSchema
         tracks: false,
         translation: Cell::new(0),
     };
-    let root = reader.parse_node(source, String::new(), 0)?;
+    let root = reader.parse_schema_node(source, String::new(), 0)?;
     reader.resolve_references()?;
     Ok(ParsedSchema { nodes: reader.nodes, root, draft, tracks: reader.tracks })
 }
@@ -107,7 +107,7 @@ fn detect_draft(source: &Value) -> Draft {
 /// Set of JSON Schema keywords that a document may use; a document that names no old draft may use
 /// all.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum KeywordSet {
+pub(super) enum DraftKeywordSet {
     /// The JSON Schema keywords of draft 4, without `const`, `contains`, `propertyNames` and `if`.
     Draft4,
     /// The JSON Schema keywords of draft 6, without `if`.
@@ -118,7 +118,7 @@ pub(super) enum KeywordSet {
 pub(super) struct SchemaParser<'v> {
     root: &'v Value,
     pub(super) draft: Draft,
-    pub(super) keywords: KeywordSet,
+    pub(super) keywords: DraftKeywordSet,
     index: ReferenceIndex,
     nodes: Vec<SchemaNode>,
     by_path: HashMap<String, SchemaNodeId>,
@@ -147,7 +147,7 @@ impl SchemaParser<'_> {
                 Some(pointer) => match self.by_path.get(&pointer) {
                     Some(&id) => id,
                     None => match self.root.pointer(&pointer) {
-                        Some(value) => self.parse_node(value, pointer, 0)?,
+                        Some(value) => self.parse_schema_node(value, pointer, 0)?,
                         None => {
                             return self.invalid_schema_error(
                                 &path,
@@ -179,7 +179,7 @@ impl SchemaParser<'_> {
         (self.nodes.len() - 1) as SchemaNodeId
     }
 
-    pub(super) fn parse_node(
+    pub(super) fn parse_schema_node(
         &mut self,
         value: &Value,
         path: String,
@@ -231,7 +231,7 @@ impl SchemaParser<'_> {
             self.pending.push((id, reference.to_owned()));
             if ignores_ref_siblings(self.draft) {
                 // The reference may still point to a sibling keyword.
-                node.hints = ValueHints::from_keywords(map);
+                node.hints = ValueHints::value_hints_from_keywords(map);
                 return Ok(());
             }
         }
@@ -247,7 +247,7 @@ impl SchemaParser<'_> {
         self.read_array_keywords(node, map, depth)?;
         self.read_object_keywords(node, map, depth)?;
         self.parse_applicators(node, map, depth)?;
-        node.hints = ValueHints::from_keywords(map);
+        node.hints = ValueHints::value_hints_from_keywords(map);
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl SchemaParser<'_> {
     ) -> Result<Option<SchemaNodeId>, InvalidSchema> {
         match map.get(key) {
             Some(value) => {
-                self.parse_node(value, format!("{}/{key}", node.path), depth + 1).map(Some)
+                self.parse_schema_node(value, format!("{}/{key}", node.path), depth + 1).map(Some)
             }
             None => Ok(None),
         }
@@ -282,7 +282,9 @@ impl SchemaParser<'_> {
         items
             .iter()
             .enumerate()
-            .map(|(i, item)| self.parse_node(item, format!("{}/{key}/{i}", node.path), depth + 1))
+            .map(|(i, item)| {
+                self.parse_schema_node(item, format!("{}/{key}/{i}", node.path), depth + 1)
+            })
             .collect()
     }
 
@@ -300,7 +302,7 @@ impl SchemaParser<'_> {
             ..ApplicatorKeywords::default()
         };
         let test = self.parse_subschema(node, map, "if", depth)?;
-        if let Some(test) = test.filter(|_| self.keywords == KeywordSet::All) {
+        if let Some(test) = test.filter(|_| self.keywords == DraftKeywordSet::All) {
             applicators.when = Some(ConditionalSchemas {
                 test,
                 then: self.parse_subschema(node, map, "then", depth)?,

@@ -23,11 +23,11 @@ pub(super) struct ReferenceIndex {
 impl ReferenceIndex {
     /// Indexes a schema document by `$id` and anchors; in old drafts `$ref` hides its sibling
     /// keywords.
-    pub(super) fn new(root: &Value, draft: Draft) -> Self {
+    pub(super) fn new(root_schema: &Value, draft: Draft) -> Self {
         let id_key = if draft == Draft::Draft4 { "id" } else { "$id" };
         let mut index =
             Self { resources: vec![(String::new(), String::new())], anchors: HashMap::new() };
-        index.index_ids(root, String::new(), 0, (id_key, ignores_ref_siblings(draft)));
+        index.index_ids(root_schema, String::new(), 0, (id_key, ignores_ref_siblings(draft)));
         index
     }
 

@@ -22,7 +22,7 @@ impl StructuralTag {
     /// # Errors
     /// [`ConstraintError::TooLong`] if the text is too long, or the error of a nested schema or
     /// grammar.
-    pub(crate) fn sample_text(
+    pub(crate) fn sample_structural_tag_text(
         &self,
         limits: &SampleLimits,
         rng: &mut ChaCha8Rng,
@@ -58,12 +58,13 @@ impl TagWriter<'_> {
                 self.write_free_text(&[excludes, stops], *max_chars)
             }
             StructuralTag::Regex(regex) => {
-                let text = regex.sample_text(self.limits.max_chars, self.rng, self.work);
+                let text =
+                    regex.sample_fully_matching_text(self.limits.max_chars, self.rng, self.work);
                 let long = ConstraintError::TooLong(self.limits.max_chars);
                 self.out.push_str(&text.ok_or(long)?);
             }
             StructuralTag::Grammar(grammar) => {
-                let text = grammar.sample_text(self.limits, self.rng, self.work)?;
+                let text = grammar.sample_grammar_text(self.limits, self.rng, self.work)?;
                 self.out.push_str(&text);
             }
             StructuralTag::Sequence(parts) => {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{RequestValidationPoint, ServerDialect};
 use vllm_sim_tokenizer::message_plain_text;
-use vllm_sim_wire::openai::message::{ChatContent, RequestMessage};
+use vllm_sim_wire::openai::request_message::{ChatContent, RequestMessage};
 use vllm_sim_wire::{Fault, ServerLimits};
 
 /// The request checks of llm-d-inference-sim.
@@ -18,7 +18,7 @@ pub struct LlmdDialect;
 
 impl LlmdDialect {
     /// Maximum number of alternative log probabilities per token; larger values are clamped.
-    pub const MAX_LOGPROBS: i64 = 100;
+    pub const LLMD_MAX_TOP_LOGPROBS: i64 = 100;
 }
 
 impl ServerDialect for LlmdDialect {
@@ -76,7 +76,7 @@ impl ServerDialect for LlmdDialect {
     fn echo_text<'m>(&self, message: &'m RequestMessage) -> Cow<'m, str> {
         // For text alone, the result is the same without building a JSON tree.
         let whole = !matches!(message.content(), ChatContent::Texts(_));
-        match whole.then(|| message.to_json()).as_deref() {
+        match whole.then(|| message.to_message_json()).as_deref() {
             Some(Value::Object(members)) => Cow::Owned(message_plain_text(members)),
             _ => message.content_text(),
         }

@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use llmd::LlmdDialect;
-use vllm_sim_wire::openai::message::RequestMessage;
+use vllm_sim_wire::openai::request_message::RequestMessage;
 use vllm_sim_wire::{Fault, SamplingDefaults, ServerLimits};
 
 /// The request rules of one imitated server, where imitated servers differ.

@@ -45,7 +45,7 @@ impl InjectedFailure {
     }
 
     /// Returns the injected error response with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub fn from_injected_failure_name(name: &str) -> Option<Self> {
         Self::ALL_INJECTED_FAILURES
             .into_iter()
             .find(|failure| failure.injected_failure_name() == name)

@@ -21,7 +21,7 @@ pub use stream_fault::{KV_LOAD_FAILURE, StreamFault};
 
 /// Scenario and phase that injected a fault, for logs and metrics; empty outside a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FaultScenarioLabels {
+pub struct FaultScenarioAndPhase {
     /// Name of the scenario that injected the fault.
     pub scenario: Arc<str>,
     /// Name of the scenario's phase that injected the fault.
@@ -40,7 +40,7 @@ pub enum ExceededAdmissionLimit {
 /// Observer of the injected faults that reached a client, and of rejections by an admission limit.
 pub trait FaultObserver: Send + Sync {
     /// Reports an injected fault that reached a client; `kind` is the name of the fault.
-    fn on_fault(&self, kind: &'static str, origin: &FaultScenarioLabels);
+    fn on_fault(&self, kind: &'static str, origin: &FaultScenarioAndPhase);
 
     /// Reports the admission limit that rejected a request.
     fn on_rejected(&self, bound: ExceededAdmissionLimit);

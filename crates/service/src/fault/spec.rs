@@ -46,7 +46,7 @@ impl FromStr for FaultSpec {
                 Some((name, value)) => (name.trim(), Some(value.trim())),
                 None => (part, None),
             };
-            if let Some(failure) = InjectedFailure::from_name(name) {
+            if let Some(failure) = InjectedFailure::from_injected_failure_name(name) {
                 if value.is_some() {
                     return Err(wrong(part, "it takes no value"));
                 }

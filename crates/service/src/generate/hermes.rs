@@ -13,7 +13,7 @@ const CALL_OPEN_TAG: &str = "<tool_call>";
 const CALL_CLOSE_TAG: &str = "</tool_call>";
 
 /// Texts of a reply in order, each with its output channel, and the names of the called tools.
-pub(super) type OutputChannelPieces<'a> = (Vec<(&'a str, OutputChannel)>, Vec<String>);
+pub(super) type ChannelPiecesAndToolNames<'a> = (Vec<(&'a str, OutputChannel)>, Vec<String>);
 
 #[derive(Deserialize)]
 struct WrittenCall<'a> {
@@ -37,7 +37,7 @@ pub fn parse_tool_calls(text: &str) -> Option<Vec<(String, String)>> {
 }
 
 /// Splits a text into content and tool-call arguments; `None` if it contains no valid call.
-pub(super) fn split_output_channels(text: &str) -> Option<OutputChannelPieces<'_>> {
+pub(super) fn split_output_channels(text: &str) -> Option<ChannelPiecesAndToolNames<'_>> {
     let (content, _) = text.split_once(CALL_OPEN_TAG)?;
     let mut pieces = vec![(content, OutputChannel::Content)];
     let mut names = Vec::new();

@@ -111,8 +111,8 @@ impl ReplyGenerator {
 
     /// Sets whether tokens get no text, as on a server without a tokenizer.
     #[must_use]
-    pub fn with_empty_token_texts(mut self, mute: bool) -> Self {
-        self.mute = mute;
+    pub fn with_empty_token_texts(mut self, empty_texts: bool) -> Self {
+        self.mute = empty_texts;
         self
     }
 
@@ -120,14 +120,14 @@ impl ReplyGenerator {
     ///
     /// The echoed reply still ends with the finish reason `length`.
     #[must_use]
-    pub fn with_unlimited_echo(mut self, whole: bool) -> Self {
-        self.whole_echo = whole;
+    pub fn with_unlimited_echo(mut self, unlimited: bool) -> Self {
+        self.whole_echo = unlimited;
         self
     }
 
     /// Enables reasoning in generated replies.
     #[must_use]
-    pub fn with_reasoning(mut self) -> Self {
+    pub fn with_reasoning_in_replies(mut self) -> Self {
         self.has_reasoning = true;
         self
     }

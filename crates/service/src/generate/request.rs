@@ -234,10 +234,10 @@ impl StopString {
         let bytes = text.as_bytes();
         u32::try_from(bytes.len()).ok().filter(|length| *length > 0)?;
         let mut borders = vec![0; bytes.len()];
-        let mut matched = 0;
+        let mut matched_bytes = 0;
         for at in 1..bytes.len() {
-            matched = extend_match(bytes, &borders, matched, bytes[at]);
-            borders[at] = matched;
+            matched_bytes = extend_match(bytes, &borders, matched_bytes, bytes[at]);
+            borders[at] = matched_bytes;
         }
         let borders = borders.into();
         Some(Self { text, borders })
@@ -252,13 +252,17 @@ impl StopString {
     /// match ends first.
     ///
     /// `matched_bytes` is the number of bytes of the stop string matched so far, initially 0.
-    pub(super) fn find_stop_string_end(&self, piece: &str, matched: &mut u32) -> Option<usize> {
+    pub(super) fn find_stop_string_end(
+        &self,
+        piece: &str,
+        matched_bytes: &mut u32,
+    ) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let mut end = None;
         for (at, byte) in piece.bytes().enumerate() {
-            *matched = extend_match(bytes, &self.borders, *matched, byte);
-            if *matched as usize == bytes.len() {
-                *matched = self.borders[bytes.len() - 1];
+            *matched_bytes = extend_match(bytes, &self.borders, *matched_bytes, byte);
+            if *matched_bytes as usize == bytes.len() {
+                *matched_bytes = self.borders[bytes.len() - 1];
                 end = end.or(Some(at + 1));
             }
         }

@@ -212,7 +212,7 @@ impl ReplyScript {
     }
 
     /// Returns the token position at which each tool call but the first starts, markers included.
-    pub(crate) fn later_tool_call_positions(&self) -> Box<[u32]> {
+    pub(crate) fn tool_call_positions_after_first(&self) -> Box<[u32]> {
         let (mut begun, mut position, mut marker) = (0u32, 0, None);
         let mut starts = Vec::new();
         for run in &self.runs {
@@ -235,10 +235,10 @@ impl ReplyScript {
 
     /// Returns the output token at a cursor of the reply script, and moves the cursor after it;
     /// `None` at the end of the reply.
-    pub fn next_token(&self, at: &mut ReplyScriptCursor) -> Option<OutputToken<'_>> {
-        let piece = self.next_piece(at)?;
-        at.taken += 1;
-        at.offset += 1;
+    pub fn next_token(&self, cursor: &mut ReplyScriptCursor) -> Option<OutputToken<'_>> {
+        let piece = self.next_piece(cursor)?;
+        cursor.taken += 1;
+        cursor.offset += 1;
         let index = piece.from as usize;
         let (id, text) = match piece.fragments {
             Ok(fragments) => (fragments.ids[index], fragments.fragment_text(index)),
@@ -249,8 +249,8 @@ impl ReplyScript {
 
     /// Returns the texts of the consecutive output tokens at a cursor of the reply script; `None`
     /// if the next token has no text.
-    pub fn next_token_texts(&self, at: &mut ReplyScriptCursor) -> Option<TokenTexts<'_>> {
-        let piece = self.next_piece(at)?;
+    pub fn next_token_texts(&self, cursor: &mut ReplyScriptCursor) -> Option<TokenTexts<'_>> {
+        let piece = self.next_piece(cursor)?;
         let from = piece.from as usize;
         Some(TokenTexts {
             fragments: piece.fragments.ok()?,

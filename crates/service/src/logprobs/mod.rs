@@ -45,8 +45,12 @@ impl LogprobInputs {
     /// tokens, without duplicates.
     ///
     /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, which converts a row to a dictionary.
-    pub fn chosen_and_other_top_tokens(self, id: u32, most: usize) -> Vec<RankedTokenLogprob> {
-        let mut row = self.chosen_and_top_tokens(id, most);
+    pub fn deduplicated_chosen_and_top_tokens(
+        self,
+        id: u32,
+        max_top_tokens: usize,
+    ) -> Vec<RankedTokenLogprob> {
+        let mut row = self.chosen_and_top_tokens(id, max_top_tokens);
         if let Some(again) = row.iter().skip(1).position(|entry| entry.id == id) {
             row.remove(again + 1);
         }
@@ -57,10 +61,10 @@ impl LogprobInputs {
     /// order of rank.
     ///
     /// The chosen token appears a second time if it is among the most likely.
-    pub fn chosen_and_top_tokens(self, id: u32, most: usize) -> Vec<RankedTokenLogprob> {
+    pub fn chosen_and_top_tokens(self, id: u32, max_top_tokens: usize) -> Vec<RankedTokenLogprob> {
         let law = self.rank_distribution();
         let own = self.drawn_rank(&law, id);
-        let likeliest = (1..=self.vocabulary.max(2)).take(most).map(|rank| {
+        let likeliest = (1..=self.vocabulary.max(2)).take(max_top_tokens).map(|rank| {
             let token = law.token_of_rank(rank);
             let token = match rank == own {
                 true => id,
@@ -101,7 +105,7 @@ mod tests {
             ids.sort_unstable();
             ids.dedup();
             assert_eq!(ids.len(), 5);
-            let entries = position.chosen_and_other_top_tokens(7, 5);
+            let entries = position.deduplicated_chosen_and_top_tokens(7, 5);
             assert_eq!(entries[0], row[0]);
             let rest: Vec<_> = row[1..].iter().filter(|entry| entry.id != 7).collect();
             assert!(entries[1..].iter().eq(rest));

@@ -16,7 +16,7 @@ use vllm_sim_tokenizer::{
     MediaItem, MediaModality, PlacedMediaItem, data_url_first_bytes, fnv1a_32, media_text_marker,
 };
 use vllm_sim_wire::Fault;
-use vllm_sim_wire::openai::message::{ChatContent, RequestMessage};
+use vllm_sim_wire::openai::request_message::{ChatContent, RequestMessage};
 
 #[derive(Debug, Default)]
 pub(super) struct ConversationMedia {
@@ -78,7 +78,7 @@ impl InferenceService {
                 .map(|message| mark_media(settings, message, &mut media.marked))
                 .collect::<Result<_, _>>()?;
             check_media_limits(settings, &media.marked)?;
-            self.media_cache.add_and_count_hits(&media.marked);
+            self.media_cache.cache_media_and_count_hits(&media.marked);
             return Ok(Some((marked, media)));
         }
         if settings.unchecked {
@@ -103,7 +103,7 @@ fn mark_media(
     message: &RequestMessage,
     items: &mut Vec<MediaItem>,
 ) -> Result<RequestMessage, Fault> {
-    let mut json = message.to_json().into_owned();
+    let mut json = message.to_message_json().into_owned();
     if let Some(Value::Array(parts)) = json.get_mut("content") {
         for part in parts {
             let Some(modality) = part_modality(part) else {

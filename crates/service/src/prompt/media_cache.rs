@@ -54,16 +54,16 @@ impl CachedItems {
 }
 
 impl MediaCache {
-    /// Creates a media cache of at most `bytes`; 0 disables it.
+    /// Creates a media cache of at most `max_bytes`; 0 disables it.
     ///
-    /// Each look-up calls `count` with the number of media items and the number of hits.
-    pub fn new(bytes: u64, count: impl Fn(u32, u32) + Send + Sync + 'static) -> Self {
-        Self { bytes, cached: Mutex::default(), count: Box::new(count) }
+    /// Each look-up calls `on_lookup` with the number of media items and the number of hits.
+    pub fn new(max_bytes: u64, on_lookup: impl Fn(u32, u32) + Send + Sync + 'static) -> Self {
+        Self { bytes: max_bytes, cached: Mutex::default(), count: Box::new(on_lookup) }
     }
 
     /// Adds media items to the cache and returns the number of hits; `None` if the cache is
     /// disabled.
-    pub(super) fn add_and_count_hits(&self, items: &[MediaItem]) -> Option<u32> {
+    pub(super) fn cache_media_and_count_hits(&self, items: &[MediaItem]) -> Option<u32> {
         if self.bytes == 0 {
             return None;
         }
@@ -110,7 +110,7 @@ mod tests {
         let cache = MediaCache::new(30 * BYTES_PER_MEDIA_TOKEN, |_, _| {});
         let look = |names: &[(&str, u32)]| {
             let items: Vec<_> = names.iter().map(|(name, n)| item(name, *n)).collect();
-            cache.add_and_count_hits(&items)
+            cache.cache_media_and_count_hits(&items)
         };
         assert_eq!(look(&[("a", 10), ("b", 10), ("a", 10)]), Some(1));
         // Evicts b, then a; an item larger than the cache evicts nothing.
@@ -118,6 +118,6 @@ mod tests {
         assert_eq!(look(&[("huge", 31), ("b", 10), ("c", 20)]), Some(2));
         cache.clear_media_cache();
         assert_eq!(look(&[("c", 20)]), Some(0));
-        assert_eq!(MediaCache::default().add_and_count_hits(&[item("a", 1)]), None);
+        assert_eq!(MediaCache::default().cache_media_and_count_hits(&[item("a", 1)]), None);
     }
 }

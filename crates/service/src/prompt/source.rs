@@ -18,8 +18,8 @@ use vllm_sim_tokenizer::{
     ChatMessage, ChatTemplateError, ChatTemplateInput, MessageContentPart, PlacedMediaItem,
     SpecialTokenHandling, TemplateMessage,
 };
-use vllm_sim_wire::openai::checked_message::{ValidatedChatMessage, text_only_model_fault};
-use vllm_sim_wire::openai::message::RequestMessage;
+use vllm_sim_wire::openai::request_message::RequestMessage;
+use vllm_sim_wire::openai::validated_message::{ValidatedChatMessage, text_only_model_fault};
 use vllm_sim_wire::{Fault, ServerLimits};
 
 /// The form in which a request gives its prompts.
@@ -404,7 +404,7 @@ pub fn to_unvalidated_messages(messages: &[RequestMessage]) -> Vec<ChatMessage> 
         Some((role, texts @ [_])) if role != "system" => {
             ChatMessage::Read(TemplateMessage::from_text_parts(role, texts))
         }
-        _ => ChatMessage::Sent(message.to_json().into_owned()),
+        _ => ChatMessage::Sent(message.to_message_json().into_owned()),
     });
     messages.collect()
 }
@@ -421,7 +421,7 @@ fn read_message(message: &RequestMessage, model: &str) -> Result<TemplateMessage
         return Ok(TemplateMessage::from_text_parts(role, texts));
     }
     let message = ValidatedChatMessage::new(message)?;
-    let role = message.non_content_members().get("role");
+    let role = message.message_members_except_content().get("role");
     let role = role.and_then(|role| role.as_str()).unwrap_or_default();
     if role == "system" {
         // vLLM looks for a billing header in all parts before it reads the first one.
@@ -437,7 +437,7 @@ fn read_message(message: &RequestMessage, model: &str) -> Result<TemplateMessage
         }
         parts.extend(read);
     }
-    Ok(TemplateMessage::new(message.non_content_members(), parts))
+    Ok(TemplateMessage::new(message.message_members_except_content(), parts))
 }
 
 #[cfg(test)]
@@ -462,8 +462,9 @@ mod tests {
     fn only_one_of_two_billing_lines_is_dropped() {
         let text = "x-anthropic-billing-header: a\nx-anthropic-billing-header: b\nkeep";
         for content in [json!(text), json!([{"type": "text", "text": text}])] {
-            let message =
-                RequestMessage::from_trusted_json(json!({"role": "system", "content": content}));
+            let message = RequestMessage::message_from_trusted_json(
+                json!({"role": "system", "content": content}),
+            );
             let read = to_template_messages(&[message], "m").unwrap();
             assert_eq!(
                 shown(&read, ChatTemplateContentFormat::String),
@@ -497,7 +498,7 @@ mod tests {
                 {
                     let shown = |message| {
                         let read = to_template_messages(
-                            &[RequestMessage::from_trusted_json(message)],
+                            &[RequestMessage::message_from_trusted_json(message)],
                             "m",
                         )
                         .unwrap();

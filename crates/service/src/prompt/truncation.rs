@@ -77,19 +77,24 @@ impl PromptTruncation {
 
     /// Removes the media items of a truncated prompt that were cut; truncation removed `removed_tokens`
     /// tokens and kept `remaining_tokens`.
-    pub(super) fn truncate_media(self, media: &mut Vec<PlacedMediaItem>, gone: usize, left: usize) {
-        if gone == 0 {
+    pub(super) fn truncate_media(
+        self,
+        media: &mut Vec<PlacedMediaItem>,
+        removed_tokens: usize,
+        remaining_tokens: usize,
+    ) {
+        if removed_tokens == 0 {
             return;
         }
         let shift = match self.side {
             TruncationSide::Right => 0,
-            TruncationSide::Left => u32::try_from(gone).unwrap_or(u32::MAX),
+            TruncationSide::Left => u32::try_from(removed_tokens).unwrap_or(u32::MAX),
         };
         media.retain_mut(|item| {
             let start = item.start.checked_sub(shift);
             let end = start.map(|start| u64::from(start) + u64::from(item.len));
             item.start = start.unwrap_or(0);
-            end.is_some_and(|end| end <= left as u64)
+            end.is_some_and(|end| end <= remaining_tokens as u64)
         });
     }
 }

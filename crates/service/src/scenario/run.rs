@@ -171,7 +171,7 @@ impl ScenarioRun {
     }
 
     /// Calls the scenario's callback for the current phase again, unless the scenario is over.
-    pub fn repeat_phase_callback(&self) {
+    pub fn call_phase_callback_again(&self) {
         let position = self.position.lock();
         if position.scenario_round_and_phase().is_some() {
             (self.on_change)(

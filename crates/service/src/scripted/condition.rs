@@ -8,7 +8,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::read::{expect_mapping, non_null_field, text_field, whole_number_field};
-use vllm_sim_wire::openai::message::RequestMessage;
+use vllm_sim_wire::openai::request_message::RequestMessage;
 
 const KEYS: &str = "contains, matches, model, role, turn, system, tool_result, tool, header";
 /// Roles of chat messages that a scripted-reply rule can match.
@@ -43,12 +43,12 @@ pub struct MatchedRequest<'r> {
     /// Headers of the request that any scripted-reply rule names: names in lower case, and values.
     pub headers: &'r [(Box<str>, Box<str>)],
     /// Messages and tools of each prompt; empty for prompts that are no conversations.
-    pub conversations: Vec<ConversationFacts>,
+    pub conversations: Vec<ConversationMatchInput>,
 }
 
 /// Messages and tools of a conversation, as far as rules of scripted replies match them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct ConversationFacts {
+pub struct ConversationMatchInput {
     role: String,
     turn: u64,
     system: String,
@@ -57,7 +57,7 @@ pub struct ConversationFacts {
 }
 
 impl ReplyRuleCondition {
-    pub(super) fn from_json(value: &Value) -> Result<Self, String> {
+    pub(super) fn parse_rule_condition(value: &Value) -> Result<Self, String> {
         let fields = expect_mapping(value, KEYS)?;
         let matches = match text_field(fields, "matches")? {
             None => None,
@@ -133,7 +133,7 @@ impl ReplyRuleCondition {
                     .is_some_and(|facts| self.matches_conversation(facts)))
     }
 
-    fn matches_conversation(&self, facts: &ConversationFacts) -> bool {
+    fn matches_conversation(&self, facts: &ConversationMatchInput) -> bool {
         let system = self.system.as_ref();
         let result = self.tool_result.as_ref();
         let mut results = facts.tool_results.iter();
@@ -152,11 +152,11 @@ impl MatchedRequest<'_> {
     }
 }
 
-impl ConversationFacts {
-    /// Reads the facts of a conversation that conditions of scripted replies look at; `tools` has
+impl ConversationMatchInput {
+    /// Reads the facts of a conversation that conditions of scripted replies look at; `tool_names` has
     /// the names of the offered tools.
-    pub fn new(messages: &[RequestMessage], tools: Arc<[String]>) -> Self {
-        Self { tools, ..Self::of_messages(messages) }
+    pub fn new(messages: &[RequestMessage], tool_names: Arc<[String]>) -> Self {
+        Self { tools: tool_names, ..Self::of_messages(messages) }
     }
 
     fn of_messages(messages: &[RequestMessage]) -> Self {
@@ -181,7 +181,7 @@ impl ConversationFacts {
     }
 }
 
-impl fmt::Display for ConversationFacts {
+impl fmt::Display for ConversationMatchInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "role {}, turn {}", self.role, self.turn)?;
         if !self.tools.is_empty() {

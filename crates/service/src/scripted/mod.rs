@@ -19,7 +19,7 @@ use crate::generate::tools::ToolCall;
 use condition::ReplyRuleCondition;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-pub use condition::{ConversationFacts, MatchedRequest};
+pub use condition::{ConversationMatchInput, MatchedRequest};
 pub use read::ScriptedReplyError;
 
 /// The rules of scripted replies in use, shared by all front ends.
@@ -140,18 +140,18 @@ impl ScriptedReplies {
         self.rules.load_full()
     }
 
-    /// Returns the request's headers that any rule of scripted replies names; `value` returns a
+    /// Returns the request's headers that any rule of scripted replies names; `header_value` returns a
     /// header's value by its name.
-    pub fn request_headers_in_rules<'h>(
+    pub fn headers_read_by_reply_rules<'h>(
         &self,
-        value: impl Fn(&str) -> Option<&'h str>,
+        header_value: impl Fn(&str) -> Option<&'h str>,
     ) -> Box<[(Box<str>, Box<str>)]> {
         let rules = self.rules.load();
         let Some(rules) = rules.as_ref().filter(|rules| !rules.headers.is_empty()) else {
             return Box::default();
         };
         let named = rules.headers.iter();
-        let found = named.filter_map(|name| Some((name.clone(), value(name)?.into())));
+        let found = named.filter_map(|name| Some((name.clone(), header_value(name)?.into())));
         found.collect()
     }
 
@@ -270,7 +270,7 @@ impl ReplyRules {
     }
 
     /// Returns each rule of scripted replies as configured, with its usage counts.
-    pub fn to_json(&self) -> Value {
+    pub fn reply_rules_with_usage_json(&self) -> Value {
         let rules = self.rules.iter().map(|rule| {
             json!({
                 "rule": rule.source,
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(reply_text(&rules, "sunny"), some("once"));
         assert_eq!(reply_text(&rules, "sunny"), some("again"));
         assert_eq!(reply_text(&rules, "the sun"), Ok(None));
-        assert_eq!(rules.to_json()[0]["answered"], 1);
+        assert_eq!(rules.reply_rules_with_usage_json()[0]["answered"], 1);
     }
 
     #[test]

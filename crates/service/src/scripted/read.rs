@@ -64,9 +64,8 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
     let fields = expect_mapping(value, RULE_KEYS)?;
     let condition = match non_null_field(fields, "when") {
         None => ReplyRuleCondition::default(),
-        Some(when) => {
-            ReplyRuleCondition::from_json(when).map_err(|why| format!("'when': {why}"))?
-        }
+        Some(when) => ReplyRuleCondition::parse_rule_condition(when)
+            .map_err(|why| format!("'when': {why}"))?,
     };
     let text = text_field(fields, "say")?;
     let calls = match non_null_field(fields, "call") {
@@ -177,7 +176,8 @@ fn read_failure(value: &Value) -> Result<ScriptedFailure, String> {
     let keys = "times, error, retry_after";
     let fields = expect_mapping(value, keys).map_err(|why| format!("'fail': {why}"))?;
     let given_error = non_null_field(fields, "error");
-    let named = given_error.and_then(Value::as_str).and_then(InjectedFailure::from_name);
+    let named =
+        given_error.and_then(Value::as_str).and_then(InjectedFailure::from_injected_failure_name);
     let status = given_error.and_then(Value::as_u64);
     let error = match (named, status) {
         (Some(failure), _) => ScriptedError::Failure(failure),

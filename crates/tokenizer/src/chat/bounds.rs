@@ -144,7 +144,7 @@ pub(super) fn reset_render_work_count() {
 ///
 /// # Errors
 /// [`Error`] if the rendering exceeds its work limit.
-pub(super) fn count_render_work(bytes: u64) -> Result<(), Error> {
+pub(super) fn charge_render_work(bytes: u64) -> Result<(), Error> {
     let done = WORK_DONE_BYTES.get().saturating_add(bytes);
     WORK_DONE_BYTES.set(done);
     if done > MAX_RENDER_WORK_BYTES {
@@ -158,13 +158,13 @@ pub(super) fn count_render_work(bytes: u64) -> Result<(), Error> {
 /// Counts the work of writing a template value with all nested values.
 ///
 /// # Errors
-/// Those of [`count_render_work`], and [`Error`] for a value that is nested too deeply.
-pub(super) fn count_nested_value_work(value: &Value) -> Result<(), Error> {
+/// Those of [`charge_render_work`], and [`Error`] for a value that is nested too deeply.
+pub(super) fn charge_nested_value_work(value: &Value) -> Result<(), Error> {
     spend_recursively(value, 0)
 }
 
 fn spend_recursively(value: &Value, level: usize) -> Result<(), Error> {
-    count_render_work(value_size_bytes(value))?;
+    charge_render_work(value_size_bytes(value))?;
     if value.as_str().is_some() || !is_container_value(value) {
         return Ok(());
     }
@@ -191,13 +191,13 @@ fn is_container_value(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
 }
 
-pub(super) fn count_element_work() -> Result<(), Error> {
-    count_render_work(ELEMENT_WORK_BYTES)
+pub(super) fn charge_element_work() -> Result<(), Error> {
+    charge_render_work(ELEMENT_WORK_BYTES)
 }
 
 /// Counts the work of reading a template value without its elements.
-pub(super) fn count_value_work(value: &Value) -> Result<(), Error> {
-    count_render_work(value_size_bytes(value))
+pub(super) fn charge_value_work(value: &Value) -> Result<(), Error> {
+    charge_render_work(value_size_bytes(value))
 }
 
 /// Returns the size of a template value without its elements, in bytes.
@@ -214,8 +214,8 @@ fn value_size_bytes(value: &Value) -> u64 {
 /// Counts the work of calling a Python string method with these arguments.
 ///
 /// # Errors
-/// Those of [`count_render_work`], and [`Error`] for a padding width that is too large.
-pub(super) fn count_string_method_work(
+/// Those of [`charge_render_work`], and [`Error`] for a padding width that is too large.
+pub(super) fn charge_string_method_work(
     text: &str,
     method: &str,
     args: &[Value],
@@ -223,36 +223,36 @@ pub(super) fn count_string_method_work(
     let length = text.len() as u64;
     match method {
         "split" | "rsplit" | "splitlines" => {
-            count_render_work(length.saturating_mul(ELEMENT_WORK_BYTES))
+            charge_render_work(length.saturating_mul(ELEMENT_WORK_BYTES))
         }
         "join" => {
             for item in args.first().and_then(|items| items.try_iter().ok()).into_iter().flatten() {
-                count_render_work(length)?;
-                count_nested_value_work(&item)?;
+                charge_render_work(length)?;
+                charge_nested_value_work(&item)?;
             }
             Ok(())
         }
         "replace" => {
             let part = |at: usize| args.get(at).and_then(Value::as_str).unwrap_or_default();
-            count_text_replacement_work(text, part(0), part(1))
+            charge_text_replacement_work(text, part(0), part(1))
         }
         "center" | "ljust" | "rjust" | "zfill" => {
             let width = args.first().and_then(Value::as_usize).unwrap_or(0);
-            count_render_work(length.saturating_add(width as u64))
+            charge_render_work(length.saturating_add(width as u64))
         }
         "format" => spend_formatting(text, args, '{'),
-        _ => count_render_work(length.saturating_mul(3)),
+        _ => charge_render_work(length.saturating_mul(3)),
     }
 }
 
 /// Counts the work of replacing every `old` by `new` in a text.
 ///
 /// # Errors
-/// Those of [`count_render_work`].
-pub(super) fn count_text_replacement_work(text: &str, old: &str, new: &str) -> Result<(), Error> {
+/// Those of [`charge_render_work`].
+pub(super) fn charge_text_replacement_work(text: &str, old: &str, new: &str) -> Result<(), Error> {
     let places = text.matches(old).count() as u64;
     let grown = places.saturating_mul(new.len() as u64);
-    count_render_work(grown.saturating_add(text.len() as u64))
+    charge_render_work(grown.saturating_add(text.len() as u64))
 }
 
 /// Counts the work of formatting by a format string whose fields begin with `open`.
@@ -280,26 +280,26 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
     }
     let largest = args.iter().map(value_size_bytes).max().unwrap_or(0);
     for arg in args.iter().filter(|arg| arg.as_str().is_none()) {
-        count_nested_value_work(arg)?;
+        charge_nested_value_work(arg)?;
     }
     let fields = specs().count() as u64;
     let each = largest.saturating_mul(3).saturating_add(widest as u64);
-    count_render_work(fields.saturating_mul(each).saturating_add(text.len() as u64))
+    charge_render_work(fields.saturating_mul(each).saturating_add(text.len() as u64))
 }
 
 pub(super) fn add_work_counting_filters(env: &mut Environment<'_>) {
     env.set_recursion_limit(MAX_TEMPLATE_CALL_DEPTH);
     env.add_filter(COUNT_EXPRESSION_WORK_FILTER, |value: Value| {
-        count_render_work(value_size_bytes(&value)).map(|()| value)
+        charge_render_work(value_size_bytes(&value)).map(|()| value)
     });
     env.add_filter(COUNT_NESTED_VALUE_WORK_FILTER, |value: Value| {
-        count_nested_value_work(&value).map(|()| value)
+        charge_nested_value_work(&value).map(|()| value)
     });
     env.add_filter(COUNT_LOOP_WORK_FILTER, |value: Value, body: u64| {
         let rounds = value.len().unwrap_or(0) as u64;
         // `len` counts the characters of a text.
-        count_render_work(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
-        count_render_work(rounds.saturating_mul(body)).map(|()| value)
+        charge_render_work(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
+        charge_render_work(rounds.saturating_mul(body)).map(|()| value)
     });
     macro_rules! count {
         ($($name:ident $(as $alias:literal)? costs $factor:expr;)*) => {
@@ -336,10 +336,10 @@ pub(super) fn add_work_counting_filters(env: &mut Environment<'_>) {
         sum costs 1;
     }
     env.add_test("lower", |text: &str| {
-        count_render_work(4 * text.len() as u64).map(|()| text.chars().all(char::is_lowercase))
+        charge_render_work(4 * text.len() as u64).map(|()| text.chars().all(char::is_lowercase))
     });
     env.add_test("upper", |text: &str| {
-        count_render_work(4 * text.len() as u64).map(|()| text.chars().all(char::is_uppercase))
+        charge_render_work(4 * text.len() as u64).map(|()| text.chars().all(char::is_uppercase))
     });
     env.add_filter("minijinja_format", minijinja::filters::format);
     env.add_filter("format", |state: &State<'_, '_>, args: Rest<Value>| {
@@ -370,7 +370,7 @@ fn replace_by_counting_filter<F, Rv, Args>(
             let counts = counts.fold(0u64, u64::saturating_add);
             // Applying a filter costs at least as much as reading some text.
             let work = value_size_bytes(value).saturating_mul(factor).max(ELEMENT_WORK_BYTES);
-            count_render_work(work.saturating_add(counts.saturating_mul(ELEMENT_WORK_BYTES)))?;
+            charge_render_work(work.saturating_add(counts.saturating_mul(ELEMENT_WORK_BYTES)))?;
         }
         state.apply_filter(&hidden, &args)
     });

@@ -43,7 +43,7 @@ pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalTimeFn) 
     env.add_filter("indent", indent_filter);
     env.add_filter("wordcount", |value: &Value| -> Result<usize, Error> {
         let text = text_of(value)?;
-        bounds::count_render_work(4 * text.len() as u64)?;
+        bounds::charge_render_work(4 * text.len() as u64)?;
         let words =
             text.split(|c: char| c != '_' && !c.is_alphanumeric()).filter(|w| !w.is_empty());
         Ok(words.count())
@@ -55,7 +55,7 @@ pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalTimeFn) 
     env.add_filter("filesizeformat", minijinja_contrib::filters::filesizeformat);
     env.add_filter("striptags", |value: &Value| -> Result<String, Error> {
         let text = text_of(value)?;
-        bounds::count_render_work(16 * text.len() as u64)?;
+        bounds::charge_render_work(16 * text.len() as u64)?;
         Ok(minijinja_contrib::filters::striptags(text))
     });
     env.add_filter("truncate", truncate_filter);
@@ -88,12 +88,12 @@ pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalTimeFn) 
             .with_source(TemplateException(message)))
     });
     env.add_function("strftime_now", move |format: &str| {
-        bounds::count_render_work(16 * format.len() as u64).map(|()| strftime(clock(), format))
+        bounds::charge_render_work(16 * format.len() as u64).map(|()| strftime(clock(), format))
     });
 }
 
 fn text_of(value: &Value) -> Result<String, Error> {
-    bounds::count_nested_value_work(value)?;
+    bounds::charge_nested_value_work(value)?;
     Ok(python_str_of(value))
 }
 
@@ -101,7 +101,7 @@ fn trim_filter(value: &Value, chars: Option<&str>) -> Result<String, Error> {
     // Each character is searched for in `chars`.
     let each = chars.map_or(1, |chars| 1 + chars.len() as u64);
     let text = text_of(value)?;
-    bounds::count_render_work(each.saturating_mul(text.len() as u64))?;
+    bounds::charge_render_work(each.saturating_mul(text.len() as u64))?;
     let cut = text
         .trim_matches(|c| chars.map_or_else(|| is_python_whitespace(c), |chars| chars.contains(c)));
     Ok(cut.to_owned())
@@ -110,8 +110,8 @@ fn trim_filter(value: &Value, chars: Option<&str>) -> Result<String, Error> {
 fn join_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = TemplateFilterArgs::new(&args)?;
     let separator =
-        args.get(0, "d")?.map(|separator| python_str_of(&separator)).unwrap_or_default();
-    let attribute = args.get(1, "attribute")?.map(|attribute| python_str_of(&attribute));
+        args.value_arg(0, "d")?.map(|separator| python_str_of(&separator)).unwrap_or_default();
+    let attribute = args.value_arg(1, "attribute")?.map(|attribute| python_str_of(&attribute));
     args.reject_unknown_args()?;
     let mut parts = Vec::new();
     if !value.is_undefined() {
@@ -120,8 +120,8 @@ fn join_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
                 Some(attribute) => attribute_at_path(&item, attribute)?,
                 None => item,
             };
-            bounds::count_element_work()?;
-            bounds::count_render_work(separator.len() as u64)?;
+            bounds::charge_element_work()?;
+            bounds::charge_render_work(separator.len() as u64)?;
             parts.push(text_of(&item)?);
         }
     }
@@ -138,12 +138,12 @@ fn attribute_at_path(value: &Value, path: &str) -> Result<Value, Error> {
 
 fn length_filter(value: &Value) -> Result<usize, Error> {
     // Counting the characters of a text is cheap.
-    bounds::count_render_work(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
+    bounds::charge_render_work(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
     match value.len() {
         Some(length) => Ok(length),
         None if value.is_undefined() => Ok(0),
         None if value.kind() == ValueKind::Iterable => {
-            bounds::count_nested_value_work(value)?;
+            bounds::charge_nested_value_work(value)?;
             Ok(value.try_iter()?.count())
         }
         None => Err(invalid_operation(format!("object of type '{}' has no len()", value.kind()))),
@@ -151,7 +151,7 @@ fn length_filter(value: &Value) -> Result<usize, Error> {
 }
 
 fn items_filter(value: &Value) -> Result<Value, Error> {
-    bounds::count_value_work(value)?;
+    bounds::charge_value_work(value)?;
     if value.is_undefined() {
         return Ok(python_list(Vec::new()));
     }
@@ -167,13 +167,13 @@ fn items_filter(value: &Value) -> Result<Value, Error> {
 fn replace_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = TemplateFilterArgs::new(&args)?;
     let missing = || invalid_operation("replace needs an old and a new text");
-    let (old, new) = (args.get(0, "old")?, args.get(1, "new")?);
+    let (old, new) = (args.value_arg(0, "old")?, args.value_arg(1, "new")?);
     let (old, new) =
         (python_str_of(&old.ok_or_else(missing)?), python_str_of(&new.ok_or_else(missing)?));
     let count = args.int_arg(2, "count")?.and_then(|count| usize::try_from(count).ok());
     args.reject_unknown_args()?;
     let text = text_of(value)?;
-    bounds::count_text_replacement_work(&text, &old, &new)?;
+    bounds::charge_text_replacement_work(&text, &old, &new)?;
     Ok(match count {
         Some(count) => text.replacen(&old, &new, count),
         None => text.replace(&old, &new),
@@ -188,11 +188,11 @@ fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let size = |n: Option<i64>, default| n.map_or(default, |n| usize::try_from(n).unwrap_or(0));
     let length = size(args.int_arg(0, "length")?, 255);
     let kill_words = args.flag_arg(1, "killwords")?;
-    let end = args.get(2, "end")?.map_or("...".to_owned(), |end| python_str_of(&end));
+    let end = args.value_arg(2, "end")?.map_or("...".to_owned(), |end| python_str_of(&end));
     let leeway = size(args.int_arg(3, "leeway")?, 5);
     args.reject_unknown_args()?;
     let text = text_of(value)?;
-    bounds::count_render_work(text.len() as u64)?;
+    bounds::charge_render_work(text.len() as u64)?;
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text);
     }
@@ -207,10 +207,10 @@ fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
 fn dictsort_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let args = TemplateFilterArgs::new(&args)?;
     let case_sensitive = args.flag_arg(0, "case_sensitive")?;
-    let by_value = args.get(1, "by")?.is_some_and(|by| by.as_str() == Some("value"));
+    let by_value = args.value_arg(1, "by")?.is_some_and(|by| by.as_str() == Some("value"));
     let reverse = args.flag_arg(2, "reverse")?;
     args.reject_unknown_args()?;
-    bounds::count_nested_value_work(value)?;
+    bounds::charge_nested_value_work(value)?;
     let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     let Some(pairs) = object.and_then(|object| object.try_iter_pairs()) else {
         return Err(invalid_operation("Can only sort a mapping."));
@@ -263,9 +263,9 @@ fn parse_python_number(value: &Value) -> Option<f64> {
 
 #[expect(clippy::cast_possible_truncation, reason = "as Python's int(), within i64")]
 fn int_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    bounds::count_value_work(value)?;
+    bounds::charge_value_work(value)?;
     let args = TemplateFilterArgs::new(&args)?;
-    let default = args.get(0, "default")?.unwrap_or(Value::from(0));
+    let default = args.value_arg(0, "default")?.unwrap_or(Value::from(0));
     let base = args.int_arg(1, "base")?.and_then(|base| u32::try_from(base).ok());
     args.reject_unknown_args()?;
     if value.is_integer() {
@@ -291,7 +291,7 @@ fn int_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
 }
 
 fn float_filter(value: &Value, default: Option<Value>) -> Result<Value, Error> {
-    bounds::count_value_work(value)?;
+    bounds::charge_value_work(value)?;
     let number = parse_python_number(value).map(Value::from).or(default);
     Ok(number.unwrap_or(Value::from(0.0)))
 }
@@ -301,7 +301,7 @@ fn round_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let precision = args.int_arg(0, "precision")?.unwrap_or(0).clamp(-300, 300);
     let precision = i32::try_from(precision).unwrap_or(0);
     let method =
-        args.get(1, "method")?.map_or("common".to_owned(), |method| python_str_of(&method));
+        args.value_arg(1, "method")?.map_or("common".to_owned(), |method| python_str_of(&method));
     args.reject_unknown_args()?;
     let Some(number) = parse_python_number(value).filter(|_| value.as_str().is_none()) else {
         return Err(invalid_operation(format!("cannot round a {}", value.kind())));
@@ -326,7 +326,7 @@ fn round_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
 /// **Source:** `jinja2/filters.py`, `do_indent`.
 fn indent_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = TemplateFilterArgs::new(&args)?;
-    let width = args.get(0, "width")?.unwrap_or(Value::from(4));
+    let width = args.value_arg(0, "width")?.unwrap_or(Value::from(4));
     let (first, blank) = (args.flag_arg(1, "first")?, args.flag_arg(2, "blank")?);
     args.reject_unknown_args()?;
     let margin = match width.as_str() {
@@ -334,7 +334,7 @@ fn indent_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
         None => " ".repeat(usize::try_from(i64::try_from(width)?).unwrap_or(0).min(1 << 16)),
     };
     let text = text_of(value)? + "\n";
-    bounds::count_render_work((python_splitlines(&text).count() * margin.len()) as u64)?;
+    bounds::charge_render_work((python_splitlines(&text).count() * margin.len()) as u64)?;
     let mut out = if first { margin.clone() } else { String::new() };
     for (index, (line, _)) in python_splitlines(&text).enumerate() {
         if index > 0 {

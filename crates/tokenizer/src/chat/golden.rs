@@ -14,16 +14,16 @@ use super::{
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/templates");
 
-pub(crate) struct GoldenCase {
+pub(crate) struct ChatTemplateGoldenCase {
     case: Map<String, Json>,
     messages: Vec<ChatMessage>,
 }
 
-impl GoldenCase {
-    pub(crate) fn new(case: &Json) -> Self {
-        let messages = case["messages"].as_array().into_iter().flatten();
+impl ChatTemplateGoldenCase {
+    pub(crate) fn new(case_json: &Json) -> Self {
+        let messages = case_json["messages"].as_array().into_iter().flatten();
         Self {
-            case: case.as_object().unwrap().clone(),
+            case: case_json.as_object().unwrap().clone(),
             messages: messages.cloned().map(ChatMessage::from).collect(),
         }
     }
@@ -83,8 +83,8 @@ fn chat_templates_render_as_in_python() {
         };
         assert_eq!(compiled.format, format, "{name}");
         for (case, expected) in expected["expected"].as_object().unwrap() {
-            let input = GoldenCase::new(&golden["cases"][case]);
-            let found = templates.render_chat_with(&compiled, &input.input());
+            let input = ChatTemplateGoldenCase::new(&golden["cases"][case]);
+            let found = templates.render_chat_with_template(&compiled, &input.input());
             compared += 1;
             let right = match (&found, &expected["text"], &expected["error"]) {
                 (Ok(text), Json::String(expected), _) => text == expected,

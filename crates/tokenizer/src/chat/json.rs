@@ -26,7 +26,7 @@ struct JsonStyle {
 /// Implements the template filter `tojson(ensure_ascii=False, indent=None, separators=None,
 /// sort_keys=False)`.
 pub(super) fn tojson_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    bounds::count_nested_value_work(value)?;
+    bounds::charge_nested_value_work(value)?;
     let args = TemplateFilterArgs::new(&args)?;
     let style = JsonStyle::from_args(&args)?;
     args.reject_unknown_args()?;
@@ -38,7 +38,7 @@ pub(super) fn tojson_filter(value: &Value, args: Rest<Value>) -> Result<String, 
 impl JsonStyle {
     fn from_args(args: &TemplateFilterArgs<'_>) -> Result<Self, Error> {
         let ascii = args.flag_arg(0, "ensure_ascii")?;
-        let (indent, separators) = (args.get(1, "indent")?, args.get(2, "separators")?);
+        let (indent, separators) = (args.value_arg(1, "indent")?, args.value_arg(2, "separators")?);
         let sort_keys = args.flag_arg(3, "sort_keys")?;
         let indent = match indent {
             Some(indent) => Some(match indent.as_str() {

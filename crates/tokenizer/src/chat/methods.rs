@@ -26,11 +26,11 @@ pub(super) fn call_python_method(
         return get_item_method(value, args);
     }
     // Search text and range.
-    args.iter().try_for_each(bounds::count_value_work)?;
+    args.iter().try_for_each(bounds::charge_value_work)?;
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
-            bounds::count_string_method_work(text, method, args)?;
+            bounds::charge_string_method_work(text, method, args)?;
             match call_str_method(text, method, args)? {
                 Some(answer) => Ok(answer),
                 None => {
@@ -40,12 +40,12 @@ pub(super) fn call_python_method(
         }
         ValueKind::Map => {
             if method != "get" {
-                bounds::count_value_work(value)?;
+                bounds::charge_value_work(value)?;
             }
             call_dict_method(value, method, args)
         }
         ValueKind::Seq | ValueKind::Iterable => {
-            bounds::count_nested_value_work(value)?;
+            bounds::charge_nested_value_work(value)?;
             call_list_method(value, method, args)
         }
         _ => Err(Error::from(ErrorKind::UnknownMethod)),
@@ -56,9 +56,9 @@ pub(super) fn call_python_method(
 /// one, and the hash of the whole key.
 fn get_item_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (key,): (&Value,) = from_args(args)?;
-    bounds::count_value_work(key)?;
+    bounds::charge_value_work(key)?;
     if let Some(text) = value.as_str() {
-        bounds::count_render_work(text.len() as u64)?;
+        bounds::charge_render_work(text.len() as u64)?;
     }
     value.get_item(key)
 }
@@ -156,7 +156,7 @@ fn strip_predicate(args: &[Value]) -> Result<impl Fn(char) -> bool, Error> {
 fn split_method(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let from_right = method == "rsplit";
     let args = TemplateFilterArgs::new(args)?;
-    let separator = args.get(0, "sep")?;
+    let separator = args.value_arg(0, "sep")?;
     let separator = separator.as_ref().map(|separator| match separator.as_str() {
         Some(separator) => Ok(separator),
         None => Err(invalid_operation(format!("must be str or None, not {}", separator.kind()))),
@@ -343,7 +343,7 @@ fn slice_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
     if step == 0 {
         return Err(invalid_operation("slice step cannot be zero"));
     }
-    bounds::count_value_work(value)?;
+    bounds::charge_value_work(value)?;
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
@@ -352,7 +352,7 @@ fn slice_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
                 let stop = clamp_slice_bound(stop.unwrap_or(i64::MAX), text.len());
                 return Ok(text[start..stop.max(start)].into());
             }
-            bounds::count_render_work(16 * text.len() as u64)?;
+            bounds::charge_render_work(16 * text.len() as u64)?;
             let chars: Vec<char> = text.chars().collect();
             Ok(slice_indices(start, stop, step, chars.len())
                 .map(|at| chars[at])

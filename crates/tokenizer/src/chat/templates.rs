@@ -55,9 +55,9 @@ const DEFAULT_TEMPLATE_NAME: &str = "default";
 
 impl ChatTemplates {
     /// Creates the chat templates of a model from their names and sources, with its special tokens.
-    pub fn new(named: Vec<(String, String)>, special_tokens: &Map<String, Json>) -> Self {
+    pub fn new(named_templates: Vec<(String, String)>, special_tokens: &Map<String, Json>) -> Self {
         Self {
-            named: named
+            named: named_templates
                 .into_iter()
                 .map(|(name, source)| (name, LazyTemplate::new(source)))
                 .collect(),
@@ -110,10 +110,10 @@ impl ChatTemplates {
             }
             return Ok(text);
         };
-        self.render_chat_with(&template, chat)
+        self.render_chat_with_template(&template, chat)
     }
 
-    pub(super) fn render_chat_with(
+    pub(super) fn render_chat_with_template(
         &self,
         template: &CompiledTemplate,
         chat: &ChatTemplateInput<'_>,
@@ -255,9 +255,12 @@ pub(super) struct CompiledTemplate {
 }
 
 impl CompiledTemplate {
-    /// Compiles the chat template `source`; its function `strftime_now` uses `clock`.
-    pub(super) fn new(source: &str, clock: LocalTimeFn) -> Result<Self, ChatTemplateError> {
-        bounds::check_template_limits(source)?;
+    /// Compiles the chat template `template_source`; its function `strftime_now` uses `clock`.
+    pub(super) fn new(
+        template_source: &str,
+        clock: LocalTimeFn,
+    ) -> Result<Self, ChatTemplateError> {
+        bounds::check_template_limits(template_source)?;
         let mut env = Environment::new();
         env.set_trim_blocks(true);
         env.set_lstrip_blocks(true);
@@ -267,17 +270,17 @@ impl CompiledTemplate {
         env.set_formatter(|out, state, value| match value.kind() {
             ValueKind::Invalid => escape_formatter(out, state, value),
             _ => {
-                bounds::count_nested_value_work(value)?;
+                bounds::charge_nested_value_work(value)?;
                 Ok(write_python_str(out, value)?)
             }
         });
         filters::add_python_filters(&mut env, clock);
-        env.add_template_owned(TEMPLATE_NAME, jinja2::rewrite_for_minijinja(source))
+        env.add_template_owned(TEMPLATE_NAME, jinja2::rewrite_for_minijinja(template_source))
             .map_err(|error| render_error(&error))?;
         Ok(Self {
             env,
-            source: source.to_owned(),
-            format: ChatTemplateContentFormat::detect_content_format(source),
+            source: template_source.to_owned(),
+            format: ChatTemplateContentFormat::detect_content_format(template_source),
         })
     }
 
@@ -320,8 +323,8 @@ pub(super) struct LazyTemplate {
 }
 
 impl LazyTemplate {
-    pub(super) fn new(source: String) -> Self {
-        Self { source, compiled: OnceLock::new() }
+    pub(super) fn new(template_source: String) -> Self {
+        Self { source: template_source, compiled: OnceLock::new() }
     }
 
     pub(super) fn template_source(&self) -> &str {

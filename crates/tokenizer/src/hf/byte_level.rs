@@ -59,7 +59,7 @@ impl Hasher for PrehashedHasher {
 impl ByteLevelEncoder {
     /// Creates a fast encoder with the same results as `tokenizer`; returns `None` if it does not
     /// support that tokenizer.
-    pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
+    pub(super) fn byte_level_encoder_for(tokenizer: &Tokenizer) -> Option<Self> {
         let composed = match tokenizer.get_normalizer() {
             None => false,
             Some(NormalizerWrapper::NFC(_)) => true,

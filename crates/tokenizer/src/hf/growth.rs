@@ -7,18 +7,21 @@ use serde_json::Value as Json;
 /// Maximum growth factor of a text's length in bytes; Unicode's normal forms need at most 11.
 const MAX_TEXT_GROWTH_FACTOR: f64 = 256.0;
 
-/// Checks that a tokenizer's normalizer or decoder (`part`) cannot make a text much longer.
+/// Checks that a tokenizer's normalizer or decoder (`normalizer_or_decoder`) cannot make a text much longer.
 ///
 /// # Errors
 /// A message if the part may lengthen a text by more than [`MAX_TEXT_GROWTH_FACTOR`].
-pub(super) fn check_text_growth_limit(what: &str, part: &Json) -> Result<(), String> {
+pub(super) fn check_text_growth_limit(
+    part_name: &str,
+    normalizer_or_decoder: &Json,
+) -> Result<(), String> {
     let mut unicode = 1.0_f64;
-    let growth = text_growth_factor(part, &mut unicode) * unicode;
+    let growth = text_growth_factor(normalizer_or_decoder, &mut unicode) * unicode;
     if growth <= MAX_TEXT_GROWTH_FACTOR {
         return Ok(());
     }
     Err(format!(
-        "its {what} may make a text {growth:.0} times as long; at most {MAX_TEXT_GROWTH_FACTOR} times is \
+        "its {part_name} may make a text {growth:.0} times as long; at most {MAX_TEXT_GROWTH_FACTOR} times is \
          allowed"
     ))
 }

@@ -56,7 +56,7 @@ impl HfTokenizer {
             stop_ids: eos_ids.into_iter().filter(|id| Some(*id) != eos).collect(),
             blank: tokenizer.get_pre_tokenizer().and_then(metaspace_char),
             vocabulary: OnceLock::new(),
-            fast: ByteLevelEncoder::new(&tokenizer),
+            fast: ByteLevelEncoder::byte_level_encoder_for(&tokenizer),
             around: OnceLock::new(),
             name: model.name.clone(),
             local: model.local,
@@ -73,15 +73,15 @@ impl HfTokenizer {
         self.tokenizer.id_to_token(id)
     }
 
-    pub(crate) fn token_id_of_entry(&self, piece: &str) -> Option<u32> {
-        self.tokenizer.token_to_id(piece)
+    pub(crate) fn token_id_of_entry(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
     }
 
     pub(crate) fn max_token_chars(&self) -> usize {
         self.vocabulary().longest
     }
 
-    pub(super) fn library_tokenizer(&self) -> &Tokenizer {
+    pub(super) fn tokenizers_crate_tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
@@ -90,7 +90,7 @@ impl HfTokenizer {
     }
 
     pub(super) fn vocabulary(&self) -> &TokenVocabulary {
-        self.vocabulary.get_or_init(|| TokenVocabulary::new(&self.tokenizer))
+        self.vocabulary.get_or_init(|| TokenVocabulary::vocabulary_of_tokenizer(&self.tokenizer))
     }
 
     pub(crate) fn encode(&self, text: &str, special: SpecialTokenHandling) -> Vec<u32> {
@@ -121,13 +121,13 @@ impl HfTokenizer {
                 ids
             };
         }
-        self.encode_with_library(text, special)
+        self.encode_with_tokenizers_crate(text, special)
     }
 
     fn add_special_tokens_around(&self, mut ids: Vec<u32>) -> Vec<u32> {
         let (before, after) = self.around.get_or_init(|| {
-            let plain = self.encode_with_library("a", SpecialTokenHandling::Without);
-            let around = self.encode_with_library("a", SpecialTokenHandling::With);
+            let plain = self.encode_with_tokenizers_crate("a", SpecialTokenHandling::Without);
+            let around = self.encode_with_tokenizers_crate("a", SpecialTokenHandling::With);
             let at = around.windows(plain.len().max(1)).position(|ids| *ids == plain);
             let before = at.unwrap_or(around.len());
             let after = around.iter().skip(before + plain.len()).copied().collect();
@@ -139,7 +139,7 @@ impl HfTokenizer {
     }
 
     /// Encodes text to token ids with the general encoder of the tokenizers crate.
-    pub(crate) fn encode_with_library(
+    pub(crate) fn encode_with_tokenizers_crate(
         &self,
         text: &str,
         special: SpecialTokenHandling,
@@ -148,11 +148,11 @@ impl HfTokenizer {
         library_encoding(encode).map(|encoding| encoding.get_ids().to_vec()).unwrap_or_default()
     }
 
-    /// Returns the beginning of a text that has at most `most` tokens; `most` is at least 1.
-    pub(crate) fn truncate_text<'t>(&self, text: &'t str, most: usize) -> &'t str {
+    /// Returns the beginning of a text that has at max_tokens `max_tokens` tokens; `max_tokens` is at least 1.
+    pub(crate) fn truncate_text<'t>(&self, text: &'t str, max_tokens: usize) -> &'t str {
         let mut kept = text;
         // A text that was cut can have more tokens than before, if its last word splits otherwise.
-        while let Some(end) = self.end_of_tokens(kept, most) {
+        while let Some(end) = self.end_of_tokens(kept, max_tokens) {
             kept = &kept[..end];
         }
         kept

@@ -44,7 +44,7 @@ impl<'t> DecodeStream<'t> {
             StreamState::Bytes { vocabulary, held: Vec::new() }
         } else {
             StreamState::General {
-                tokenizer: hf.library_tokenizer(),
+                tokenizer: hf.tokenizers_crate_tokenizer(),
                 ids: prompt[prompt.len().saturating_sub(CONTEXT_TOKENS)..].to_vec(),
                 prefix: String::new(),
                 prefix_index: 0,

@@ -18,7 +18,7 @@ struct TokenBytesTable {
 }
 
 impl TokenVocabulary {
-    pub(super) fn new(tokenizer: &Tokenizer) -> Self {
+    pub(super) fn vocabulary_of_tokenizer(tokenizer: &Tokenizer) -> Self {
         let pieces = tokenizer.get_vocab(true);
         let size = pieces.values().max().map_or(0, |largest| largest.saturating_add(1));
         let longest = pieces.keys().map(|piece| piece.chars().count()).max().unwrap_or(0);

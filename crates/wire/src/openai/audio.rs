@@ -28,16 +28,16 @@ pub enum SpeechTask {
 
 /// An uploaded file of a multipart form, by its index among the form's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UploadedFile(pub usize);
+pub struct UploadedFileIndex(pub usize);
 
-impl UploadedFile {
+impl UploadedFileIndex {
     /// Returns the JSON value that represents the upload among the form fields.
     pub fn to_form_field(self) -> Value {
         Value::Object(Map::from_iter([(UPLOAD_KEY.to_owned(), self.0.into())]))
     }
 }
 
-impl RequestField for UploadedFile {
+impl RequestField for UploadedFileIndex {
     const SCHEMA: Schema = Schema::Any;
 
     fn read(value: &Value) -> Option<Self> {
@@ -55,7 +55,7 @@ wire_model! {
     /// The form fields of a `POST /v1/audio/transcriptions` request.
     pub struct TranscriptionRequest: Wrapped "TranscriptionRequest" before [validate_speech_form] {
         /// The uploaded audio file.
-        file: UploadedFile,
+        file: UploadedFileIndex,
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// ISO 639-1 code of the spoken language; null detects it.
@@ -113,7 +113,7 @@ wire_model! {
     /// The form fields of a `POST /v1/audio/translations` request.
     pub struct TranslationRequest: Wrapped "TranslationRequest" before [validate_speech_form] {
         /// The uploaded audio file.
-        file: UploadedFile,
+        file: UploadedFileIndex,
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Text before the transcript, which guides style and spelling.
@@ -217,7 +217,7 @@ pub struct SpeechRequest {
     /// Speech-to-text task of the request.
     pub task: SpeechTask,
     /// The uploaded audio file.
-    pub file: UploadedFile,
+    pub file: UploadedFileIndex,
     /// Name of the served model or LoRA adapter; null or empty selects the base model.
     pub model: Option<String>,
     /// ISO 639-1 code of the spoken language; `None` detects it.
@@ -287,9 +287,11 @@ impl SpeechRequest {
         let value = Value::Object(order_form_fields(task, fields));
         Ok(match task {
             SpeechTask::Transcribe => {
-                common!(task, body::read_body::<TranscriptionRequest>(&value)?)
+                common!(task, body::validate_and_read_body::<TranscriptionRequest>(&value)?)
             }
-            SpeechTask::Translate => common!(task, body::read_body::<TranslationRequest>(&value)?),
+            SpeechTask::Translate => {
+                common!(task, body::validate_and_read_body::<TranslationRequest>(&value)?)
+            }
         })
     }
 }

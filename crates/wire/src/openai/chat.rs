@@ -7,9 +7,9 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, PythonValue};
 
-use super::message::RequestMessage;
 use super::message_schema;
-use super::shared::{
+use super::request_message::RequestMessage;
+use super::shared_request_fields::{
     CACHE_SALT_SCHEMA, ChatTool, ChatToolChoice, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA,
     NULLABLE_POSITIVE_INT_SCHEMA, RepetitionDetection, ResponseFormat, StopStrings, StreamOptions,
     StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA, TOP_LOGPROBS_SCHEMA,
@@ -191,7 +191,7 @@ impl ChatRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_chat_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         body::read_body_within_bounds(value, bounds)
     }
 }

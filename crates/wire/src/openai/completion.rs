@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
-use super::shared::{
+use super::shared_request_fields::{
     CACHE_SALT_SCHEMA, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA,
     NULLABLE_POSITIVE_INT_SCHEMA, RepetitionDetection, ResponseFormat, StopStrings, StreamOptions,
     StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA, TRUNCATE_PROMPT_TOKENS_SCHEMA,
@@ -215,10 +215,13 @@ impl CompletionRequest {
     /// Validates and reads a request body whose prompt is a long list of token ids.
     ///
     /// The request body is returned too, as JSON with a placeholder prompt. `None` means that
-    /// [`Self::parse_request_body`] must read the body.
-    pub fn parse_long_prompt(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
-        let (value, ids) = long_ids::extract_long_token_ids(text, "prompt")?;
-        let mut request = Self::parse_request_body(&value, bounds).ok()?;
+    /// [`Self::parse_completion_request`] must read the body.
+    pub fn parse_long_prompt_and_body(
+        body_json: &[u8],
+        bounds: &RequestBounds,
+    ) -> Option<(Self, Value)> {
+        let (value, ids) = long_ids::extract_long_token_ids(body_json, "prompt")?;
+        let mut request = Self::parse_completion_request(&value, bounds).ok()?;
         request.prompt = Some(CompletionPrompts(vec![CompletionPrompt::Tokens(ids)]));
         Some((request, value))
     }
@@ -227,7 +230,7 @@ impl CompletionRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_completion_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         validate_prompt_list_length(value, bounds)?;
         body::read_body_within_bounds(value, bounds)
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
 use super::responses_schema;
-use super::shared::{
+use super::shared_request_fields::{
     CACHE_SALT_SCHEMA, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA, StopStrings,
     StructuredOutputs, TOP_LOGPROBS_SCHEMA,
 };
@@ -224,7 +224,7 @@ impl ResponsesRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_responses_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         body::read_body_within_bounds(value, bounds)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::responses::ResponsesRequest;
 use super::rules;
-use super::shared::StructuredOutputs;
+use super::shared_request_fields::StructuredOutputs;
 use crate::fault::{ErrorType, Fault};
 use crate::limits::ServerLimits;
 use crate::sampling::{self, SamplingDefaults, SamplingParams, StringOrList};
@@ -56,7 +56,7 @@ impl ResponsesRequest {
             self.mm_processor_kwargs.as_ref().map_or(0, Map::len),
             self.media_io_kwargs.as_ref().map_or(0, IndexMap::len),
         )?;
-        limits.check_requested_lengths("max_output_tokens", self.max_output_tokens, None)
+        limits.check_output_and_truncation_limits("max_output_tokens", self.max_output_tokens, None)
     }
 
     /// Returns whether the request asks for log probabilities of output tokens.

@@ -13,7 +13,7 @@ use vllm_sim_python::{self as python, PythonValue};
 
 use super::chat::ChatRequest;
 use super::completion::{CompletionPrompt, CompletionRequest};
-use super::shared::{
+use super::shared_request_fields::{
     ChatToolChoice, ExtraSamplingArgs, LogitBias, ResponseFormat, StructuredOutputs,
 };
 use crate::fault::Fault;
@@ -82,7 +82,7 @@ impl ChatRequest {
             self.media_io_kwargs.as_ref().map_or(0, IndexMap::len),
         )?;
         let (name, asked) = self.requested_output_limit();
-        limits.check_requested_lengths(name, asked, self.truncate_prompt_tokens)
+        limits.check_output_and_truncation_limits(name, asked, self.truncate_prompt_tokens)
     }
 
     /// Returns the effective output limit of the chat request, in tokens, and the name of its
@@ -194,7 +194,7 @@ impl CompletionRequest {
                 false => Fault::bad_parameter(text, "prompt"),
             });
         }
-        limits.check_requested_lengths(
+        limits.check_output_and_truncation_limits(
             "max_tokens",
             self.max_tokens,
             self.truncate_prompt_tokens,
@@ -359,7 +359,9 @@ fn constraint(
     Ok(Some(new))
 }
 
-fn parse_usage_options(options: Option<&super::shared::StreamOptions>) -> (bool, bool) {
+fn parse_usage_options(
+    options: Option<&super::shared_request_fields::StreamOptions>,
+) -> (bool, bool) {
     let Some(options) = options else {
         return (false, false);
     };

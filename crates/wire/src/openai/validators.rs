@@ -47,7 +47,7 @@ pub(crate) fn not_iterable_fault(value: &Value) -> Fault {
 }
 
 /// Returns the 400 with Python's `AttributeError` of `value.get`.
-pub(crate) fn no_get_attribute_fault(value: &Value) -> Fault {
+pub(crate) fn python_get_attribute_error_fault(value: &Value) -> Fault {
     let name = PythonValue::from_json_value(value).python_type_name();
     Fault::bad_request(format!("'{name}' object has no attribute 'get'"))
 }
@@ -181,19 +181,22 @@ fn is_structural_tag(format: &JsonBody) -> bool {
 ///
 /// The check is the part of `check_structured_outputs_count` that is common to chat and
 /// completions.
-pub(crate) fn has_single_constraint(body: &JsonBody, two: Fault) -> Result<bool, ValidatorError> {
+pub(crate) fn has_single_constraint(
+    body: &JsonBody,
+    conflict_fault: Fault,
+) -> Result<bool, ValidatorError> {
     let Some(outputs) = non_null_member(body, "structured_outputs") else {
         return Ok(false);
     };
     let PythonValue::Dict(outputs) = PythonValue::from_json_value(outputs) else {
-        return Err(no_get_attribute_fault(outputs).into());
+        return Err(python_get_attribute_error_fault(outputs).into());
     };
     let count =
         ["json", "regex", "choice"].iter().filter(|key| non_null_member(outputs, key).is_some());
     match count.count() {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(two.into()),
+        _ => Err(conflict_fault.into()),
     }
 }
 

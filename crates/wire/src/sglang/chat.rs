@@ -21,7 +21,7 @@ use crate::ServerLimits;
 use crate::bounds::RequestBounds;
 use crate::fault::{ErrorType, Fault};
 use crate::openai::chat::ChatRequest;
-use crate::openai::shared::StreamOptions;
+use crate::openai::shared_request_fields::StreamOptions;
 use crate::schema::{Schema, ValidatorError, wire_model};
 
 /// Form of the tool calls in a reply: members of the response, or text if the server has no tool
@@ -187,7 +187,7 @@ impl SglangChatRequest {
     ///
     /// # Errors
     /// A 400 in SGLang's words.
-    pub fn validate_request(
+    pub fn validate_chat_request(
         &self,
         limits: &ServerLimits,
         context_length: Option<u32>,
@@ -394,7 +394,7 @@ impl SglangChatRequest {
                 Some(choice) => choice.clone(),
             };
         }
-        ChatRequest::parse_request_body(&body, bounds)
+        ChatRequest::parse_chat_request(&body, bounds)
     }
 
     /// Returns the JSON Schema of a reply text with the tool calls that the request forces.
@@ -467,7 +467,7 @@ fn plain_tool(tool: &Value) -> Value {
     let mut tool = tool.clone();
     tool["type"] = "function".into();
     if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
-        function.shift_remove(chat_schema::KEY_ORDER_MEMBER);
+        function.shift_remove(chat_schema::FUNCTION_KEY_ORDER_MEMBER);
     }
     tool
 }

@@ -173,13 +173,13 @@ pub(super) const MESSAGES_SCHEMA: Schema =
 
 /// Name of the member that SGLang adds to functions during validation, and that its error messages
 /// therefore show.
-pub(super) const KEY_ORDER_MEMBER: &str = "key_order";
+pub(super) const FUNCTION_KEY_ORDER_MEMBER: &str = "key_order";
 
 /// Adds the names of a function's members as `key_order`, as SGLang's `Function._capture_key_order`
 /// does.
 fn capture_key_order(function: &mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError> {
     let names = function.keys().cloned().collect::<Vec<_>>();
-    function.to_mut().insert(KEY_ORDER_MEMBER.to_owned(), names.into());
+    function.to_mut().insert(FUNCTION_KEY_ORDER_MEMBER.to_owned(), names.into());
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use super::generate::{
 use super::sampling::native_sampling_params;
 use crate::fault::Fault;
 use crate::openai::completion::{CompletionPrompt, CompletionPrompts};
-use crate::openai::shared::StreamOptions;
+use crate::openai::shared_request_fields::StreamOptions;
 use crate::schema::{INT, Schema, ValidatorError, wire_model};
 
 /// Name of the model in requests that name none.
@@ -125,7 +125,7 @@ impl SglangCompletionRequest {
     ///
     /// # Errors
     /// A 400 in SGLang's words.
-    pub fn validate_request(&self) -> Result<(), Fault> {
+    pub fn validate_completion_request(&self) -> Result<(), Fault> {
         let is_empty = |prompt: &CompletionPrompt| match prompt {
             CompletionPrompt::Text(text) => text.is_empty(),
             CompletionPrompt::Tokens(ids) => ids.is_empty(),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::body::unreadable_value_fault;
 use crate::bounds::RequestBounds;
-use crate::checker::{SchemaCheckError, SchemaChecker};
+use crate::checker::{CheckError, SchemaChecker};
 use crate::fastapi::{BodyReadError, BodySchemaErrors, RouteFunction};
 use crate::fault::{ErrorType, Fault};
 use crate::report::{SchemaErrorStyle, pydantic_error_text};
@@ -60,10 +60,10 @@ pub fn construct_python_object<T: RequestField>(
     let mut checker =
         SchemaChecker::default().with_bounds(*bounds).with_error_style(SchemaErrorStyle::Labelled);
     let changed = checker.check_value(&T::SCHEMA, value).map_err(|error| match error {
-        SchemaCheckError::Schema(errors) => {
+        CheckError::Schema(errors) => {
             Fault::bad_request(format!("{} None", pydantic_error_text(class, &errors)))
         }
-        SchemaCheckError::Raised(fault) => fault,
+        CheckError::Raised(fault) => fault,
     })?;
     let read = T::read(changed.as_ref().unwrap_or(value));
     read.ok_or_else(unreadable_value_fault)

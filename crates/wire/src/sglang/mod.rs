@@ -6,20 +6,20 @@
 pub mod chat;
 mod chat_schema;
 pub mod completion;
-pub mod contract;
-pub mod control;
 pub mod decisions;
 pub mod errors;
 pub mod generate;
+pub mod generate_types;
 pub mod messages;
 mod messages_chat;
 pub mod ollama;
-pub mod parse;
+pub mod output_parsing;
 pub mod pooling;
 pub mod responses;
 pub mod sampling;
+pub mod server_control;
 pub mod tokenize;
-pub mod weights;
+pub mod weight_requests;
 
 use crate::fault::{ErrorType, Fault};
 

@@ -58,7 +58,7 @@ impl SglangEmbeddingRequest {
     ///
     /// # Errors
     /// A 400 in SGLang's words.
-    pub fn validate_request(&self) -> Result<(), Fault> {
+    pub fn validate_embedding_request(&self) -> Result<(), Fault> {
         if !matches!(self.encoding_format.as_str(), "float" | "base64") {
             return Err(Fault::bad_request(format!(
                 "encoding_format must be either 'float' or 'base64', got {}",
@@ -86,7 +86,7 @@ impl SglangClassifyRequest {
     ///
     /// # Errors
     /// A 400 in SGLang's words.
-    pub fn validate_request(&self) -> Result<(), Fault> {
+    pub fn validate_classify_request(&self) -> Result<(), Fault> {
         check_pooling_input(&self.input)
     }
 }
@@ -206,7 +206,7 @@ impl SglangRerankRequest {
     ///
     /// # Errors
     /// A 400 in SGLang's words.
-    pub fn validate_request(&self) -> Result<(), Fault> {
+    pub fn validate_rerank_request(&self) -> Result<(), Fault> {
         let is_blank = |text: &str| text.chars().all(python::is_python_whitespace);
         let is_empty = |value: &Value| match value {
             Value::String(text) => text.is_empty(),

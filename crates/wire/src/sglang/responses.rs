@@ -181,7 +181,7 @@ fn check_function_tool(tool: &Map<String, Value>) -> Result<(), ValidatorError> 
 
 impl ResponseTool {
     /// Returns the tool as JSON, with all members that a response repeats.
-    pub fn to_json(&self) -> Value {
+    pub fn to_tool_json(&self) -> Value {
         json!({
             "type": self.kind,
             "name": self.name,
@@ -214,7 +214,10 @@ impl SglangResponsesRequest {
     ///
     /// # Errors
     /// A 400 or 404 in SGLang's words; ours for what is not simulated.
-    pub fn validate_request(&self, knows_model: impl Fn(&str) -> bool) -> Result<(), Fault> {
+    pub fn validate_responses_request(
+        &self,
+        knows_model: impl Fn(&str) -> bool,
+    ) -> Result<(), Fault> {
         if self.previous_response_id.is_some() {
             return Err(refused("previous_response_id", STORE_DISABLED_MESSAGE));
         }

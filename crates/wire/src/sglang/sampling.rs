@@ -14,10 +14,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use vllm_sim_python as python;
 
-use super::contract::check_sampling_param_types;
+use super::generate_types::check_sampling_param_types;
 use crate::fault::{ErrorType, Fault};
 use crate::lax::parse_python_int;
-use crate::openai::shared::StructuredOutputs;
+use crate::openai::shared_request_fields::StructuredOutputs;
 use crate::sampling::{SamplingParams, StringOrList, TokenLogitBias};
 use crate::schema::RequestField;
 
@@ -158,7 +158,7 @@ impl SglangSamplingParams {
     ///
     /// # Errors
     /// The errors of [`Self::parse_sampling_params`].
-    pub fn parse_with_output_count(
+    pub fn parse_sampling_with_output_count(
         value: &Value,
         vocabulary: u32,
         outputs: i64,

@@ -137,8 +137,8 @@ impl DerenderChatRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
-        body::read_body(value)
+    pub fn parse_derender_chat_request(value: &Value) -> Result<Self, Fault> {
+        body::validate_and_read_body(value)
     }
 }
 
@@ -147,8 +147,8 @@ impl DerenderCompletionRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
-        body::read_body(value)
+    pub fn parse_derender_completion_request(value: &Value) -> Result<Self, Fault> {
+        body::validate_and_read_body(value)
     }
 }
 
@@ -157,7 +157,7 @@ impl DerenderStreamRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
-        body::read_body(value)
+    pub fn parse_derender_stream_request(value: &Value) -> Result<Self, Fault> {
+        body::validate_and_read_body(value)
     }
 }

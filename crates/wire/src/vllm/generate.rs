@@ -10,7 +10,9 @@ use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::long_ids;
 use crate::openai::completion::PromptTokenIds;
-use crate::openai::shared::{CACHE_SALT_SCHEMA, ChatTool, NamedToolChoice, StreamOptions};
+use crate::openai::shared_request_fields::{
+    CACHE_SALT_SCHEMA, ChatTool, NamedToolChoice, StreamOptions,
+};
 use crate::openai::validators;
 use crate::sampling::SamplingParams;
 use crate::schema::{
@@ -190,7 +192,7 @@ impl GenerateRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_generate_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         let mut request: Self = body::read_body_within_bounds(value, bounds)?;
         let params = &mut request.sampling_params;
         params.normalize_and_verify(bounds)?;
@@ -205,10 +207,13 @@ impl GenerateRequest {
     /// Validates and reads a request body with a long prompt.
     ///
     /// The request body is returned too, as JSON with a placeholder prompt. `None` means that
-    /// [`Self::parse_request_body`] must read the body.
-    pub fn parse_long_prompt(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
-        let (value, ids) = long_ids::extract_long_token_ids(text, "token_ids")?;
-        let mut request = Self::parse_request_body(&value, bounds).ok()?;
+    /// [`Self::parse_generate_request`] must read the body.
+    pub fn parse_long_prompt_and_body(
+        body_json: &[u8],
+        bounds: &RequestBounds,
+    ) -> Option<(Self, Value)> {
+        let (value, ids) = long_ids::extract_long_token_ids(body_json, "token_ids")?;
+        let mut request = Self::parse_generate_request(&value, bounds).ok()?;
         request.token_ids = PromptTokenIds(ids);
         Some((request, value))
     }

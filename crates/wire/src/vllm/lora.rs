@@ -37,15 +37,15 @@ impl LoadLoraRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
-        body::read_body(value)
+    pub fn parse_load_lora_request(value: &Value) -> Result<Self, Fault> {
+        body::validate_and_read_body(value)
     }
 
     /// Rejects a load request with an empty adapter name or path.
     ///
     /// # Errors
     /// A 400 `InvalidUserInput`.
-    pub fn validate_request(&self) -> Result<(), Fault> {
+    pub fn validate_load_lora_request(&self) -> Result<(), Fault> {
         if self.lora_name.is_empty() || self.lora_path.is_empty() {
             return Err(invalid_adapter_request(
                 "Both 'lora_name' and 'lora_path' must be provided.",
@@ -60,15 +60,15 @@ impl UnloadLoraRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
-        body::read_body(value)
+    pub fn parse_unload_lora_request(value: &Value) -> Result<Self, Fault> {
+        body::validate_and_read_body(value)
     }
 
     /// Rejects an unload request with an empty adapter name.
     ///
     /// # Errors
     /// A 400 `InvalidUserInput`.
-    pub fn validate_request(&self) -> Result<(), Fault> {
+    pub fn validate_unload_lora_request(&self) -> Result<(), Fault> {
         if self.lora_name.is_empty() {
             return Err(invalid_adapter_request(
                 "'lora_name' needs to be provided to unload a LoRA adapter.",

@@ -1,12 +1,12 @@
 //! Requests of the routes that vLLM has in addition to the OpenAI API.
 
-pub mod control;
 pub mod derender;
 pub mod generate;
 pub mod lora;
 pub mod pooling;
 mod pooling_schema;
 pub mod scoring;
+pub mod server_control;
 pub mod tokenize;
 
 pub use generate::GenerateRequest;

@@ -17,7 +17,7 @@ use crate::limits::ServerLimits;
 use crate::long_ids;
 use crate::long_texts::{self, ConcatenatedTexts};
 use crate::openai::completion::{CompletionPrompt, CompletionPrompts};
-use crate::openai::message::RequestMessage;
+use crate::openai::request_message::RequestMessage;
 use crate::schema::{RequestField, Schema};
 
 /// Input of an embedding, pooling, classification, score or rerank request.
@@ -124,7 +124,7 @@ impl PoolingRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_embedding(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_embedding_request(value: &Value) -> Result<Self, Fault> {
         reject_removed_parameters(value)?;
         // The route has one task, and ignores the field.
         Ok(Self { task: None, ..Self::parse_forms(EMBEDDING_REQUEST_SCHEMA, value)? })
@@ -133,17 +133,17 @@ impl PoolingRequest {
     /// Parses a body of `POST /v1/embeddings` with one long list of token ids or texts.
     ///
     /// The request body is returned too, as JSON without the list. `None` means that
-    /// [`Self::parse_embedding`] must read the body.
-    pub fn parse_long_embedding(text: &[u8]) -> Option<(Self, Value)> {
+    /// [`Self::parse_embedding_request`] must read the body.
+    pub fn parse_long_embedding_and_body(body_json: &[u8]) -> Option<(Self, Value)> {
         let ids =
             |ids| PoolingInput::Prompts(CompletionPrompts(vec![CompletionPrompt::Tokens(ids)]));
-        let (value, input) = long_ids::extract_long_token_ids(text, "input")
+        let (value, input) = long_ids::extract_long_token_ids(body_json, "input")
             .map(|(value, list)| (value, ids(list)))
             .or_else(|| {
-                let (value, texts) = long_texts::extract_long_texts(text, "input")?;
+                let (value, texts) = long_texts::extract_long_texts(body_json, "input")?;
                 Some((value, PoolingInput::ConcatenatedTexts(texts)))
             })?;
-        let request = Self::parse_embedding(&value).ok()?;
+        let request = Self::parse_embedding_request(&value).ok()?;
         Some((Self { input, ..request }, value))
     }
 
@@ -164,7 +164,7 @@ impl PoolingRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_pooling(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_pooling_request(value: &Value) -> Result<Self, Fault> {
         reject_removed_parameters(value)?;
         Self::parse_forms(POOLING_REQUEST_SCHEMA, value)
     }
@@ -173,7 +173,7 @@ impl PoolingRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_classify(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_classify_request(value: &Value) -> Result<Self, Fault> {
         reject_removed_parameters(value)?;
         Self::parse_forms(CLASSIFY_REQUEST_SCHEMA, value)
     }
@@ -182,7 +182,7 @@ impl PoolingRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_score(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_score_request(value: &Value) -> Result<Self, Fault> {
         let checked = body::validate_body(&Schema::Union(SCORE_REQUEST_SCHEMA), value)?;
         let form = body::best_union_branch(SCORE_REQUEST_SCHEMA, value).map_or(0, |(form, _)| form);
         let (one, two) = QUERY_AND_DOCUMENT_FIELD_NAMES[form];
@@ -196,7 +196,7 @@ impl PoolingRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_rerank(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_rerank_request(value: &Value) -> Result<Self, Fault> {
         let checked = body::validate_body(&Schema::Model(&RERANK_REQUEST_SCHEMA), value)?;
         let pair = PoolingInput::Pair(
             member_or_null(&checked, "query"),

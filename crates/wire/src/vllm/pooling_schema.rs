@@ -10,9 +10,9 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::openai::completion::PromptTokenIds;
-use crate::openai::message::RequestMessage;
 use crate::openai::message_schema::{SCORE_INPUT_SCHEMA, SCORE_INPUTS_SCHEMA};
-use crate::openai::shared::{CACHE_SALT_SCHEMA, TRUNCATION_SIDE_SCHEMA};
+use crate::openai::request_message::RequestMessage;
+use crate::openai::shared_request_fields::{CACHE_SALT_SCHEMA, TRUNCATION_SIDE_SCHEMA};
 use crate::openai::validators::{self, JsonBody, ValidatorResult};
 use crate::schema::{
     ANY_LENGTH, BeforeValidator, ClassKind, Field, INT, INT64, LengthLimits, Model, RequestField,

@@ -46,7 +46,7 @@ impl GenerativeScoringRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
-        body::read_body(value)
+    pub fn parse_generative_scoring_request(value: &Value) -> Result<Self, Fault> {
+        body::validate_and_read_body(value)
     }
 }

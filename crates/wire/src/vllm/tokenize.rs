@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use crate::body;
 use crate::fault::Fault;
 use crate::limits::ServerLimits;
-use crate::openai::message::RequestMessage;
-use crate::openai::shared::ChatTool;
+use crate::openai::request_message::RequestMessage;
+use crate::openai::shared_request_fields::ChatTool;
 use crate::openai::validators;
 use crate::schema::{ANY_LENGTH, RequestField, Schema, int_between_schema, wire_model};
 
@@ -69,7 +69,7 @@ impl TokenizeRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
+    pub fn parse_tokenize_request(value: &Value) -> Result<Self, Fault> {
         static REQUEST_FORMS: &[Schema] =
             &[TokenizeTextRequest::SCHEMA, TokenizeChatRequest::SCHEMA];
 
@@ -124,7 +124,7 @@ impl DetokenizeRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
-        body::read_body(value)
+    pub fn parse_detokenize_request(value: &Value) -> Result<Self, Fault> {
+        body::validate_and_read_body(value)
     }
 }

@@ -82,8 +82,8 @@ pub(super) struct ArcEvictionPolicy {
 }
 
 impl ArcEvictionPolicy {
-    pub(super) fn new(capacity: u32) -> Self {
-        Self { capacity, ..Self::default() }
+    pub(super) fn with_chunk_capacity(capacity_chunks: u32) -> Self {
+        Self { capacity: capacity_chunks, ..Self::default() }
     }
 
     /// Records the chunks of KV blocks that a request did not find in host memory and offers to

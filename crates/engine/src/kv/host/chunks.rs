@@ -48,14 +48,17 @@ pub(super) enum HostChunkState {
 }
 
 impl HostChunks {
-    pub(super) fn new(capacity: u32, arc: Option<Box<ArcEvictionPolicy>>) -> Self {
+    pub(super) fn with_chunk_capacity(
+        capacity_chunks: u32,
+        arc_policy: Option<Box<ArcEvictionPolicy>>,
+    ) -> Self {
         Self {
-            capacity,
+            capacity: capacity_chunks,
             index: HashMap::new(),
             chunks: Vec::new(),
             free: Vec::new(),
             evictable: BTreeSet::new(),
-            arc,
+            arc: arc_policy,
             storing: 0,
             loading: 0,
         }

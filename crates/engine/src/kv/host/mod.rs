@@ -232,10 +232,12 @@ pub(crate) struct HostCache {
 
 fn new_chunk_store(config: &HostCacheConfig) -> HostChunks {
     let arc = match config.eviction {
-        HostCacheEvictionPolicy::Arc => Some(Box::new(ArcEvictionPolicy::new(config.chunks))),
+        HostCacheEvictionPolicy::Arc => {
+            Some(Box::new(ArcEvictionPolicy::with_chunk_capacity(config.chunks)))
+        }
         HostCacheEvictionPolicy::Lru => None,
     };
-    HostChunks::new(config.chunks, arc)
+    HostChunks::with_chunk_capacity(config.chunks, arc)
 }
 
 impl HostCache {
@@ -403,7 +405,7 @@ impl HostCache {
 
     /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered to
     /// host memory.
-    pub(crate) fn has_unstored_blocks(
+    pub(crate) fn has_blocks_unoffered_to_host(
         &self,
         id: SeqId,
         plan: &PlannedKvBlocks,

@@ -15,12 +15,12 @@ pub(super) struct ChunkOfferCounts {
 
 impl ChunkOfferCounts {
     /// Counts an offer to copy a chunk of KV blocks and returns how often this chunk was offered.
-    /// Drops the oldest counted chunk if more than `most` chunks are counted.
-    pub(super) fn count_chunk_offer(&mut self, key: BlockKey, most: usize) -> u32 {
+    /// Drops the oldest counted chunk if more than `max_chunks` chunks are counted.
+    pub(super) fn count_chunk_offer(&mut self, key: BlockKey, max_chunks: usize) -> u32 {
         self.clock += 1;
         let (times, before) = self.counts.get(&key).copied().unwrap_or_default();
         match times {
-            0 if self.counts.len() >= most => {
+            0 if self.counts.len() >= max_chunks => {
                 if let Some((_, oldest)) = self.order.pop_first() {
                     self.counts.remove(&oldest);
                 }

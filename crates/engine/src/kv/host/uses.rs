@@ -62,14 +62,14 @@ impl HostCache {
     ///
     /// **Source:** `_block_id_to_pending_jobs` and `update_state_after_alloc`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
-    pub(crate) fn record_block_reuse(&mut self, blocks: &[u32]) -> SimTime {
+    pub(crate) fn record_reuse_returning_read_end(&mut self, block_ids: &[u32]) -> SimTime {
         if !self.ended.is_empty() {
-            self.reused.extend(blocks);
+            self.reused.extend(block_ids);
         }
         if self.reads.is_empty() {
             return SimTime::ZERO;
         }
-        let reads = blocks.iter().filter_map(|block| self.reads.get(block));
+        let reads = block_ids.iter().filter_map(|block| self.reads.get(block));
         let ends = reads.filter(|(_, id)| self.has_request_ended(*id)).map(|(end, _)| *end);
         ends.max().unwrap_or(SimTime::ZERO)
     }

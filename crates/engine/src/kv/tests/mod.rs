@@ -252,7 +252,7 @@ fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
     let a = plan_without_shared_blocks(1, 4);
     let (mut held, _) = kv.admit(&a, 64);
     kv.take_events();
-    kv.pool.forget_prefix_cache(&mut |event| kv.said.push(to_observed(event)));
+    kv.pool.clear_prefix_cache_keeping_blocks(&mut |event| kv.said.push(to_observed(event)));
     assert!(kv.step(&mut held, 0, 128));
     assert_eq!(kv.take_events(), [ObservedEvent::Cleared]);
     assert_eq!((kv.pool.used_block_count(), kv.pool.cached_prefix_tokens(&a, 129)), (4, 0));
@@ -319,19 +319,19 @@ fn no_block_changes_up_to_the_settled_tokens() {
     let mut kv = ObservedPool::new();
     let a = plan_without_shared_blocks(1, 4);
     let (mut running, _) = kv.admit(&a, 40);
-    assert_eq!(running.table.tokens_before_block_change(), 63);
+    assert_eq!(running.table.tokens_until_block_table_change(), 63);
     kv.take_events();
     assert!(kv.step(&mut running, 0, 63));
     assert_eq!(kv.take_events(), []);
     assert!(kv.step(&mut running, 0, 64));
     assert_eq!(kv.take_events(), [stored_event(&a, 1, 2)]);
-    assert_eq!((running.table.len(), running.table.tokens_before_block_change()), (2, 64));
+    assert_eq!((running.table.len(), running.table.tokens_until_block_table_change()), (2, 64));
     // Without a plan only free blocks count.
     let mut plain = BlockTable::default();
     let need =
         BlockAllocationRequest { tokens: 40, cache: 40, ..BlockAllocationRequest::default() };
     assert!(kv.pool.allocate_blocks(&mut plain, None, &need, &mut |_| ()));
-    assert_eq!(plain.tokens_before_block_change(), 64);
+    assert_eq!(plain.tokens_until_block_table_change(), 64);
 }
 
 #[test]

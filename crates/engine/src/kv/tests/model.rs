@@ -185,7 +185,7 @@ proptest! {
                     let (plan, computed, table, same) = &mut running[which];
                     let tokens = *computed + more;
                     let need = BlockAllocationRequest { tokens, cache: tokens, ..BlockAllocationRequest::default() };
-                    let settled = tokens <= table.tokens_before_block_change();
+                    let settled = tokens <= table.tokens_until_block_table_change();
                     let fits = pool.allocate_blocks(table, Some(&*plan), &need, out);
                     prop_assert_eq!(fits, model.allocate(same, &[], plan, tokens));
                     prop_assert!(!settled || fits && model.said.is_empty());
@@ -195,7 +195,7 @@ proptest! {
                     let (_, _, mut table, mut same) = running.remove(which.index(running.len()));
                     pool.release_block_table(&mut table);
                     model.release(&mut same);
-                    prop_assert!(table.is_empty() && table.tokens_before_block_change() == 0);
+                    prop_assert!(table.is_empty() && table.tokens_until_block_table_change() == 0);
                 }
                 PoolOperation::PrefixCacheReset => {
                     let done = pool.reset_prefix_cache(out);

@@ -73,10 +73,12 @@ impl LatentAttentionTimes {
                 (ForwardPassPhase::Decode, MeasuredScope::Block) => "mla_generation_module_perf",
                 (ForwardPassPhase::Decode, MeasuredScope::Kernel) => "generation_mla_perf",
             };
-            let mut key =
-                vec![("kv_cache_dtype", kv_dtype), ("mla_dtype", dtype.ai_configurator_name())];
+            let mut key = vec![
+                ("kv_cache_dtype", kv_dtype),
+                ("mla_dtype", dtype.ai_configurator_dtype_name()),
+            ];
             if scope == MeasuredScope::Block {
-                key.push(("gemm_type", gemm_dtype.ai_configurator_name()));
+                key.push(("gemm_type", gemm_dtype.ai_configurator_dtype_name()));
             }
             let times = folder.read_latent_attention_table((name, phase), &key)?;
             Ok(LatentAttentionTable { times, scope, dtype })

@@ -17,26 +17,27 @@ pub(super) enum ExtrapolationReferencePoints {
 }
 
 impl LatencyCurve {
-    pub(super) fn add_measured_point(&mut self, at: u64, time: f64) {
-        if let Err(place) = self.0.binary_search_by_key(&at, |point| point.0) {
-            self.0.insert(place, (at, time));
+    pub(super) fn add_measured_point(&mut self, axis_value: u64, time_ms: f64) {
+        if let Err(place) = self.0.binary_search_by_key(&axis_value, |point| point.0) {
+            self.0.insert(place, (axis_value, time_ms));
         }
     }
 
-    pub(super) fn covers_axis_value(&self, at: u64) -> bool {
-        matches!((self.0.first(), self.0.last()), (Some(a), Some(b)) if a.0 <= at && at <= b.0)
+    pub(super) fn covers_axis_value(&self, axis_value: u64) -> bool {
+        matches!((self.0.first(), self.0.last()), (Some(a), Some(b)) if a.0 <= axis_value && axis_value <= b.0)
     }
 
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the sum of the kernel times at the axis values `at` (ascending), in ms; `None` if a
+    /// Returns the sum of the kernel times axis_values the axis values `axis_values` (ascending), in ms; `None` if a
     /// value is outside of the measured range.
-    pub(super) fn sum_of_times_ms(&self, at: &[u64]) -> Option<f64> {
-        let mut place = self.0.partition_point(|point| point.0 < *at.first().unwrap_or(&0));
+    pub(super) fn sum_of_times_ms(&self, axis_values: &[u64]) -> Option<f64> {
+        let mut place =
+            self.0.partition_point(|point| point.0 < *axis_values.first().unwrap_or(&0));
         let mut sum = 0.0;
-        for &x in at {
+        for &x in axis_values {
             while self.0.get(place)?.0 < x {
                 place += 1;
             }
@@ -113,11 +114,11 @@ const MAX_SHAPE_DISTANCE: f64 = 2.0;
 const MAX_NEAR_POINTS: usize = 4;
 
 impl GemmTable {
-    pub(super) fn new(shapes: Vec<GemmCurve>) -> Self {
-        let places = shapes.iter().enumerate();
+    pub(super) fn from_gemm_curves(curves: Vec<GemmCurve>) -> Self {
+        let places = curves.iter().enumerate();
         Self {
             places: places.rev().map(|(i, (shape, _))| (*shape, i)).collect(),
-            shapes,
+            shapes: curves,
             near: BTreeMap::new(),
         }
     }
@@ -231,14 +232,14 @@ type TablePoint = [u64; 3];
 type HardwareMinimum<'a> = &'a dyn Fn(TablePoint) -> f64;
 
 impl AttentionTimeTable {
-    pub(super) fn new(root_axis: Option<usize>) -> Self {
+    pub(super) fn with_square_root_axis(root_axis: Option<usize>) -> Self {
         let leaves = BTreeMap::new();
         Self { leaves, root_axis }
     }
 
-    pub(super) fn add_measured_point(&mut self, [a, b, c]: TablePoint, time: f64) {
+    pub(super) fn add_measured_point(&mut self, [a, b, c]: TablePoint, time_ms: f64) {
         let inner = self.leaves.entry(a).or_default().entry(b).or_default();
-        inner.entry(c).or_insert(time);
+        inner.entry(c).or_insert(time_ms);
     }
 
     pub(super) fn raise_to_hardware_minimum(&mut self, sol: HardwareMinimum<'_>) {
@@ -434,7 +435,7 @@ mod tests {
 
     #[test]
     fn attention_row_equals_table_lookups() {
-        let mut grid = AttentionTimeTable::new(None);
+        let mut grid = AttentionTimeTable::with_square_root_axis(None);
         for (b, lengths) in [(1, vec![1, 8, 40, 100]), (4, vec![3, 8, 64, 90]), (16, vec![2, 100])]
         {
             for c in lengths {
@@ -468,7 +469,7 @@ mod tests {
 
     #[test]
     fn nearest_points_equal_exhaustive_search() {
-        let mut grid = AttentionTimeTable::new(None);
+        let mut grid = AttentionTimeTable::with_square_root_axis(None);
         for (i, a) in [1, 2, 4, 8, 12, 32].into_iter().enumerate() {
             for b in [1, 2, 4, 16, 100] {
                 for c in [1, 3, 64, 128, 4096] {

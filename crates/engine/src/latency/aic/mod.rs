@@ -80,16 +80,23 @@ struct ExpertKernelTable {
 }
 
 impl AiConfiguratorStepTimes {
-    /// Loads the kernel times of a deployment from the tables in the folder `data`.
+    /// Loads the kernel times of a deployment from the tables in the folder `tables_folder`.
     ///
     /// # Errors
     /// [`AiConfiguratorError`] names the missing part.
-    pub fn open(data: &Path, setup: &AiConfiguratorSetup) -> Result<Self, AiConfiguratorError> {
+    pub fn load_kernel_times(
+        tables_folder: &Path,
+        setup: &AiConfiguratorSetup,
+    ) -> Result<Self, AiConfiguratorError> {
         check_model(setup)?;
         let shape = &setup.shape;
         let version = setup.version.as_deref();
-        let folder =
-            KernelTableFolder::open_kernel_tables(data, &setup.system, &setup.backend, version)?;
+        let folder = KernelTableFolder::open_kernel_tables(
+            tables_folder,
+            &setup.system,
+            &setup.backend,
+            version,
+        )?;
         let speed = hardware_speed(&folder.sheet);
         let tp = u64::from(setup.tp.max(1));
         let (heads, all_kv) = (u64::from(shape.heads) / tp, u64::from(shape.kv_heads));
@@ -100,7 +107,7 @@ impl AiConfiguratorStepTimes {
             false => gemm_type_of_scheme(quantization.scheme)?,
         };
         let sites = |dtype: GemmDtype| {
-            folder.read_gemm_table(dtype.ai_configurator_name(), &|m, n, k| {
+            folder.read_gemm_table(dtype.ai_configurator_dtype_name(), &|m, n, k| {
                 speed.min_gemm_ms(dtype, m, n, k)
             })
         };
@@ -197,7 +204,7 @@ impl AiConfiguratorStepTimes {
             if self.gemm_table(dtype).gemm_time_ms((1, n, k), &sol).is_none() {
                 let what = format!(
                     "n {n}, k {k} of {}, nor a shape near it",
-                    dtype.ai_configurator_name()
+                    dtype.ai_configurator_dtype_name()
                 );
                 return Err(folder.missing_table_error("gemm_perf", &what));
             }
@@ -269,13 +276,13 @@ impl AiConfiguratorStepTimes {
         self.prompt_kernels_ms(requests * new) + self.prompt_head_ms(requests) + attention
     }
 
-    /// Returns the time of a forward pass that decodes `rows` tokens of `requests` sequences of
-    /// `length` tokens, in ms.
-    pub fn decode_ms(&self, rows: u64, requests: u64, length: u64) -> f64 {
-        let known = usize::try_from(rows).ok();
+    /// Returns the time of a forward pass that decodes `decoded_tokens` tokens of `requests` sequences of
+    /// `context_tokens` tokens, in ms.
+    pub fn decode_ms(&self, decoded_tokens: u64, requests: u64, context_tokens: u64) -> f64 {
+        let known = usize::try_from(decoded_tokens).ok();
         let known = known.and_then(|rows| self.decode_rows.get(rows)).copied();
-        known.unwrap_or_else(|| self.decode_kernels_ms(rows))
-            + self.decode_attention_ms(requests, length)
+        known.unwrap_or_else(|| self.decode_kernels_ms(decoded_tokens))
+            + self.decode_attention_ms(requests, context_tokens)
     }
 
     /// Returns the kernel time of a forward pass of `x` tokens with prompts, in ms, without

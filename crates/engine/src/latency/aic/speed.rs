@@ -19,7 +19,7 @@ pub(super) struct GpuHardwareSpeed {
 }
 
 impl GemmDtype {
-    pub(super) fn ai_configurator_name(self) -> &'static str {
+    pub(super) fn ai_configurator_dtype_name(self) -> &'static str {
         match self {
             Self::Bf16 => "bfloat16",
             Self::Fp8 => "fp8",

@@ -227,7 +227,7 @@ impl KernelTableFolder {
         }
         match shapes.is_empty() {
             true => Err(self.missing_table_error("gemm_perf", &format!("gemm_dtype {dtype}"))),
-            false => Ok(GemmTable::new(shapes)),
+            false => Ok(GemmTable::from_gemm_curves(shapes)),
         }
     }
 
@@ -243,7 +243,7 @@ impl KernelTableFolder {
             true => "generation_attention_perf",
             false => "context_attention_perf",
         };
-        let mut grid = AttentionTimeTable::new((!decode).then_some(1));
+        let mut grid = AttentionTimeTable::with_square_root_axis((!decode).then_some(1));
         let mut any = false;
         for table in self.read_tables("attention", name)? {
             for row in rows_with_value(&table, "kv_cache_dtype", kv_dtype) {
@@ -285,7 +285,9 @@ impl KernelTableFolder {
         (name, phase): (&'static str, ForwardPassPhase),
         key: &[(&str, &str)],
     ) -> Result<AttentionTimeTable, AiConfiguratorError> {
-        let mut grid = AttentionTimeTable::new((phase == ForwardPassPhase::Prefill).then_some(1));
+        let mut grid = AttentionTimeTable::with_square_root_axis(
+            (phase == ForwardPassPhase::Prefill).then_some(1),
+        );
         let mut any = false;
         for table in self.read_tables("mla", name)? {
             for row in rows_with_values(&table, key) {

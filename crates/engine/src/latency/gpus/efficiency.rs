@@ -31,8 +31,12 @@ pub struct ExpertKernelEfficiency {
     pub mxfp4: [KernelEfficiency; 2],
 }
 
-pub(super) const fn kernel_efficiency(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
-    KernelEfficiency { fixed, memory, compute }
+pub(super) const fn kernel_efficiency(
+    launch_us: f64,
+    memory_fraction: f64,
+    compute_fraction: f64,
+) -> KernelEfficiency {
+    KernelEfficiency { fixed: launch_us, memory: memory_fraction, compute: compute_fraction }
 }
 
 /// All-reduce times of GPUs with NVLink and without measurements, in us.

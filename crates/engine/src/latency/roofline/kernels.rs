@@ -224,10 +224,10 @@ impl<'a> KernelCostBuilder<'a> {
         }
     }
 
-    pub(super) fn all_reduce_cost(&self, times: f64, gpus: u32) -> AllReduceCost {
+    pub(super) fn all_reduce_cost(&self, all_reduces: f64, gpus: u32) -> AllReduceCost {
         let scale = self.setup.coefficients.all_reduce_scale;
         AllReduceCost {
-            times: if gpus > 1 { times * scale } else { 0.0 },
+            times: if gpus > 1 { all_reduces * scale } else { 0.0 },
             bytes_per_token: 2.0 * f64::from(self.setup.shape.hidden),
             table: self.setup.gpu.all_reduce[all_reduce::all_reduce_row_index(gpus)],
             fabric: self.setup.gpu.interconnect_fabric(),

@@ -66,7 +66,11 @@ impl RooflineModelSetup {
     /// Returns the profile run of an engine whose steps have at most `batched_tokens` tokens and
     /// `seqs` sequences.
     pub fn profile_run(&self, batched_tokens: u32, seqs: u32) -> ProfileRun {
-        ProfileRun::new(batched_tokens, seqs, self.graphs.cudagraph_capture_sizes().len() as u32)
+        ProfileRun::profile_run_of_newest_vllm(
+            batched_tokens,
+            seqs,
+            self.graphs.cudagraph_capture_sizes().len() as u32,
+        )
     }
 
     /// Returns the number of GPUs of one data-parallel engine.

@@ -26,8 +26,8 @@ struct LoadedAdapter {
 }
 
 impl LoraAdapterSlots {
-    pub(super) fn new(max: Option<usize>, load_time: Duration) -> Self {
-        Self { max, load_time, loaded: HashMap::new() }
+    pub(super) fn new(max_adapters: Option<usize>, load_time: Duration) -> Self {
+        Self { max: max_adapters, load_time, loaded: HashMap::new() }
     }
 
     pub(super) fn adapter_slot_fit(&self, lora: Option<LoraId>) -> LoraSlotFit {

@@ -46,7 +46,7 @@ impl SlotScheduler {
                         return blocks.reset_prefix_cache(&mut report);
                     }
                     PrefixCacheResetScope::Preempt | PrefixCacheResetScope::Forget => {
-                        blocks.forget_prefix_cache(&mut report)
+                        blocks.clear_prefix_cache_keeping_blocks(&mut report)
                     }
                 }
             }
@@ -55,7 +55,7 @@ impl SlotScheduler {
             }
             EngineCommand::Release(id) => {
                 let blocks = self.blocks.as_mut();
-                let held = blocks.is_some_and(|blocks| self.leases.release_lease(id, blocks));
+                let held = blocks.is_some_and(|blocks| self.leases.free_leased_blocks(id, blocks));
                 self.admit_to_free_slots(now, out);
                 return held;
             }

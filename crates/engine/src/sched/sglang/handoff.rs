@@ -160,7 +160,12 @@ impl SglangScheduler {
 
     /// Frees the KV cache pages of a prompt that another engine has fetched; returns false if no
     /// such pages are kept.
-    pub(super) fn free_fetched_pages(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+    pub(super) fn free_pages_of_fetched_prompt(
+        &mut self,
+        now: SimTime,
+        id: SeqId,
+        out: &mut Outbox,
+    ) -> bool {
         let Some(slot) = self.seqs.find_slot(id).filter(|&slot| self.seqs[slot].held) else {
             return false;
         };

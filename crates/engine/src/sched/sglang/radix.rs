@@ -46,13 +46,13 @@ struct RadixNode {
 }
 
 impl RadixTree {
-    pub(super) fn new(pages: u32) -> Self {
+    pub(super) fn with_free_pages(page_count: u32) -> Self {
         Self {
             nodes: vec![RadixNode::default()],
             unused: Vec::new(),
             leaves: BTreeSet::new(),
             clock: 0,
-            free: pages,
+            free: page_count,
             evictable: 0,
             locked: 0,
             shared: 0,
@@ -240,7 +240,7 @@ impl RadixTree {
     }
 
     /// Evicts all unlocked KV pages, and makes locked pages unreachable for later prompts.
-    pub(super) fn forget_cached_pages(&mut self) {
+    pub(super) fn clear_cache_keeping_locked_pages(&mut self) {
         let mut sink = |_| {};
         self.evict_pages(self.evictable, &mut sink);
         self.node_mut(ROOT).children.clear();
@@ -259,9 +259,9 @@ impl RadixTree {
 
     /// Counts the KV cache pages with the numbers `page_numbers` by use, out of pages 1 to `page_count`. Pages
     /// have no ids: used pages are numbered first, then cached pages.
-    pub(super) fn kv_page_usage(&self, all: u32, numbers: Range<u32>) -> KvBlockUsage {
-        let used = all - self.available_pages();
-        let (from, to) = (numbers.start.max(1) - 1, numbers.end.max(1) - 1);
+    pub(super) fn kv_page_usage(&self, page_count: u32, page_numbers: Range<u32>) -> KvBlockUsage {
+        let used = page_count - self.available_pages();
+        let (from, to) = (page_numbers.start.max(1) - 1, page_numbers.end.max(1) - 1);
         let within = |begin: u32, end: u32| to.min(end).saturating_sub(from.max(begin));
         let saved = self.references - u64::from(self.locked);
         KvBlockUsage {
@@ -269,7 +269,7 @@ impl RadixTree {
             shared: within(0, self.shared),
             saved: if from == 0 && to > 0 { saved } else { 0 },
             cached: within(used, used + self.evictable),
-            unused: within(used + self.evictable, all),
+            unused: within(used + self.evictable, page_count),
         }
     }
 
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn lru_radix_leaf_is_evicted_from_its_end() {
-        let mut radix = RadixTree::new(10);
+        let mut radix = RadixTree::with_free_pages(10);
         insert_unlocked_path(&mut radix, &[1, 2, 3]);
         insert_unlocked_path(&mut radix, &[1, 2, 4]);
         insert_unlocked_path(&mut radix, &[5, 6]);
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn locked_radix_path_is_not_evicted() {
-        let mut radix = RadixTree::new(4);
+        let mut radix = RadixTree::with_free_pages(4);
         insert_unlocked_path(&mut radix, &[1, 2]);
         let (matched, node) = radix.lock_longest_prefix(&keys(&[1, 9]));
         assert_eq!((matched, radix.available_pages()), (1, 3));
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn insert_counts_only_pages_not_cached_before() {
-        let mut radix = RadixTree::new(8);
+        let mut radix = RadixTree::with_free_pages(8);
         let root = RadixTree::root_node();
         assert_eq!(radix.insert_pages(root, &keys(&[1, 2])).1, 2);
         let (end, new) = radix.insert_pages(root, &keys(&[1, 2, 3]));

@@ -210,7 +210,7 @@ fn a_sequence_that_can_never_run_is_rejected() {
     let mut engine = SglangScheduler::new(config()).unwrap();
     let mut out = Outbox::new();
     let refused = engine.submit(SimTime::ZERO, sequence_in_family(1, 1, 250, 6), &mut out);
-    assert_eq!(refused, Err(SubmitError::TooLarge { needed: 65, total: 64 }));
+    assert_eq!(refused, Err(SequenceSubmitError::TooLarge { needed: 65, total: 64 }));
 }
 
 #[test]

@@ -27,8 +27,8 @@ impl LoraSlots {
         running.for_each(|lora| self.record_lora_admission(Some(lora)));
     }
 
-    pub(super) fn admits_lora(&self, lora: LoraId, slots: usize) -> bool {
-        self.batch.len() < slots || self.batch.contains(&lora)
+    pub(super) fn admits_lora(&self, lora: LoraId, max_loras: usize) -> bool {
+        self.batch.len() < max_loras || self.batch.contains(&lora)
     }
 
     pub(super) fn record_lora_admission(&mut self, lora: Option<LoraId>) {
@@ -38,7 +38,7 @@ impl LoraSlots {
     }
 
     /// Marks a LoRA adapter as used in this step. Returns true if the adapter must be loaded first.
-    pub(super) fn mark_lora_used(&mut self, lora: LoraId, kept: usize) -> bool {
+    pub(super) fn mark_lora_used(&mut self, lora: LoraId, max_loaded: usize) -> bool {
         if self.used.contains(&lora) {
             return false;
         }
@@ -46,7 +46,7 @@ impl LoraSlots {
         let at = self.loaded.iter().position(|&loaded| loaded == lora);
         match at {
             Some(at) => drop(self.loaded.remove(at)),
-            None if self.loaded.len() >= kept => {
+            None if self.loaded.len() >= max_loaded => {
                 // Adapters of this step are at the back of the list.
                 self.loaded.remove(0);
             }

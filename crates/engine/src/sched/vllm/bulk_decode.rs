@@ -290,7 +290,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let made_one = seq.preemptions.recent == 0 && seq.computed >= seq.prompt;
             let decodes = made_one && seq.computed + 1 == seq.known;
             let waits = self.bulk.cooldown > 0 || seq.known >= seq.total;
-            let behind = self.host.is_some() && self.has_unstored_host_blocks(slot);
+            let behind = self.host.is_some() && self.has_prompt_blocks_not_offloaded(slot);
             if !decodes || waits || behind || seq.holds_embeddings() {
                 return true;
             }

@@ -5,7 +5,7 @@ use crate::SimTime;
 /// **Source:** `prefill_schedule_interval`, vLLM 0.33 `vllm/v1/core/sched/scheduler.py`; for
 /// data-parallel ranks `_should_throttle_prefills`, `vllm/v1/engine/core.py`.
 #[derive(Debug)]
-pub(super) struct PrefillIntervalState {
+pub(super) struct PrefillThrottleState {
     /// Number of steps since the last step with prompt tokens.
     pub since: u32,
     /// Number of steps of a data-parallel rank since all ranks were idle.
@@ -18,7 +18,7 @@ pub(super) struct PrefillIntervalState {
     pub was_short: bool,
 }
 
-impl Default for PrefillIntervalState {
+impl Default for PrefillThrottleState {
     fn default() -> Self {
         Self { since: u32::MAX, wave_steps: 0, was_idle: false, was_short: false }
     }

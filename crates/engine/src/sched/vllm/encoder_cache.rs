@@ -16,8 +16,8 @@ pub(in crate::sched) struct MediaReferences {
 }
 
 impl MediaReferences {
-    pub(super) fn new_boxed(inputs: Arc<[PromptMediaItem]>) -> Box<Self> {
-        Box::new(Self { inputs, held: Vec::new() })
+    pub(super) fn new_boxed_media_references(media_items: Arc<[PromptMediaItem]>) -> Box<Self> {
+        Box::new(Self { inputs: media_items, held: Vec::new() })
     }
 
     pub(super) fn end_token_index(&self) -> u32 {
@@ -132,7 +132,7 @@ impl EncoderCache {
 
     /// Returns the number of embeddings in the encoder cache, and the number of those that
     /// sequences reference.
-    pub(super) fn encoder_cache_embedding_counts(&self) -> (u32, u32) {
+    pub(super) fn cached_and_referenced_embeddings(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }
 
@@ -251,13 +251,17 @@ impl EncoderCache {
         true
     }
 
-    /// Releases the media items of a prompt whose tokens are all among the first `upto` computed
+    /// Releases the media items of a prompt whose tokens are all among the first `computed_tokens` computed
     /// tokens.
-    pub(super) fn release_computed_media_items(&mut self, media: &mut MediaReferences, upto: u32) {
+    pub(super) fn release_computed_media_items(
+        &mut self,
+        media: &mut MediaReferences,
+        computed_tokens: u32,
+    ) {
         let MediaReferences { inputs, held } = media;
         held.retain(|&at| {
             let input = inputs[at];
-            if input.end_token_index() > upto {
+            if input.end_token_index() > computed_tokens {
                 return true;
             }
             if let Some(entry) = self.entries.get_mut(&input.key) {
@@ -304,7 +308,7 @@ mod tests {
             start,
             len,
         });
-        MediaReferences::new_boxed(inputs.collect())
+        MediaReferences::new_boxed_media_references(inputs.collect())
     }
 
     fn cache(budget: u32, cache_size: u32) -> Box<EncoderCache> {
@@ -339,7 +343,7 @@ mod tests {
         assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10), (3, 10, 10)])), [3]);
         assert_eq!(compute(&mut cache, &mut items(&[(4, 0, 10)])), [4]);
         assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10), (2, 10, 10)])), [2]);
-        assert_eq!(cache.encoder_cache_embedding_counts(), (30, 0));
+        assert_eq!(cache.cached_and_referenced_embeddings(), (30, 0));
     }
 
     #[test]
@@ -347,7 +351,7 @@ mod tests {
         let mut cache = cache(10, 10);
         let mut media = items(&[(1, 0, 10), (1, 20, 10)]);
         assert_eq!(compute(&mut cache, &mut media), [1]);
-        assert_eq!(cache.encoder_cache_embedding_counts(), (10, 0));
+        assert_eq!(cache.cached_and_referenced_embeddings(), (10, 0));
     }
 
     #[test]
@@ -357,7 +361,7 @@ mod tests {
         compute(&mut cache, &mut items(&[(2, 0, 10)]));
         // 2 is referenced before 3 needs room.
         assert_eq!(compute(&mut cache, &mut items(&[(2, 0, 10), (3, 10, 10)])), [3]);
-        assert_eq!(cache.encoder_cache_embedding_counts(), (20, 0));
+        assert_eq!(cache.cached_and_referenced_embeddings(), (20, 0));
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 let (plan, upto, events) = (seq.plan.as_ref(), seq.computed, &mut pass.step.events);
                 self.pool
                     .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
-                seq.settled = seq.table.tokens_before_block_change();
+                seq.settled = seq.table.tokens_until_block_table_change();
             }
             return None;
         }
@@ -84,7 +84,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         Some(AdmissionOutcome::Next)
     }
 
-    pub(super) fn offer_step_to_host(&mut self, step: &mut ScheduledStep, now: SimTime) {
+    pub(super) fn offer_step_blocks_to_host(&mut self, step: &mut ScheduledStep, now: SimTime) {
         // The step begins when the one in flight ends.
         let begun = self.flight.front().map_or(now, |step| step.end);
         let Some(host) = &mut self.host else {
@@ -158,17 +158,17 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 SequenceRunState::Waiting => 0,
                 _ => (held as usize).min(ids.len()),
             };
-            step.copied = step.copied.max(host.record_block_reuse(&ids[first..]));
+            step.copied = step.copied.max(host.record_reuse_returning_read_end(&ids[first..]));
         }
     }
 
     /// Returns whether some prompt blocks of a sequence are missing in host memory for lack of room
     /// there; every step offers them again.
-    pub(super) fn has_unstored_host_blocks(&self, slot: SequenceSlot) -> bool {
+    pub(super) fn has_prompt_blocks_not_offloaded(&self, slot: SequenceSlot) -> bool {
         let seq = &self.seqs[slot];
         let both = self.host.as_ref().zip(seq.plan.as_ref());
         both.is_some_and(|(host, plan)| {
-            host.has_unstored_blocks(seq.id, plan, seq.prompt / self.config.block_size)
+            host.has_blocks_unoffered_to_host(seq.id, plan, seq.prompt / self.config.block_size)
         })
     }
 
@@ -282,7 +282,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns the number of sequences that wait for a lookup in host memory, and the numbers of
     /// chunks of KV blocks there, by state.
-    pub(super) fn host_cache_counts(&self) -> (usize, HostCacheChunkCounts) {
+    pub(super) fn deferred_sequences_and_chunk_counts(&self) -> (usize, HostCacheChunkCounts) {
         let host = self.host.as_ref();
         host.map_or_else(Default::default, |host| (host.deferred, host.chunk_counts()))
     }

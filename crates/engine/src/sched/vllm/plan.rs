@@ -54,7 +54,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         R::draw_output_token_counts(self, &mut pass);
         if self.host.is_some() {
-            self.offer_step_to_host(pass.step, now);
+            self.offer_step_blocks_to_host(pass.step, now);
         }
         R::offer_step_blocks(self, pass.step);
         self.record_prefill_step(&pass);
@@ -151,7 +151,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let upto = computed.min((seq.released + entry.emit).saturating_sub(known));
             self.pool
                 .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
-            seq.settled = seq.table.tokens_before_block_change();
+            seq.settled = seq.table.tokens_until_block_table_change();
         }
     }
 
@@ -167,7 +167,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
         let done =
             self.pool.allocate_blocks(&mut seq.table, plan, need, &mut |event| events.push(event));
-        seq.settled = seq.table.tokens_before_block_change();
+        seq.settled = seq.table.tokens_until_block_table_change();
         let held = held.max(need.prefix / self.config.block_size);
         self.delay_step_for_host_reads(slot, held, step);
         R::on_blocks_allocated(self, slot, held);

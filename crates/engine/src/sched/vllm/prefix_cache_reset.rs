@@ -42,7 +42,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         // Steps in flight changed the cache first.
         let (pool, events) = (&mut self.pool, &mut self.reports.events);
-        pool.forget_prefix_cache(&mut |event| events.push(event));
+        pool.clear_prefix_cache_keeping_blocks(&mut |event| events.push(event));
         true
     }
 
@@ -81,7 +81,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             if self.pool.used_block_count() == 0 {
                 let (pool, events) = (&mut self.pool, &mut self.reports.events);
-                pool.forget_prefix_cache(&mut |event| events.push(event));
+                pool.clear_prefix_cache_keeping_blocks(&mut |event| events.push(event));
             }
         }
     }

@@ -13,7 +13,7 @@ use super::seqs::{ScheduledSequence, SequenceSlot};
 use super::step::{ScheduledStep, SequenceStepWork};
 use super::{BatchScheduler, VllmSchedulerConfig};
 use crate::latency::BatchWork;
-use crate::{Outbox, PlannedKvBlocks, SeqId, Sequence, SimTime, SubmitError};
+use crate::{Outbox, PlannedKvBlocks, SeqId, Sequence, SequenceSubmitError, SimTime};
 
 /// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
 pub trait SchedulingRules: Debug + Sized {
@@ -72,14 +72,17 @@ pub trait SchedulingRules: Debug + Sized {
     fn adjust_submission(&self, _seq: &mut Sequence) {}
 
     /// Returns an error for a submitted sequence that can never run.
-    fn check_fits(engine: &BatchScheduler<Self>, seq: &Sequence) -> Result<(), SubmitError> {
+    fn check_fits(
+        engine: &BatchScheduler<Self>,
+        seq: &Sequence,
+    ) -> Result<(), SequenceSubmitError> {
         // The last token is never computed. Draft tokens follow the one before.
         let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(1));
         let tokens = tokens.saturating_add(engine.config.max_draft_kv_slots());
         let needed = engine.pool.max_blocks_for_tokens(tokens.min(engine.config.max_model_len));
         let total = engine.pool.usable_block_count();
         if needed > total {
-            return Err(SubmitError::TooLarge { needed, total });
+            return Err(SequenceSubmitError::TooLarge { needed, total });
         }
         Ok(())
     }

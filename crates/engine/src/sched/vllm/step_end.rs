@@ -116,7 +116,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         now: SimTime,
         step: &ScheduledStep,
         out: &Outbox,
-        from: usize,
+        first_event_index: usize,
     ) {
         let Some(log) = &mut self.reports.log else {
             return;
@@ -141,7 +141,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
         }
         plan.preempted.append(&mut self.reports.reset_preempted);
-        for (_, event) in out.iter().skip(from) {
+        for (_, event) in out.iter().skip(first_event_index) {
             match event {
                 SchedulerEvent::Scheduled { id, .. } => plan.admitted.push(*id),
                 SchedulerEvent::Resumed { id } => plan.resumed.push(*id),
@@ -160,13 +160,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Records in the step log that the output of a step was processed. This has added the events
-    /// from index `from` of the outbox.
-    pub(super) fn record_processed_step(&mut self, now: SimTime, out: &Outbox, from: usize) {
+    /// from index `first_event_index` of the outbox.
+    pub(super) fn record_processed_step(
+        &mut self,
+        now: SimTime,
+        out: &Outbox,
+        first_event_index: usize,
+    ) {
         let Some(log) = &mut self.reports.log else {
             return;
         };
         let mut update = ProcessedStep::default();
-        for (_, event) in out.iter().skip(from) {
+        for (_, event) in out.iter().skip(first_event_index) {
             match event {
                 SchedulerEvent::Drafts { id, proposed, accepted } => {
                     let draft = StepDraftCounts {

@@ -132,8 +132,8 @@ fn limit_top_logprobs(endpoint: ApiEndpoint, members: &Map<String, Value>) -> Op
     let wanted =
         endpoint != ApiEndpoint::Chat || members.get("logprobs") == Some(&Value::Bool(true));
     match count.as_i64() {
-        Some(count) if wanted && count > LlmdDialect::MAX_LOGPROBS => {
-            Some((key, Some(LlmdDialect::MAX_LOGPROBS.into())))
+        Some(count) if wanted && count > LlmdDialect::LLMD_MAX_TOP_LOGPROBS => {
+            Some((key, Some(LlmdDialect::LLMD_MAX_TOP_LOGPROBS.into())))
         }
         Some(count) if wanted && count >= 0 => None,
         _ => Some((key, None)),

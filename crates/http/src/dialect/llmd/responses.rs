@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::{ResponsesInput, ResponsesRequest};
-use vllm_sim_wire::openai::shared::ChatToolChoice;
+use vllm_sim_wire::openai::shared_request_fields::ChatToolChoice;
 
 const ITEM_TYPES: [&str; 3] = ["message", "function_call", "function_call_output"];
 const CONTENT_TYPES: [&str; 5] = ["", "input_text", "output_text", "input_image", "input_audio"];

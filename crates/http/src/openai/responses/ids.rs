@@ -12,11 +12,11 @@ pub(crate) struct OutputItemIds {
 }
 
 impl OutputItemIds {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn with_random_hex_ids() -> Self {
         Self {
             reasoning: format!("rs_{}", new_random_hex_id()),
             message: format!("msg_{}", new_random_hex_id()),
-            items: ToolCallIds::with_random_hex_ids().with_prefix("fc_"),
+            items: ToolCallIds::with_random_hex_ids().with_id_prefix("fc_"),
             calls: ToolCallIds::with_random_hex_ids(),
         }
     }
@@ -30,7 +30,7 @@ impl OutputItemIds {
             reasoning: format!("rs_{number}"),
             message: format!("msg_{number}"),
             items,
-            calls: items.with_prefix("call_"),
+            calls: items.with_id_prefix("call_"),
         }
     }
 

@@ -2,11 +2,11 @@
 //!
 //! Source: `vllm/entrypoints/openai/responses/`.
 
-pub(crate) mod convert;
+pub(crate) mod chat_conversion;
 mod custom;
 pub(crate) mod ids;
 mod object;
-pub(crate) mod store;
+pub(crate) mod response_store;
 mod stream;
 
 use std::borrow::Cow;
@@ -19,7 +19,9 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 
 use self::object::{ResponseDeliveryMode, ResponseObjectBuilder, responses_api_status};
-use self::store::{ResponseCancelOutcome, ResponseEventLog, ResponseStore, ResponseStoreSlot};
+use self::response_store::{
+    ResponseCancelOutcome, ResponseEventLog, ResponseStore, ResponseStoreSlot,
+};
 use self::stream::ResponseStream;
 use super::chat;
 use crate::app::App;
@@ -43,14 +45,14 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::responses_rules::{
     null_truncation_fault, response_not_cancellable_fault, response_not_stored_fault,
 };
-use vllm_sim_wire::openai::shared::ChatToolChoice;
+use vllm_sim_wire::openai::shared_request_fields::ChatToolChoice;
 
 impl GenerationRequestBody for ResponsesRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Responses;
     const TEXT_MEMBERS: &[&str] = &["input", "instructions", "tools"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse_request_body(body, bounds)
+        Self::parse_responses_request(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -63,7 +65,11 @@ pub(crate) async fn create_response(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
-    let read = ParsedRequestBody::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
+    let read = ParsedRequestBody::<ResponsesRequest>::parse_generation_request_body(
+        &app,
+        &head,
+        Cow::Owned(value),
+    )?;
     let (request, resolved) = read.into_body_and_model(&app, &head)?;
     answer_response(&app, &head, *request, resolved, threshold).await
 }
@@ -220,7 +226,7 @@ fn prepare_response(
         None => app.dialect.id_format().response_id(&head.headers),
     };
     let (messages, keep) = messages_and_slot(app, &mut request)?;
-    let mut chat = convert::to_chat_request(&request, &messages)?;
+    let mut chat = chat_conversion::to_chat_request(&request, &messages)?;
     let (choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
     app.dialect.set_turn_tool_choice(&request, &mut chat);
     let limits = &app.rules.limits;
@@ -230,12 +236,13 @@ fn prepare_response(
         chat.tool_choice = Some(ChatToolChoice::None);
     }
     let (tools, parses_calls) =
-        (chat::tool_request(&chat), chat::recognizes_tool_calls(app, &chat));
+        (chat::requested_tools(&chat), chat::parses_hermes_tool_calls(app, &chat));
     let reasoning = chat::reasoning_fraction(app, &chat);
     let parses = parser && finds_tool_calls(&chat);
     // The chat template sees the tool choice of the request.
     (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
-    let terms = RequestKvTransfer::from_request(app, &id, request.kv_transfer_params.as_ref());
+    let terms =
+        RequestKvTransfer::read_kv_transfer_params(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
         max_tokens: request.max_output_tokens,
         validation: request.validate_without_prompt(limits).into(),
@@ -277,7 +284,7 @@ fn messages_and_slot(
         None => None,
     };
     let unread = app.dialect.take_hidden_instructions(&mut request.instructions);
-    let messages = convert::responses_chat_messages(request, previous.as_ref())?;
+    let messages = chat_conversion::responses_chat_messages(request, previous.as_ref())?;
     request.instructions = request.instructions.take().or(unread);
     let stored = app.settings.answers.responses_store && request.store.unwrap_or(false);
     request.store = Some(stored);

@@ -162,9 +162,12 @@ impl ResponseObjectBuilder {
     }
 
     /// Counts one run of the tool parser in the metrics, on a reply or on a stream delta.
-    pub(super) fn count_tool_parser_run(&self, mode: ToolParserMode, found: bool) {
-        let outcome =
-            if found { ToolParserOutcome::ToolCall } else { ToolParserOutcome::NoToolCall };
+    pub(super) fn count_tool_parser_run(&self, mode: ToolParserMode, found_tool_call: bool) {
+        let outcome = if found_tool_call {
+            ToolParserOutcome::ToolCall
+        } else {
+            ToolParserOutcome::NoToolCall
+        };
         if let Some(metrics) = &self.tool_parser {
             metrics.on_tool_parser_invocations(mode, outcome, ToolParserApi::Responses, 1);
         }
@@ -317,9 +320,9 @@ pub(super) fn output_text_part(text: &str, logprobs: Option<Value>) -> Value {
 }
 
 fn usage_json(reply: &Reply) -> Value {
-    let counts = TokenCounts::from_reply(reply);
+    let counts = TokenCounts::count_reply_tokens(reply);
     json!({
-        "input_tokens": counts.prompt,
+        "input_tokens": counts.prompt_tokens,
         "input_tokens_details": {
             "cached_tokens": counts.cached, "cache_write_tokens": 0,
             "input_tokens_per_turn": [], "cached_tokens_per_turn": [],
@@ -329,7 +332,7 @@ fn usage_json(reply: &Reply) -> Value {
             "reasoning_tokens": counts.reasoning, "tool_output_tokens": 0,
             "output_tokens_per_turn": [], "tool_output_tokens_per_turn": [],
         },
-        "total_tokens": counts.prompt + counts.completion,
+        "total_tokens": counts.prompt_tokens + counts.completion,
     })
 }
 

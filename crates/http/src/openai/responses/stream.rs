@@ -11,7 +11,7 @@ use super::object::{
     ResponseDeliveryMode, ResponseObjectBuilder, nonempty_logprobs, output_text_part,
     responses_api_status,
 };
-use super::store::ResponseStoreSlot;
+use super::response_store::ResponseStoreSlot;
 use crate::json;
 use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_observe::metrics::ToolParserMode;
@@ -38,8 +38,18 @@ pub(super) struct ResponseStream {
 }
 
 impl ResponseStream {
-    pub(super) fn new(frame: Arc<ResponseObjectBuilder>, keep: Option<ResponseStoreSlot>) -> Self {
-        Self { frame, keep, sequence: 0, output_index: 0, open: None, text_logprobs: Vec::new() }
+    pub(super) fn new(
+        object_builder: Arc<ResponseObjectBuilder>,
+        store_slot: Option<ResponseStoreSlot>,
+    ) -> Self {
+        Self {
+            frame: object_builder,
+            keep: store_slot,
+            sequence: 0,
+            output_index: 0,
+            open: None,
+            text_logprobs: Vec::new(),
+        }
     }
 
     pub(super) fn write_created_events(&mut self, out: &mut String) {

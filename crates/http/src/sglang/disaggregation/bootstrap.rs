@@ -41,9 +41,9 @@ struct Registry {
 impl SglangBootstrapServer {
     /// Creates a bootstrap server with the ranks of this process's prefill server, whose ZeroMQ
     /// listener has the endpoint `tcp://IP:PORT`.
-    pub fn new(app: &App, endpoint: &str) -> Self {
+    pub fn with_prefill_ranks(app: &App, listener_endpoint: &str) -> Self {
         let parallel = &app.settings.parallel;
-        let address = endpoint.strip_prefix("tcp://").unwrap_or(endpoint);
+        let address = listener_endpoint.strip_prefix("tcp://").unwrap_or(listener_endpoint);
         let (ip, port) = address.rsplit_once(':').unwrap_or((address, "0"));
         let mut registry = Registry::default();
         for dp in 0..parallel.data {

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::message::BootstrapRoomMessage;
-use super::{DisaggregationParts, KvTransferResult, RoomRequest};
+use super::{KvTransferResult, PrefillOrDecodeServerArgs, RoomRequest};
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_http_client::get_on_new_connection;
 use vllm_sim_service::KvTransfer;
@@ -28,7 +28,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Requests of a decode server that wait for their prompts, by bootstrap room.
 pub(super) struct DecodeBootstrapRooms {
-    parts: DisaggregationParts,
+    parts: PrefillOrDecodeServerArgs,
     state: Mutex<DecodeState>,
 }
 
@@ -82,14 +82,14 @@ impl Drop for AnnouncedRoom<'_> {
         self.rooms.state.lock().waiting.remove(&self.room);
         if !self.has_come {
             let message = BootstrapRoomMessage::Aborted { room: self.room };
-            (self.rooms.parts.send)(&self.endpoint, message.to_frames());
+            (self.rooms.parts.send)(&self.endpoint, message.to_zmq_frames());
         }
     }
 }
 
 impl DecodeBootstrapRooms {
-    pub(super) fn new(parts: DisaggregationParts) -> Self {
-        Self { parts, state: Mutex::default() }
+    pub(super) fn new(args: PrefillOrDecodeServerArgs) -> Self {
+        Self { parts: args, state: Mutex::default() }
     }
 
     pub(super) fn on_message(&self, message: BootstrapRoomMessage) {
@@ -148,7 +148,7 @@ impl DecodeBootstrapRooms {
         self.state.lock().waiting.insert(room, sender);
         let announcement =
             BootstrapRoomMessage::Announced { room, endpoint: self.parts.endpoint.clone() };
-        (self.parts.send)(&endpoint, announcement.to_frames());
+        (self.parts.send)(&endpoint, announcement.to_zmq_frames());
         let mut announced = AnnouncedRoom { rooms: self, room, endpoint, has_come: false };
         let waiting_timeout = self.parts.config.waiting_timeout;
         let gone = async {

@@ -21,7 +21,7 @@ pub(super) enum BootstrapRoomMessage {
 }
 
 impl BootstrapRoomMessage {
-    pub(super) fn to_frames(&self) -> Vec<Vec<u8>> {
+    pub(super) fn to_zmq_frames(&self) -> Vec<Vec<u8>> {
         let numbered = |word: &str, room: u64, text: &str| {
             vec![word.into(), room.to_string().into_bytes(), text.into()]
         };
@@ -35,7 +35,7 @@ impl BootstrapRoomMessage {
     }
 
     /// Parses the frames of a message between servers; `None` if they are of another form.
-    pub(super) fn from_frames(frames: &[Vec<u8>]) -> Option<Self> {
+    pub(super) fn from_zmq_frames(frames: &[Vec<u8>]) -> Option<Self> {
         let text = |frame: &[u8]| std::str::from_utf8(frame).ok().map(str::to_owned);
         if let [word, request] = frames {
             return (word == b"read").then(|| Some(Self::Read { request: text(request)? }))?;
@@ -68,10 +68,13 @@ mod tests {
             BootstrapRoomMessage::Failed { room, reason: text() },
             BootstrapRoomMessage::Read { request: text() },
         ] {
-            assert_eq!(BootstrapRoomMessage::from_frames(&message.to_frames()), Some(message));
+            assert_eq!(
+                BootstrapRoomMessage::from_zmq_frames(&message.to_zmq_frames()),
+                Some(message)
+            );
         }
         for frames in [&[][..], &[vec![1]], &[b"room".to_vec(), b"-1".to_vec(), Vec::new()]] {
-            assert_eq!(BootstrapRoomMessage::from_frames(frames), None);
+            assert_eq!(BootstrapRoomMessage::from_zmq_frames(frames), None);
         }
     }
 }

@@ -31,10 +31,10 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 const FAKE_BOOTSTRAP_HOST: &str = "2.2.2.2";
 
 /// Function for sending a message's frames to another server, at the endpoint of its listener.
-pub type SendToPeer = Box<dyn Fn(&str, Vec<Vec<u8>>) + Send + Sync>;
+pub type SendZmqFramesToServer = Box<dyn Fn(&str, Vec<Vec<u8>>) + Send + Sync>;
 
-/// Values for the creation of a [`Disaggregation`].
-pub struct DisaggregationParts {
+/// Values for the creation of a [`PrefillOrDecodeServer`].
+pub struct PrefillOrDecodeServerArgs {
     /// Settings of the prefill/decode pair.
     pub config: DisaggregationConfig,
     /// Role of this server: prefill or decode.
@@ -46,13 +46,13 @@ pub struct DisaggregationParts {
     /// Endpoint of this server's listener.
     pub endpoint: String,
     /// Function for sending messages to the other server of the prefill/decode pair.
-    pub send: SendToPeer,
+    pub send: SendZmqFramesToServer,
     /// Service of this server, which releases the KV blocks of handed-over prompts.
     pub service: Weak<InferenceService>,
 }
 
 /// One server of a prefill/decode pair.
-pub struct Disaggregation {
+pub struct PrefillOrDecodeServer {
     config: DisaggregationConfig,
     side: Side,
 }
@@ -62,22 +62,22 @@ enum Side {
     Decode(Arc<DecodeBootstrapRooms>),
 }
 
-impl Disaggregation {
+impl PrefillOrDecodeServer {
     /// Creates this server's side of a prefill/decode pair.
-    pub fn new(parts: DisaggregationParts) -> Self {
-        let config = parts.config.clone();
-        let side = match parts.role {
-            ServingRole::Prefill => Side::Prefill(Arc::new(PrefillBootstrapRooms::new(parts))),
+    pub fn new(args: PrefillOrDecodeServerArgs) -> Self {
+        let config = args.config.clone();
+        let side = match args.role {
+            ServingRole::Prefill => Side::Prefill(Arc::new(PrefillBootstrapRooms::new(args))),
             ServingRole::Whole | ServingRole::Decode => {
-                Side::Decode(Arc::new(DecodeBootstrapRooms::new(parts)))
+                Side::Decode(Arc::new(DecodeBootstrapRooms::new(args)))
             }
         };
         Self { config, side }
     }
 
     /// Handles the frames of a message from the other server of the prefill/decode pair.
-    pub fn on_message(&self, frames: &[Vec<u8>]) {
-        let Some(message) = BootstrapRoomMessage::from_frames(frames) else {
+    pub fn on_zmq_message(&self, frames: &[Vec<u8>]) {
+        let Some(message) = BootstrapRoomMessage::from_zmq_frames(frames) else {
             return;
         };
         match &self.side {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::message::BootstrapRoomMessage;
-use super::{DisaggregationParts, KvTransferResult, RoomRequest, SendToPeer};
+use super::{KvTransferResult, PrefillOrDecodeServerArgs, RoomRequest, SendZmqFramesToServer};
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::{InferenceService, KvTransfer, PrefillHandoff};
 
@@ -19,7 +19,7 @@ const MAX_UNMATCHED_ROOMS: usize = 65_536;
 /// Requests of a prefill server that wait for their decode servers, by bootstrap room.
 pub(super) struct PrefillBootstrapRooms {
     state: Mutex<RoomTable>,
-    send: SendToPeer,
+    send: SendZmqFramesToServer,
     service: Weak<InferenceService>,
     /// Maximum waiting time of a request until a decode server announces its bootstrap room.
     bootstrap_timeout: Duration,
@@ -40,13 +40,13 @@ struct RoomTable {
 }
 
 impl PrefillBootstrapRooms {
-    pub(super) fn new(parts: DisaggregationParts) -> Self {
+    pub(super) fn new(args: PrefillOrDecodeServerArgs) -> Self {
         Self {
             state: Mutex::default(),
-            send: parts.send,
-            service: parts.service,
-            bootstrap_timeout: parts.config.bootstrap_timeout,
-            waiting_timeout: parts.config.waiting_timeout,
+            send: args.send,
+            service: args.service,
+            bootstrap_timeout: args.config.bootstrap_timeout,
+            waiting_timeout: args.config.waiting_timeout,
         }
     }
 
@@ -158,7 +158,7 @@ impl PrefillBootstrapRooms {
                     BootstrapRoomMessage::Failed { room, reason: "Aborted by AbortReq.".to_owned() }
                 }
             };
-            (rooms.send)(&endpoint, message.to_frames());
+            (rooms.send)(&endpoint, message.to_zmq_frames());
         };
         let handoff = PrefillHandoff::with_end_callback(name, report);
         Ok(KvTransfer::ForRemote(Arc::new(handoff)))

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::json_list::iter_array_field;
 use super::options::DerenderOptions;
-use super::token_choice::TokenResponseChoice;
+use super::token_choice::GenerateResponseChoice;
 use crate::app::App;
 use crate::openai::logprobs;
 
@@ -20,7 +20,7 @@ struct TextLogprob {
 /// Returns the log probabilities of a token response in the form of a chat choice.
 pub(super) fn derendered_chat_logprobs(
     app: &App,
-    choice: &TokenResponseChoice<'_>,
+    choice: &GenerateResponseChoice<'_>,
     options: &DerenderOptions,
     before: &[u32],
 ) -> Option<Value> {
@@ -42,7 +42,7 @@ pub(super) fn derendered_chat_logprobs(
 /// `offset` is the text offset of the first token, in characters.
 pub(super) fn derendered_completion_logprobs(
     app: &App,
-    choice: &TokenResponseChoice<'_>,
+    choice: &GenerateResponseChoice<'_>,
     options: &DerenderOptions,
     before: &[u32],
     offset: usize,
@@ -72,7 +72,7 @@ pub(super) fn derendered_completion_logprobs(
 
 fn text_logprobs(
     app: &App,
-    choice: &TokenResponseChoice<'_>,
+    choice: &GenerateResponseChoice<'_>,
     options: &DerenderOptions,
     before: &[u32],
 ) -> Option<Vec<TextLogprob>> {

@@ -31,7 +31,7 @@ use reply::{
     add_weight_versions, chat_finish_reason, clamped_token_count, count_output_tokens,
     response_model_name, usage_json,
 };
-use token_choice::{TokenResponseChoice, text_and_stop_reason};
+use token_choice::{GenerateResponseChoice, choice_text_and_stop_reason};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
@@ -44,16 +44,16 @@ pub(crate) async fn derender_chat(
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
     if value["stream"] == true {
-        let request = DerenderStreamRequest::parse_request_body(&value)?;
+        let request = DerenderStreamRequest::parse_derender_stream_request(&value)?;
         return stream::derender_chat_chunk(&app, &request);
     }
-    let request = DerenderChatRequest::parse_request_body(&value)?;
+    let request = DerenderChatRequest::parse_derender_chat_request(&value)?;
     let reply = &request.generate_response;
     let model = response_model_name(&app, request.model.as_deref(), reply)?;
     bounds::check_generate_responses(&app, std::slice::from_ref(reply))?;
     let prompt = request.prompt_token_ids.as_deref();
     bounds::check_prompt_length(&app, prompt)?;
-    let options = DerenderOptions::from_request(request.chat_request.as_ref());
+    let options = DerenderOptions::read_derender_options(request.chat_request.as_ref());
     let parsers = OutputParsers::parsers_of_server(&app, &options);
     if parsers.is_some() && request.chat_request.is_none() {
         return Err(Fault::bad_request(parsed_text::CHAT_REQUEST_REQUIRED_MESSAGE));
@@ -62,7 +62,7 @@ pub(crate) async fn derender_chat(
     let ids = ToolCallIds::with_random_hex_ids();
     let mut choices = Vec::new();
     for (at, choice) in iter_array_field(reply, "choices").enumerate() {
-        let choice = TokenResponseChoice::parse_choice(choice)?;
+        let choice = GenerateResponseChoice::parse_choice(choice)?;
         if choice.ids.is_empty() {
             return Err(Fault::bad_request(format!(
                 "choice {} has empty or null token_ids",
@@ -74,7 +74,7 @@ pub(crate) async fn derender_chat(
             None => options.special,
         };
         let (text, stop_reason) =
-            text_and_stop_reason(&app, &choice, &options, &prompt_ids, special);
+            choice_text_and_stop_reason(&app, &choice, &options, &prompt_ids, special);
         let parsed = match &parsers {
             Some(parsers) => parsers.parse_reply_text(&text, ReplyTextCompleteness::Whole),
             None => ParsedReplyText::from_plain_text(text),
@@ -119,17 +119,17 @@ pub(crate) async fn derender_completion(
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
     if value["stream"] == true {
-        let request = DerenderStreamRequest::parse_request_body(&value)?;
+        let request = DerenderStreamRequest::parse_derender_stream_request(&value)?;
         return stream::derender_completion_chunk(&app, &request);
     }
-    let request = DerenderCompletionRequest::parse_request_body(&value)?;
+    let request = DerenderCompletionRequest::parse_derender_completion_request(&value)?;
     let replies = &request.generate_responses;
     let Some(first) = replies.first() else {
         return Err(Fault::bad_request("generate_responses must not be empty"));
     };
     let model = response_model_name(&app, request.model.as_deref(), first)?;
     bounds::check_generate_responses(&app, replies)?;
-    let options = DerenderOptions::from_request(request.completion_request.as_ref());
+    let options = DerenderOptions::read_derender_options(request.completion_request.as_ref());
     let seeds = request.prompt_token_ids.as_deref().unwrap_or_default();
     let mut choices = Vec::new();
     let (mut prompt, mut completion) = (0, 0);
@@ -141,7 +141,7 @@ pub(crate) async fn derender_completion(
         bounds::check_prompt_length(&app, given)?;
         let prompt_ids = token_choice::given_prompt_token_ids(given, reply)?;
         for (place, choice) in iter_array_field(reply, "choices").enumerate() {
-            let choice = TokenResponseChoice::parse_choice(choice)?;
+            let choice = GenerateResponseChoice::parse_choice(choice)?;
             if choice.ids.is_empty() {
                 return Err(Fault::bad_request(format!(
                     "choice {} in response {} has empty or null token_ids",
@@ -150,7 +150,7 @@ pub(crate) async fn derender_completion(
                 )));
             }
             let (text, stop_reason) =
-                text_and_stop_reason(&app, &choice, &options, &prompt_ids, options.special);
+                choice_text_and_stop_reason(&app, &choice, &options, &prompt_ids, options.special);
             let (logprobs, _) =
                 logprobs::derendered_completion_logprobs(&app, &choice, &options, &[], 0);
             let shown = reply.get("prompt_token_ids");

@@ -24,7 +24,7 @@ pub(super) struct DerenderOptions {
 
 impl DerenderOptions {
     /// Reads the options of the original request; without one, returns vLLM's defaults.
-    pub(super) fn from_request(request: Option<&Value>) -> Self {
+    pub(super) fn read_derender_options(request: Option<&Value>) -> Self {
         let none = json!({});
         let request = request.unwrap_or(&none);
         let flag = |key: &str| request.get(key).and_then(Value::as_bool);

@@ -10,7 +10,7 @@ use super::parsed_text::{
 use super::reply::{
     add_weight_versions, chat_finish_reason, clamped_token_count, response_model_name, usage_json,
 };
-use super::token_choice::{TokenResponseChoice, detokenize_output, given_prompt_token_ids};
+use super::token_choice::{GenerateResponseChoice, detokenize_output, given_prompt_token_ids};
 use super::{bounds, logprobs};
 use crate::app::App;
 use crate::error::HandlerResult;
@@ -85,7 +85,7 @@ impl DerenderState {
 pub(super) fn derender_chat_chunk(app: &App, request: &DerenderStreamRequest) -> HandlerResult {
     let chunk = &request.generate_chunk;
     let model = response_model_name(app, request.model.as_deref(), &Value::Null)?;
-    let options = DerenderOptions::from_request(request.chat_request.as_ref());
+    let options = DerenderOptions::read_derender_options(request.chat_request.as_ref());
     let parsers = OutputParsers::parsers_of_server(app, &options);
     if !options.stops.is_empty() {
         return Err(Fault::bad_request(STOPS_UNSUPPORTED));
@@ -101,7 +101,7 @@ pub(super) fn derender_chat_chunk(app: &App, request: &DerenderStreamRequest) ->
     check_context_length(app, request, &state)?;
     let mut choices = Vec::new();
     for choice in iter_array_field(chunk, "choices") {
-        let choice = TokenResponseChoice::parse_choice(choice)?;
+        let choice = GenerateResponseChoice::parse_choice(choice)?;
         let (delta, finish_reason, stop_reason) = match &parsers {
             Some(parsers) => parsed_delta(app, request, &mut state, &choice, (&options, parsers)),
             None => plain_delta(app, request, &mut state, &choice, &options),
@@ -147,7 +147,7 @@ pub(super) fn derender_completion_chunk(
 ) -> HandlerResult {
     let chunk = &request.generate_chunk;
     let model = response_model_name(app, request.model.as_deref(), &Value::Null)?;
-    let options = DerenderOptions::from_request(request.completion_request.as_ref());
+    let options = DerenderOptions::read_derender_options(request.completion_request.as_ref());
     if !options.stops.is_empty() {
         return Err(Fault::bad_request(STOPS_UNSUPPORTED));
     }
@@ -157,7 +157,7 @@ pub(super) fn derender_completion_chunk(
     let mut state = DerenderState::from_wire(request.stream_state.as_ref())?;
     let mut choices = Vec::new();
     for choice in iter_array_field(chunk, "choices") {
-        let choice = TokenResponseChoice::parse_choice(choice)?;
+        let choice = GenerateResponseChoice::parse_choice(choice)?;
         let (ids, stop_reason) = choice.output_token_ids(app, &options);
         let text = detokenize_chunk(app, request, &mut state, ids, options.special)?;
         let before = state.logprob_context_token_ids.clone();
@@ -199,7 +199,7 @@ fn plain_delta(
     app: &App,
     request: &DerenderStreamRequest,
     state: &mut DerenderState,
-    choice: &TokenResponseChoice<'_>,
+    choice: &GenerateResponseChoice<'_>,
     options: &DerenderOptions,
 ) -> Result<(Value, Option<String>, Value), Fault> {
     let (ids, stop_reason) = choice.output_token_ids(app, options);
@@ -215,7 +215,7 @@ fn parsed_delta(
     app: &App,
     request: &DerenderStreamRequest,
     state: &mut DerenderState,
-    choice: &TokenResponseChoice<'_>,
+    choice: &GenerateResponseChoice<'_>,
     (options, parsers): (&DerenderOptions, &OutputParsers),
 ) -> Result<(Value, Option<String>, Value), Fault> {
     let prompt =
@@ -345,7 +345,7 @@ fn id_of_piece(app: &App, piece: &str) -> u32 {
 
 /// Stores the last tokens of a chunk in the state of the derendered stream, as context for the next
 /// log probabilities.
-fn remember_context(state: &mut DerenderState, choice: &TokenResponseChoice<'_>) {
+fn remember_context(state: &mut DerenderState, choice: &GenerateResponseChoice<'_>) {
     let all = [&state.logprob_context_token_ids[..], &choice.ids].concat();
     let from = all.len().saturating_sub(LOGPROB_CONTEXT_TOKENS);
     state.logprob_context_token_ids = all[from..].to_vec();

@@ -11,12 +11,12 @@ use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 
 /// A choice of a token response of `/inference/v1/generate`, complete or a chunk.
-pub(super) struct TokenResponseChoice<'v> {
+pub(super) struct GenerateResponseChoice<'v> {
     pub(super) json: &'v Value,
     pub(super) ids: Vec<u32>,
 }
 
-impl<'v> TokenResponseChoice<'v> {
+impl<'v> GenerateResponseChoice<'v> {
     /// Parses a choice of a token response.
     ///
     /// # Errors
@@ -29,9 +29,9 @@ impl<'v> TokenResponseChoice<'v> {
     }
 
     /// Returns the `index` member of the choice, else its position in the list.
-    pub(super) fn choice_index(&self, place: usize) -> u64 {
+    pub(super) fn choice_index(&self, position: usize) -> u64 {
         let own = self.json.get("index").and_then(Value::as_u64);
-        own.unwrap_or(place as u64)
+        own.unwrap_or(position as u64)
     }
 
     pub(super) fn finish_reason(&self) -> Option<&'v str> {
@@ -98,9 +98,9 @@ pub(super) fn given_prompt_token_ids(
 }
 
 /// Returns the text of a complete choice, cut at a stop string, and its stop reason.
-pub(super) fn text_and_stop_reason(
+pub(super) fn choice_text_and_stop_reason(
     app: &App,
-    choice: &TokenResponseChoice<'_>,
+    choice: &GenerateResponseChoice<'_>,
     options: &DerenderOptions,
     prompt_ids: &[u32],
     special: SpecialTokenHandling,

@@ -60,7 +60,7 @@ pub(crate) fn encode_sglang_batch(events: &[SchedulerEvent], ts: f64, rank: u32)
     w.write_array_header(shown.len());
     shown.iter().for_each(|event| event.write(&mut w));
     w.write_uint(rank.into());
-    w.into_bytes()
+    w.into_msgpack_bytes()
 }
 
 fn push_stored<'a>(

@@ -53,15 +53,20 @@ impl FakeGauge {
     /// `refresh`.
     ///
     /// With `truncated`, the value of a function of time is truncated to an integer.
-    pub(crate) fn fake_gauge_value(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
+    pub(crate) fn fake_gauge_value(
+        &self,
+        elapsed: Duration,
+        refresh: Duration,
+        truncated: bool,
+    ) -> f64 {
         let (waveform, start, end, period) = match *self {
             Self::Fixed(value) => return value,
             Self::Moving { waveform, start, end, period } => (waveform, start, end, period),
         };
-        let t = t.as_nanos() / refresh.as_nanos().max(1) * refresh.as_nanos();
+        let elapsed = elapsed.as_nanos() / refresh.as_nanos().max(1) * refresh.as_nanos();
         let periods = |nanos: u128| nanos as f64 / period.as_nanos() as f64;
-        let value = waveform(start, end, periods(t), periods(t % period.as_nanos()));
-        if whole { value.trunc() } else { value }
+        let value = waveform(start, end, periods(elapsed), periods(elapsed % period.as_nanos()));
+        if truncated { value.trunc() } else { value }
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) const DATA_PARALLEL_FLAG: &str = "data-parallel-size";
 const FIELDS: [&str; 3] = [TENSOR_PARALLEL_FLAG, DATA_PARALLEL_FLAG, "port"];
 
 impl<'a> DeployedServers<'a> {
-    pub(super) fn new(
+    pub(super) fn servers_from_deployment_commands(
         commands: &DeploymentCommands<'a>,
         gpus: u32,
         version: Option<&'a str>,

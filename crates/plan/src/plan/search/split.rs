@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::{RunExtent, SimulatedDeploymentTrial, TrialRunner};
-use crate::plan::worker_count::{WorkerCount, gpus_of_workers};
+use crate::plan::worker_count::{WorkerCountByKind, gpus_of_workers};
 
 impl TrialRunner<'_> {
     /// Searches the split of prefill and decode workers with the fewest GPUs for `traffic`.
@@ -16,8 +16,8 @@ impl TrialRunner<'_> {
         traffic: f64,
     ) -> Result<Option<SimulatedDeploymentTrial>> {
         let most = self.most_workers();
-        let beside_all_decode = |prefill| WorkerCount::Split { prefill, decode: most.1 };
-        let beside_all_prefill = |decode| WorkerCount::Split { prefill: most.0, decode };
+        let beside_all_decode = |prefill| WorkerCountByKind::Split { prefill, decode: most.1 };
+        let beside_all_prefill = |decode| WorkerCountByKind::Split { prefill: most.0, decode };
         let fewest = match self.fewest_between((0, most.0), traffic, beside_all_decode)? {
             None => None,
             Some((prefill, _)) => {
@@ -31,7 +31,7 @@ impl TrialRunner<'_> {
         let mut best: Option<SimulatedDeploymentTrial> = None;
         for prefill in least_prefill..=most.0 {
             let budget = best.as_ref().map_or(self.most_gpus, |best| best.gpus - 1);
-            let count = |decode| WorkerCount::Split { prefill, decode };
+            let count = |decode| WorkerCountByKind::Split { prefill, decode };
             let fits = |decode: &u32| gpus_of_workers(self.pools, count(*decode)) <= budget;
             let Some(largest) = (least_decode..=most.1).take_while(fits).last() else {
                 break;
@@ -52,14 +52,14 @@ impl TrialRunner<'_> {
     /// Returns the maximum number of prefill workers with one decode worker, and of decode workers
     /// with one prefill worker, within the GPU budget.
     fn most_workers(&self) -> (u32, u32) {
-        let one = gpus_of_workers(self.pools, WorkerCount::Groups(1));
-        let of = |count: WorkerCount| {
+        let one = gpus_of_workers(self.pools, WorkerCountByKind::Groups(1));
+        let of = |count: WorkerCountByKind| {
             let each = gpus_of_workers(self.pools, count) - one;
             1 + self.most_gpus.saturating_sub(one) / each.max(1)
         };
         (
-            of(WorkerCount::Split { prefill: 2, decode: 1 }),
-            of(WorkerCount::Split { prefill: 1, decode: 2 }),
+            of(WorkerCountByKind::Split { prefill: 2, decode: 1 }),
+            of(WorkerCountByKind::Split { prefill: 1, decode: 2 }),
         )
     }
 
@@ -67,7 +67,7 @@ impl TrialRunner<'_> {
     /// workload ends, so that the report can name the missed bounds.
     fn largest_split(&mut self, traffic: f64) -> Result<Option<SimulatedDeploymentTrial>> {
         let groups = self.most_groups();
-        let count = WorkerCount::Split { prefill: groups, decode: groups };
+        let count = WorkerCountByKind::Split { prefill: groups, decode: groups };
         let trial = self.simulate_trial(count, traffic, RunExtent::Whole)?;
         // The report names what the last trial misses, so a known run moves to the end.
         let is_same =

@@ -14,7 +14,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::TokenDelays;
 use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime};
 use vllm_sim_engine::sched::SchedulerSpec;
-use vllm_sim_engine::sched::mocker::DynamoMockerConfig;
+use vllm_sim_engine::sched::dynamo_mocker::DynamoMockerConfig;
 use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
@@ -96,7 +96,9 @@ impl RecordingSink {
 /// Engine with few blocks, so that it preempts.
 fn vllm(blocks: u32) -> SchedulerSpec {
     SchedulerSpec::Vllm(Box::new(VllmSchedulerConfig {
-        latency: LatencyModel::Polynomial(PolynomialStepTime::new(u64::from(blocks) * 16)),
+        latency: LatencyModel::Polynomial(PolynomialStepTime::for_kv_cache_capacity(
+            u64::from(blocks) * 16,
+        )),
         num_gpu_blocks: blocks,
         max_num_batched_tokens: 512,
         ..VllmSchedulerConfig::default()
@@ -105,7 +107,7 @@ fn vllm(blocks: u32) -> SchedulerSpec {
 
 fn sglang() -> SchedulerSpec {
     SchedulerSpec::Sglang(Box::new(SglangConfig {
-        latency: LatencyModel::Polynomial(PolynomialStepTime::new(8192)),
+        latency: LatencyModel::Polynomial(PolynomialStepTime::for_kv_cache_capacity(8192)),
         num_pages: 512,
         page_size: 16,
         chunked_prefill_size: 512,

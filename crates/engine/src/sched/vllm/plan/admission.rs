@@ -199,7 +199,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         seq.load.is_uncached = false;
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
         self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
-        seq.settled = seq.table.tokens_before_block_change();
+        seq.settled = seq.table.tokens_until_block_table_change();
     }
 
     /// Returns whether the prefix-cache hit ends at a Mamba state that another sequence computes in

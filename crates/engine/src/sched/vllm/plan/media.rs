@@ -96,7 +96,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns the number of embeddings in the encoder cache and of those referenced by sequences;
     /// `None` if no encoder is simulated.
-    pub fn encoder_cache_counts(&self) -> Option<(u32, u32)> {
-        Some(self.encoder.as_ref()?.encoder_cache_embedding_counts())
+    pub fn encoder_cached_and_referenced_embeddings(&self) -> Option<(u32, u32)> {
+        Some(self.encoder.as_ref()?.cached_and_referenced_embeddings())
     }
 }

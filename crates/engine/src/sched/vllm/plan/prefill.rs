@@ -8,8 +8,8 @@ use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 /// Returns whether a sequence with `computed_tokens` computed tokens must compute more than its newest token.
-pub(super) fn is_prefill(seq: &ScheduledSequence, past: u32) -> bool {
-    past + 1 < seq.known
+pub(super) fn is_prefill(seq: &ScheduledSequence, computed_tokens: u32) -> bool {
+    computed_tokens + 1 < seq.known
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
@@ -63,7 +63,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let stops = [
             if past.is_multiple_of(size) { 0 } else { floor(past) + size },
             floor(drop.0).saturating_sub(drop.1),
-            floor(seq.table.prompt_divergence_tokens(size)),
+            floor(seq.table.longer_full_attention_hit_tokens(size)),
         ];
         let inside = stops.into_iter().filter(|&stop| past < stop && stop < end);
         inside.min().unwrap_or(end).saturating_sub(past)

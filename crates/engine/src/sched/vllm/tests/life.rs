@@ -89,9 +89,12 @@ fn an_impossible_sequence_is_rejected_with_a_reason() {
     let mut engine = VllmScheduler::new(config).unwrap();
     let mut out = Outbox::new();
     let mut submit = |seq| engine.submit(SimTime::ZERO, seq, &mut out);
-    assert_eq!(submit(new_sequence(1, 60, 6)), Err(SubmitError::TooLarge { needed: 5, total: 4 }));
+    assert_eq!(
+        submit(new_sequence(1, 60, 6)),
+        Err(SequenceSubmitError::TooLarge { needed: 5, total: 4 })
+    );
     assert_eq!(submit(new_sequence(2, 60, 5)), Ok(()));
-    assert_eq!(submit(new_sequence(3, 1, 1)), Err(SubmitError::QueueFull { limit: 1 }));
+    assert_eq!(submit(new_sequence(3, 1, 1)), Err(SequenceSubmitError::QueueFull { limit: 1 }));
 }
 
 #[test]

@@ -155,9 +155,9 @@ fn an_item_in_the_prefix_cache_is_not_encoded() {
         while let Some(due) = engine.next_wakeup() {
             engine.advance(due, &mut out);
         }
-        let made = engine.encoder_cache_counts();
+        let made = engine.encoder_cached_and_referenced_embeddings();
         engine.apply_command(now, EngineCommand::ResetEncoderCache, &mut out);
-        (made, engine.encoder_cache_counts())
+        (made, engine.encoder_cached_and_referenced_embeddings())
     };
     let (some, none) = (Some((8, 0)), Some((0, 0)));
     assert_eq!(serve(&mut engine, 1, 20), (some, none));
@@ -178,18 +178,18 @@ fn a_preempted_or_ended_sequence_holds_no_embeddings() {
     let seq = with_media(new_sequence(1, 40, 1), &[(1, 0, 30)]);
     engine.submit(at(0), seq, &mut out).unwrap();
     engine.advance(at(0), &mut out);
-    assert_eq!(engine.encoder_cache_counts(), Some((30, 30)));
+    assert_eq!(engine.encoder_cached_and_referenced_embeddings(), Some((30, 30)));
     engine.apply_command(
         at(1),
         EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Preempt),
         &mut out,
     );
     // The reset follows the running step.
-    assert_eq!(engine.encoder_cache_counts(), Some((30, 30)));
+    assert_eq!(engine.encoder_cached_and_referenced_embeddings(), Some((30, 30)));
     engine.advance(at(10), &mut out);
-    assert_eq!(engine.encoder_cache_counts(), Some((30, 0)));
+    assert_eq!(engine.encoder_cached_and_referenced_embeddings(), Some((30, 0)));
     engine.advance(at(10), &mut out);
-    assert_eq!(engine.encoder_cache_counts(), Some((30, 30)));
+    assert_eq!(engine.encoder_cached_and_referenced_embeddings(), Some((30, 30)));
     engine.abort(at(11), SeqId(1), &mut out);
-    assert_eq!(engine.encoder_cache_counts(), Some((30, 0)));
+    assert_eq!(engine.encoder_cached_and_referenced_embeddings(), Some((30, 0)));
 }

@@ -24,7 +24,7 @@ fn a_sequence_without_room_for_its_drafts_is_refused() {
         VllmSchedulerConfig { num_gpu_blocks: 3, speculation: speculation(2, 2, 0), ..config() };
     let mut engine = VllmScheduler::new(config.clone()).unwrap();
     let refused = engine.submit(SimTime::ZERO, new_sequence(1, 40, 6), &mut Outbox::new());
-    assert_eq!(refused, Err(SubmitError::TooLarge { needed: 4, total: 3 }));
+    assert_eq!(refused, Err(SequenceSubmitError::TooLarge { needed: 4, total: 3 }));
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 5))]));
     assert!(log.ends_with("e1") && !log.contains('p'), "{log}");
 }

@@ -21,6 +21,6 @@ pub(crate) async fn list_chart_annotations(
     headers: HeaderMap,
 ) -> Response<Body> {
     let values = admin::setting_value_visibility(&app, &headers);
-    let events = app.admin_state.drills.to_json(values);
+    let events = app.admin_state.drills.chart_annotations_json(values);
     ok_json_response(&json!({"now": unix_now_secs(), "events": events}))
 }

@@ -107,7 +107,7 @@ impl DynamoMockerScheduler {
             events.push(event);
         });
         self.pool.free_blocks_beyond(&mut seq.table, seq.known);
-        seq.settled = seq.table.tokens_before_block_change();
+        seq.settled = seq.table.tokens_until_block_table_change();
         let mut entries = pass.step.entries.iter_mut();
         if let Some(entry) = entries.find(|entry| entry.slot == slot) {
             (entry.emit, entry.last) = (emit, last);

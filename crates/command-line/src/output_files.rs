@@ -182,7 +182,7 @@ fn parent_folder(path: &Path) -> &Path {
 /// # Errors
 /// An error with the file's name, if it cannot be written.
 pub fn write_atomically(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
-    let written = AtomicFile::create(path).and_then(|mut draft| {
+    let written = AtomicFile::open_for_atomic_write(path).and_then(|mut draft| {
         draft.file.write_all(text.as_ref())?;
         draft.rename_temporary_to_target()
     });
@@ -197,7 +197,7 @@ pub fn write_new_file(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     if path.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
-    let mut draft = AtomicFile::create(path)?;
+    let mut draft = AtomicFile::open_for_atomic_write(path)?;
     draft.file.write_all(text.as_ref())?;
     draft.rename_temporary_to_target()
 }
@@ -217,7 +217,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// An I/O error if the file cannot be created.
-    pub fn create(path: &Path) -> io::Result<Self> {
+    pub fn open_for_atomic_write(path: &Path) -> io::Result<Self> {
         if path.metadata().is_ok_and(|file| has_no_stored_content(&file)) {
             return Ok(Self {
                 file: File::options().write(true).open(path)?,

@@ -16,7 +16,7 @@ use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_observe::metrics::{AdminOperation, SleepState};
 use vllm_sim_service::{PauseMode, PrefixCacheResetScope, SleepTag};
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::vllm::control::{PauseQuery, ResetPrefixCacheQuery, SleepQuery};
+use vllm_sim_wire::vllm::server_control::{PauseQuery, ResetPrefixCacheQuery, SleepQuery};
 
 pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: SleepQuery = query::read_query(&uri)?;
@@ -29,7 +29,12 @@ pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
     } else {
         let (app, halt) = (app.clone(), parse_pause_mode(&query.mode));
         run_to_completion(async move {
-            time_operation(&app, AdminOperation::Sleep, app.service.sleep(level, halt)).await;
+            record_admin_operation_time(
+                &app,
+                AdminOperation::Sleep,
+                app.service.sleep(level, halt),
+            )
+            .await;
             let state = match level {
                 0 => SleepState::Paused,
                 1 => SleepState::WeightsOffloaded,
@@ -69,8 +74,10 @@ pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> Ha
         let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
         return Ok(app.dialect.operator_route_style().operation_success_response(&done));
     }
-    let awake =
-        time_operation(&app, AdminOperation::Wake, async { app.service.wake_up(&assets) }).await;
+    let awake = record_admin_operation_time(&app, AdminOperation::Wake, async {
+        app.service.wake_up(&assets)
+    })
+    .await;
     set_sleep_metrics(&app, SleepState::Awake);
     let status = if awake { "awake" } else { "sleeping" };
     Ok(ok_json_response(&json!({"status": status, "tags": tags_or_null(&tags)})))
@@ -87,7 +94,7 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Hand
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     let reset = async { app.service.reset_prefix_cache(PrefixCacheResetScope::Preempt) };
-    time_operation(&app, AdminOperation::ReleaseKvCacheMemory, reset).await;
+    record_admin_operation_time(&app, AdminOperation::ReleaseKvCacheMemory, reset).await;
     Ok(ok_json_response(&json!({"status": "kv_cache_released"})))
 }
 
@@ -221,7 +228,7 @@ async fn run_to_completion<T: Send + 'static>(work: impl Future<Output = T> + Se
     }
 }
 
-pub(super) async fn time_operation<T>(
+pub(super) async fn record_admin_operation_time<T>(
     app: &App,
     operation: AdminOperation,
     work: impl Future<Output = T>,

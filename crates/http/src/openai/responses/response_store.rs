@@ -248,8 +248,8 @@ pub(super) struct ResponseEventLog {
 }
 
 impl ResponseEventLog {
-    pub(super) fn append_response_events(&self, frame: &[u8]) {
-        let text = String::from_utf8_lossy(frame);
+    pub(super) fn append_response_events(&self, event_bytes: &[u8]) {
+        let text = String::from_utf8_lossy(event_bytes);
         let events = text.split_inclusive("\n\n");
         let events = events.map(|event| Bytes::copy_from_slice(event.as_bytes()));
         self.events.lock().0.extend(events);

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::control::msgspec_structs;
+use super::server_control::msgspec_structs;
 use crate::schema::{STR, Schema, wire_model};
 
 /// Effects of an update of the weights on the server.
@@ -26,14 +26,14 @@ pub trait UpdateEffects {
 }
 
 msgspec_structs! {
-    FromDiskRequest: "UpdateWeightFromDiskReqInput",
-    FromDistributedRequest: "UpdateWeightsFromDistributedReqInput",
-    FromTensorRequest: "UpdateWeightsFromTensorReqInput",
-    FromIpcRequest: "UpdateWeightsFromIPCReqInput",
-    InitGroupRequest: "InitWeightsUpdateGroupReqInput",
-    DestroyGroupRequest: "DestroyWeightsUpdateGroupReqInput",
-    BeginUpdateRequest: "BeginWeightUpdateReqInput",
-    EndUpdateRequest: "EndWeightUpdateReqInput",
+    UpdateWeightsFromDiskRequest: "UpdateWeightFromDiskReqInput",
+    UpdateWeightsFromDistributedRequest: "UpdateWeightsFromDistributedReqInput",
+    UpdateWeightsFromTensorRequest: "UpdateWeightsFromTensorReqInput",
+    UpdateWeightsFromIpcRequest: "UpdateWeightsFromIPCReqInput",
+    InitWeightsUpdateGroupRequest: "InitWeightsUpdateGroupReqInput",
+    DestroyWeightsUpdateGroupRequest: "DestroyWeightsUpdateGroupReqInput",
+    BeginWeightUpdateRequest: "BeginWeightUpdateReqInput",
+    EndWeightUpdateRequest: "EndWeightUpdateReqInput",
     WeightsByNameRequest: "GetWeightsByNameReqInput",
 }
 
@@ -45,7 +45,7 @@ fn default_group() -> String {
 
 wire_model! {
     /// A request to load other weights from files.
-    pub struct FromDiskRequest: TypedDict "function-after[build_struct(), UpdateWeightFromDiskReqInput]" {
+    pub struct UpdateWeightsFromDiskRequest: TypedDict "function-after[build_struct(), UpdateWeightFromDiskReqInput]" {
         /// Folder of the weights.
         model_path: String,
         /// Format of the weight files.
@@ -73,7 +73,7 @@ wire_model! {
 
 wire_model! {
     /// A request to receive weights from another process.
-    pub struct FromDistributedRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromDistributedReqInput]" {
+    pub struct UpdateWeightsFromDistributedRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromDistributedReqInput]" {
         /// Names of the model parameters to receive.
         names: Vec<String>,
         /// Data types of the model parameters.
@@ -99,7 +99,7 @@ wire_model! {
 
 wire_model! {
     /// A request to take weights from serialized tensors.
-    pub struct FromTensorRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromTensorReqInput]" {
+    pub struct UpdateWeightsFromTensorRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromTensorReqInput]" {
         /// The tensors in base64, one text per rank.
         serialized_named_tensors: Vec<String>,
         /// Format of the serialized tensors.
@@ -119,7 +119,7 @@ wire_model! {
 
 wire_model! {
     /// A request to take weights from shared GPU memory.
-    pub struct FromIpcRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromIPCReqInput]" {
+    pub struct UpdateWeightsFromIpcRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromIPCReqInput]" {
         /// Paths of the ZeroMQ sockets for the weights in shared GPU memory, by device.
         zmq_handles: Map<String, Value> [Schema::Dict(&STR, &STR)],
         /// Whether the update of the weights empties the prefix cache.
@@ -133,7 +133,7 @@ wire_model! {
 
 wire_model! {
     /// A request to join the process group that sends weights.
-    pub struct InitGroupRequest: TypedDict "function-after[build_struct(), InitWeightsUpdateGroupReqInput]" {
+    pub struct InitWeightsUpdateGroupRequest: TypedDict "function-after[build_struct(), InitWeightsUpdateGroupReqInput]" {
         /// Address of the process group's first process.
         master_address: String,
         /// Port of the process group's first process.
@@ -151,7 +151,7 @@ wire_model! {
 
 wire_model! {
     /// A request to leave the process group that sends weights.
-    pub struct DestroyGroupRequest: TypedDict "function-after[build_struct(), DestroyWeightsUpdateGroupReqInput]" {
+    pub struct DestroyWeightsUpdateGroupRequest: TypedDict "function-after[build_struct(), DestroyWeightsUpdateGroupReqInput]" {
         /// Name of the process group to leave.
         group_name: String = default_group(),
     }
@@ -159,7 +159,7 @@ wire_model! {
 
 wire_model! {
     /// A request to make quantized weights loadable.
-    pub struct BeginUpdateRequest: TypedDict "function-after[build_struct(), BeginWeightUpdateReqInput]" {
+    pub struct BeginWeightUpdateRequest: TypedDict "function-after[build_struct(), BeginWeightUpdateReqInput]" {
         /// Models to update: `target`, `draft` or `all`.
         selector: String [SELECTOR] = "all".to_owned(),
     }
@@ -167,7 +167,7 @@ wire_model! {
 
 wire_model! {
     /// A request to quantize loaded weights again.
-    pub struct EndUpdateRequest: TypedDict "function-after[build_struct(), EndWeightUpdateReqInput]" {
+    pub struct EndWeightUpdateRequest: TypedDict "function-after[build_struct(), EndWeightUpdateReqInput]" {
         /// Id of the request.
         rid: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST_SCHEMA)] = None,
     }
@@ -201,9 +201,13 @@ macro_rules! update_effects {
     )*};
 }
 
-update_effects!(FromDiskRequest, FromDistributedRequest, FromTensorRequest);
+update_effects!(
+    UpdateWeightsFromDiskRequest,
+    UpdateWeightsFromDistributedRequest,
+    UpdateWeightsFromTensorRequest
+);
 
-impl UpdateEffects for FromIpcRequest {
+impl UpdateEffects for UpdateWeightsFromIpcRequest {
     fn flushes_cache(&self) -> bool {
         self.flush_cache
     }
@@ -213,7 +217,7 @@ impl UpdateEffects for FromIpcRequest {
     }
 }
 
-impl UpdateEffects for InitGroupRequest {}
-impl UpdateEffects for DestroyGroupRequest {}
-impl UpdateEffects for BeginUpdateRequest {}
-impl UpdateEffects for EndUpdateRequest {}
+impl UpdateEffects for InitWeightsUpdateGroupRequest {}
+impl UpdateEffects for DestroyWeightsUpdateGroupRequest {}
+impl UpdateEffects for BeginWeightUpdateRequest {}
+impl UpdateEffects for EndWeightUpdateRequest {}

@@ -16,7 +16,7 @@ use vllm_sim_wire::anthropic::{
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::shared::ChatToolChoice;
+use vllm_sim_wire::openai::shared_request_fields::ChatToolChoice;
 
 /// Returns the chat request for an Anthropic message request.
 ///
@@ -24,7 +24,7 @@ use vllm_sim_wire::openai::shared::ChatToolChoice;
 /// The errors of the chat route for the converted request.
 pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
     let mut chat =
-        ChatRequest::parse_request_body(&to_chat_body(app, request)?, &app.rules.defaults.bounds)?;
+        ChatRequest::parse_chat_request(&to_chat_body(app, request)?, &app.rules.defaults.bounds)?;
     set_choice_without_tools(
         app,
         &mut chat,
@@ -131,7 +131,7 @@ pub(crate) fn chat_request_for_count_tokens(
     }
     insert_tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
     let mut chat =
-        ChatRequest::parse_request_body(&Value::Object(body), &app.rules.defaults.bounds)?;
+        ChatRequest::parse_chat_request(&Value::Object(body), &app.rules.defaults.bounds)?;
     set_choice_without_tools(
         app,
         &mut chat,

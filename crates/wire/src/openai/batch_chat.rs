@@ -8,8 +8,10 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, PythonValue};
 
-use super::message::RequestMessage;
-use super::shared::{LogitBias, StopStrings, StructuredOutputs, TOP_LOGPROBS_SCHEMA};
+use super::request_message::RequestMessage;
+use super::shared_request_fields::{
+    LogitBias, StopStrings, StructuredOutputs, TOP_LOGPROBS_SCHEMA,
+};
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
 use crate::body;
 use crate::bounds::RequestBounds;
@@ -168,7 +170,7 @@ impl BatchChatRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
+    pub fn parse_batch_chat_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         body::read_body_within_bounds(value, bounds)
     }
 }

@@ -128,8 +128,8 @@ pub struct MessageToolCall<'a> {
 impl RequestMessage {
     /// Creates a chat message that the server itself builds, whose parts are not checked against
     /// OpenAI's Python classes.
-    pub fn from_trusted_json(value: Value) -> Self {
-        Self::new(value, MessageOrigin::Ours)
+    pub fn message_from_trusted_json(message_json: Value) -> Self {
+        Self::new(message_json, MessageOrigin::Ours)
     }
 
     pub(super) fn from_text_only_message(message: TextOnlyMessage) -> Self {
@@ -173,7 +173,7 @@ impl RequestMessage {
     }
 
     /// Returns the chat message as JSON.
-    pub fn to_json(&self) -> Cow<'_, Value> {
+    pub fn to_message_json(&self) -> Cow<'_, Value> {
         let plain = match &self.0 {
             MessageForm::Plain(plain) => plain,
             MessageForm::Json(message) => return Cow::Borrowed(&message.value),

@@ -22,12 +22,12 @@ impl MetricRequirement {
     ///
     /// # Errors
     /// Returns a [`UsageError`](crate::UsageError) for an invalid requirement.
-    pub fn parse_metric_requirement(text: &str, example: &str) -> Result<Self> {
+    pub fn parse_metric_requirement(text: &str, error_example: &str) -> Result<Self> {
         let found = [">=", "<=", ">", "<"]
             .into_iter()
             .find_map(|operator| Some((operator, text.split_once(operator)?)));
         let Some((operator, (name, bound))) = found else {
-            refuse!("--require {text:?} must be NAME>=NUMBER, such as {example}");
+            refuse!("--require {text:?} must be NAME>=NUMBER, such as {error_example}");
         };
         let number = bound.trim().parse().ok();
         let Some(bound) = number.filter(|n: &f64| n.is_finite() && *n >= 0.0) else {

@@ -82,7 +82,7 @@ impl DynamoMockerScheduler {
         self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
             out.push_back((now, event));
         });
-        seq.settled = seq.table.tokens_before_block_change();
+        seq.settled = seq.table.tokens_until_block_table_change();
         self.waiting.insert_sequence(&self.seqs, slot);
         self.reserve_next_prompt_blocks(now, out);
         self.request_scheduling_pass(now);

@@ -77,7 +77,7 @@ fn count_json_values(value: &Value) -> usize {
 
 fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
     check_batch_size(&value)?;
-    BatchChatRequest::parse_request_body(&value, bounds)?;
+    BatchChatRequest::parse_batch_chat_request(&value, bounds)?;
     let Value::Object(mut body) = value else { return Ok(Vec::new()) };
     let messages = body.shift_remove("messages");
     // vLLM takes `stream` and answers with the last token alone.
@@ -89,7 +89,7 @@ fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatR
     let parse = |messages: &Value| {
         let mut one = body.clone();
         one.insert("messages".to_owned(), messages.clone());
-        ChatRequest::parse_request_body(&Value::Object(one), bounds)
+        ChatRequest::parse_chat_request(&Value::Object(one), bounds)
     };
     messages.iter().filter_map(Value::as_array).flatten().map(parse).collect()
 }

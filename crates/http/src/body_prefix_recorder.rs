@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
 
 /// The recorded start of an HTTP body, with its length and number of frames.
-pub(super) struct RecordedBodyStart {
+pub(super) struct RecordedBodyPrefix {
     pub(super) head: Vec<u8>,
     pub(super) length: u64,
     pub(super) frames: u64,
@@ -17,27 +17,27 @@ pub(super) struct RecordedBodyStart {
     pub(super) grpc_status: Option<String>,
 }
 
-type OnBodyEnd = Box<dyn FnOnce(RecordedBodyStart) + Send>;
+type OnBodyEnd = Box<dyn FnOnce(RecordedBodyPrefix) + Send>;
 
 /// Forwards an HTTP body and records its start.
-pub(super) struct BodyStartRecorder {
+pub(super) struct BodyPrefixRecorder {
     body: Body,
     limit: usize,
-    tapped: RecordedBodyStart,
+    tapped: RecordedBodyPrefix,
     on_end: Option<OnBodyEnd>,
 }
 
-impl BodyStartRecorder {
+impl BodyPrefixRecorder {
     /// Wraps the HTTP body `body`, records up to `limit` bytes, and calls `on_end` once with them.
-    pub(super) fn wrap_with_start_recorder(
+    pub(super) fn wrap_with_prefix_recorder(
         body: Body,
         limit: usize,
-        on_end: impl FnOnce(RecordedBodyStart) + Send + 'static,
+        on_end: impl FnOnce(RecordedBodyPrefix) + Send + 'static,
     ) -> Body {
         Body::new(Self {
             body,
             limit,
-            tapped: RecordedBodyStart {
+            tapped: RecordedBodyPrefix {
                 head: Vec::new(),
                 length: 0,
                 frames: 0,
@@ -63,13 +63,13 @@ impl BodyStartRecorder {
 
     fn call_on_end(&mut self) {
         if let Some(on_end) = self.on_end.take() {
-            let empty = RecordedBodyStart { head: Vec::new(), grpc_status: None, ..self.tapped };
+            let empty = RecordedBodyPrefix { head: Vec::new(), grpc_status: None, ..self.tapped };
             on_end(std::mem::replace(&mut self.tapped, empty));
         }
     }
 }
 
-impl http_body::Body for BodyStartRecorder {
+impl http_body::Body for BodyPrefixRecorder {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -104,7 +104,7 @@ impl http_body::Body for BodyStartRecorder {
     }
 }
 
-impl Drop for BodyStartRecorder {
+impl Drop for BodyPrefixRecorder {
     fn drop(&mut self) {
         self.call_on_end();
     }

@@ -86,8 +86,8 @@ impl StartProfileRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
-        body::read_body(value)
+    pub fn parse_start_profile_request(value: &Value) -> Result<Self, Fault> {
+        body::validate_and_read_body(value)
     }
 
     /// Rejects a profile request with an invalid file name or negative counts.
@@ -96,7 +96,7 @@ impl StartProfileRequest {
     ///
     /// # Errors
     /// vLLM's 400 for an invalid name or count.
-    pub fn validate_request(&self) -> Result<(), Fault> {
+    pub fn validate_profile_request(&self) -> Result<(), Fault> {
         let usual = |c: char| c.is_ascii_alphanumeric();
         let good = |name: &String| {
             name.len() <= 128
@@ -127,7 +127,7 @@ impl WeightVersionRequest {
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_request_body(value: &Value) -> Result<Self, Fault> {
-        body::read_body(value)
+    pub fn parse_weight_version_request(value: &Value) -> Result<Self, Fault> {
+        body::validate_and_read_body(value)
     }
 }

@@ -13,10 +13,9 @@ impl DynamoMockerScheduler {
     /// blocks that other sequences hold.
     fn blocks_until_end(&self, slot: SequenceSlot, cached: u32) -> u32 {
         let seq = &self.seqs[slot];
-        let held = seq
-            .plan
-            .as_ref()
-            .map_or(0, |plan| self.pool.held_prefix_blocks(plan, cached / self.config.block_size));
+        let held = seq.plan.as_ref().map_or(0, |plan| {
+            self.pool.cached_prefix_blocks_in_use(plan, cached / self.config.block_size)
+        });
         self.pool.blocks_for_tokens(seq.total) - held
     }
 

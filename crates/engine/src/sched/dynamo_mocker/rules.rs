@@ -12,7 +12,9 @@ use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
 use crate::sched::vllm::seqs::{ScheduledSequence, SequenceSlot};
 use crate::sched::vllm::step::{ScheduledStep, SequenceStepWork};
 use crate::sched::vllm::{SchedulingRules, VllmSchedulerConfig, tokens_with_block_keys};
-use crate::{Outbox, PlannedKvBlocks, PromptKvTransfer, SeqId, Sequence, SimTime, SubmitError};
+use crate::{
+    Outbox, PlannedKvBlocks, PromptKvTransfer, SeqId, Sequence, SequenceSubmitError, SimTime,
+};
 use vllm_sim_random::std_rng::StdRng;
 
 /// Implements the scheduling rules of Dynamo's mocker.
@@ -117,13 +119,16 @@ impl SchedulingRules for DynamoMockerRules {
     /// Accepts every submitted sequence, except one whose prompt was computed by another engine and
     /// is larger than the KV cache. Other sequences that can never run are cancelled at the head of
     /// the waiting queue.
-    fn check_fits(engine: &DynamoMockerScheduler, seq: &Sequence) -> Result<(), SubmitError> {
+    fn check_fits(
+        engine: &DynamoMockerScheduler,
+        seq: &Sequence,
+    ) -> Result<(), SequenceSubmitError> {
         let expected =
             engine.rules.is_disaggregated() && seq.transfer == PromptKvTransfer::RemotePrefill;
         let (needed, total) =
             (engine.pool.max_blocks_for_tokens(seq.prompt), engine.pool.usable_block_count());
         match expected && needed > total {
-            true => Err(SubmitError::TooLarge { needed, total }),
+            true => Err(SequenceSubmitError::TooLarge { needed, total }),
             false => Ok(()),
         }
     }

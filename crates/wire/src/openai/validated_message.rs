@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::message::RequestMessage;
 use super::message_schema;
+use super::request_message::RequestMessage;
 use crate::body;
 use crate::fault::Fault;
 use crate::schema::Schema;
@@ -28,7 +28,7 @@ impl ValidatedChatMessage {
     /// # Errors
     /// A 400 for a message of `openai_harmony`, which is not a dict.
     pub fn new(message: &RequestMessage) -> Result<Self, Fault> {
-        let json = message.to_json();
+        let json = message.to_message_json();
         if message.is_from_trusted_json() {
             return Ok(Self::with_parts(json.into_owned(), None));
         }
@@ -77,7 +77,7 @@ impl ValidatedChatMessage {
     }
 
     /// Returns the members of the chat message except its content.
-    pub fn non_content_members(&self) -> &Map<String, Value> {
+    pub fn message_members_except_content(&self) -> &Map<String, Value> {
         &self.members
     }
 

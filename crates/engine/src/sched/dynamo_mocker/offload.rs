@@ -88,7 +88,7 @@ impl DynamoMockerScheduler {
         let plan = seq.plan.clone()?;
         // At least one block is computed.
         let credited = (from as u32).min(known.saturating_sub(1) / size);
-        let held = self.pool.held_prefix_blocks(&plan, credited);
+        let held = self.pool.cached_prefix_blocks_in_use(&plan, credited);
         let all = self.pool.blocks_for_tokens(known);
         if all - held > self.pool.free_block_count().saturating_sub(owed) {
             return Some(AdmissionOutcome::Stop);
@@ -195,10 +195,15 @@ impl DynamoMockerScheduler {
 
     /// Delays the next computation until no copy to host memory reads the KV blocks newly allocated
     /// to a sequence.
-    pub(super) fn delay_computation_for_host_reads(&mut self, slot: SequenceSlot, before: u32) {
+    pub(super) fn delay_computation_for_host_reads(
+        &mut self,
+        slot: SequenceSlot,
+        blocks_before: u32,
+    ) {
         if let Some(offload) = &mut self.rules.offload {
             let ids = self.seqs[slot].table.block_ids();
-            let until = offload.tier.last_block_read_end(&ids[(before as usize).min(ids.len())..]);
+            let until =
+                offload.tier.last_block_read_end(&ids[(blocks_before as usize).min(ids.len())..]);
             offload.compute_after = offload.compute_after.max(until);
         }
     }
@@ -240,7 +245,7 @@ impl DynamoMockerScheduler {
             self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
                 out.push_back((now, event));
             });
-            seq.settled = seq.table.tokens_before_block_change();
+            seq.settled = seq.table.tokens_until_block_table_change();
             // The last block is computed locally if all blocks are present.
             let most = (seq.known - 1) / self.config.block_size * self.config.block_size;
             seq.cached = seq.cached.min(most);

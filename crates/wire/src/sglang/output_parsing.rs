@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::chat_schema;
-use super::control::msgspec_structs;
+use super::server_control::msgspec_structs;
 use crate::schema::wire_model;
 
 msgspec_structs! {

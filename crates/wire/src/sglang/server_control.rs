@@ -14,7 +14,7 @@ pub struct Struct<T>(pub T);
 /// Python class.
 macro_rules! msgspec_structs {
     ($($name:ident: $class:literal),* $(,)?) => {$(
-        impl $crate::schema::RequestField for $crate::sglang::control::Struct<$name> {
+        impl $crate::schema::RequestField for $crate::sglang::server_control::Struct<$name> {
             const SCHEMA: $crate::schema::Schema = $crate::schema::Schema::Union(&[
                 $crate::schema::Schema::Instance($class),
                 $crate::schema::Schema::Model($name::MODEL),

@@ -26,7 +26,7 @@ pub struct MooncakeBootstrapRegistry {
 
 impl MooncakeBootstrapRegistry {
     /// Creates a bootstrap registry with this server's own ranks.
-    pub fn new(app: &App) -> Self {
+    pub fn with_own_ranks(app: &App) -> Self {
         let parallel = &app.settings.parallel;
         let (first, count) = parallel.local_ranks;
         let workers = |rank: u32| {

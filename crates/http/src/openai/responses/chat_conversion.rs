@@ -5,11 +5,11 @@
 use serde_json::{Map, Value, json};
 
 use super::custom;
-use super::store::PreviousResponse;
+use super::response_store::PreviousResponse;
 use vllm_sim_wire::body::unreadable_value_fault;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::message::RequestMessage;
+use vllm_sim_wire::openai::request_message::RequestMessage;
 use vllm_sim_wire::openai::responses::{ResponsesInput, ResponsesRequest};
 use vllm_sim_wire::schema::RequestField;
 
@@ -244,7 +244,8 @@ pub(crate) fn to_chat_request(
     let mut chat = ChatRequest::read(&body).ok_or_else(unreadable_value_fault)?;
     // Parts of the Responses API (`input_text`) are not valid in a chat, so messages skip that
     // check.
-    chat.messages = messages.iter().cloned().map(RequestMessage::from_trusted_json).collect();
+    chat.messages =
+        messages.iter().cloned().map(RequestMessage::message_from_trusted_json).collect();
     Ok(chat)
 }
 
@@ -254,7 +255,7 @@ mod tests {
     use vllm_sim_wire::bounds::RequestBounds;
 
     fn converted(items: Value) -> Vec<Value> {
-        let request = ResponsesRequest::parse_request_body(
+        let request = ResponsesRequest::parse_responses_request(
             &json!({"input": items}),
             &RequestBounds::default(),
         )
@@ -282,8 +283,9 @@ mod tests {
     #[test]
     fn items_of_unsupported_tools_are_rejected() {
         let request = json!({"input": [{"type": "item_reference", "id": "x"}]});
-        let request = ResponsesRequest::parse_request_body(&request, &RequestBounds::default())
-            .expect("it is good");
+        let request =
+            ResponsesRequest::parse_responses_request(&request, &RequestBounds::default())
+                .expect("it is good");
         let fault = responses_chat_messages(&request, None).expect_err("it is no message");
         assert_eq!(fault.message, "Unsupported input item type: item_reference (parameter=input)");
     }
@@ -291,8 +293,9 @@ mod tests {
     #[test]
     fn instructions_come_first_and_old_ones_are_dropped() {
         let request = json!({"input": "b", "instructions": "new"});
-        let request = ResponsesRequest::parse_request_body(&request, &RequestBounds::default())
-            .expect("it is good");
+        let request =
+            ResponsesRequest::parse_responses_request(&request, &RequestBounds::default())
+                .expect("it is good");
         let previous = PreviousResponse {
             messages: vec![
                 json!({"role": "system", "content": "old"}),
