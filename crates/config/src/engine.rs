@@ -34,7 +34,7 @@ pub struct EngineConfig {
     pub max_num_seqs: u32,
     /// Maximum number of tokens per step (default 8192; with `serve` by GPU, else 2048).
     pub max_num_batched_tokens: u32,
-    /// Limits of a scheduler step beside sequences and tokens, and limits of the waiting queue.
+    /// Limits of a scheduler step other than those above, and limits of the waiting queue.
     pub queue: StepAndQueueLimits,
     /// Settings of chunked prefill, preemption and queue order.
     pub scheduling: SchedulingConfig,

@@ -90,15 +90,12 @@ impl UtilityCallExecutor {
             "reset_mm_cache" | "execute_dummy_batch" | "profile" => Ok(Value::Nil),
             "add_lora" => self.add_lora(args.take_field(0)),
             "remove_lora" => {
-                let removed =
-                    args.take_int_field(0).is_some_and(|id| self.adapters.remove_lora_adapter(id));
-                Ok(removed.into())
+                let id = args.take_int_field(0);
+                Ok(id.is_some_and(|id| self.adapters.remove_lora_adapter(id)).into())
             }
             "pin_lora" => {
-                let known = args
-                    .take_int_field(0)
-                    .is_some_and(|id| self.adapters.is_lora_adapter_loaded(id));
-                Ok(known.into())
+                let id = args.take_int_field(0);
+                Ok(id.is_some_and(|id| self.adapters.is_lora_adapter_loaded(id)).into())
             }
             "list_loras" => {
                 let ids = self.adapters.lora_adapter_ids().into_iter().map(Value::from);

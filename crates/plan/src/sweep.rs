@@ -159,13 +159,8 @@ pub fn run_sweep_command(
             let build =
                 |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, deploy);
             let flags = grid::flags_of_grid_point(&axes, &values);
-            let (args, pools) = grid::parse_grid_point(
-                args,
-                &flags,
-                &flag_combination_label(&names, &values),
-                sort,
-                build,
-            )?;
+            let label = flag_combination_label(&names, &values);
+            let (args, pools) = grid::parse_grid_point(args, &flags, &label, sort, build)?;
             Ok(GridPoint { values, args, pools })
         })
         .collect::<Result<Vec<_>>>()?;
@@ -195,21 +190,16 @@ pub fn run_sweep_command(
         }));
     let typed = format_command_line("sweep", &shard::command_without_shard_flags(args));
     if let Some(file) = &base.report.report_json {
-        let text = serde_json::to_string_pretty(&to_json(
-            &names,
-            &played,
-            origin.provenance_json(&typed),
-        ))?;
+        let json = to_json(&names, &played, origin.provenance_json(&typed));
+        let text = serde_json::to_string_pretty(&json)?;
         if file == "-" {
             return Ok(text);
         }
         output_files::write_atomically(file.as_ref(), text)?;
     }
     if let Some(file) = &base.report.html {
-        output_files::write_atomically(
-            file,
-            page::sweep_html_page(&names, &played, (&origin, &typed)),
-        )?;
+        let page = page::sweep_html_page(&names, &played, (&origin, &typed));
+        output_files::write_atomically(file, page)?;
     }
     Ok(text_table(&names, &played))
 }

@@ -165,7 +165,7 @@ impl ValidatedRequestFacts {
             content: ReplyContent::Text,
             scripted: Vec::new(),
             whole_calls: rules.dialect.writes_whole_calls(),
-            skip_cache_read: request.skip_cache_read
+            skip_cache_read: request.prefix_cache.skip
                 || params.prompt_logprobs.is_some()
                 || params.skip_reading_prefix_cache.unwrap_or(false),
             tail: Duration::ZERO,

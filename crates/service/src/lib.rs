@@ -50,8 +50,8 @@ pub use ngram::NgramLookupSettings;
 pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
 pub use request::{
     DeferredRequestCheck, GenerationRequest, KvBlockSaltAndSession, OutputTokenBudget,
-    RejectedRequest, Reply, ReplyChoice, RequestContext, RequestError, RequestSubmissionChecks,
-    RequestedTools, ResolvedModel, TokenUsage, TokenUsageCounts,
+    PrefixCacheReadRules, RejectedRequest, Reply, ReplyChoice, RequestContext, RequestError,
+    RequestSubmissionChecks, RequestedTools, ResolvedModel, TokenUsage, TokenUsageCounts,
 };
 pub use request_faults::{
     CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, FaultInjectorAction, RequestFaults,

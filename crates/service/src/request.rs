@@ -64,10 +64,8 @@ pub struct GenerationRequest {
     pub transfer: KvTransfer,
     /// Salt and session of the request's KV blocks.
     pub kv_labels: KvBlockSaltAndSession,
-    /// Minimum cached fraction of the prompt, 0 to 1; below it the request ends early.
-    pub hit_threshold: Option<f64>,
-    /// Whether the prefix cache must not be read, regardless of the sampling parameters.
-    pub skip_cache_read: bool,
+    /// Rules for reading the prefix cache.
+    pub prefix_cache: PrefixCacheReadRules,
     /// Delay between the last token and the end of a sequence, such as the time to render an image.
     pub tail: DeferredRequestCheck<Duration>,
     /// Trace headers `traceparent` and `tracestate` (W3C trace context).
@@ -78,6 +76,22 @@ pub struct GenerationRequest {
     pub faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens, updated when the reply is dropped.
     pub usage: Option<Arc<TokenUsage>>,
+}
+
+/// A request's rules for reading the prefix cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PrefixCacheReadRules {
+    /// Minimum cached fraction of the prompt, 0 to 1; below it the request ends early.
+    pub hit_threshold: Option<f64>,
+    /// Whether the prefix cache must not be read, regardless of the sampling parameters.
+    pub skip: bool,
+}
+
+impl PrefixCacheReadRules {
+    /// Creates rules that read the prefix cache, with a minimum cached fraction of the prompt.
+    pub const fn with_hit_threshold(hit_threshold: Option<f64>) -> Self {
+        Self { hit_threshold, skip: false }
+    }
 }
 
 /// Labels of a request's KV blocks.
@@ -260,7 +274,7 @@ pub struct Reply {
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
     pub(crate) memory_reservation: Option<LargeBodyReservation>,
-    /// Guard by which the request counts in the server's load until the reply is dropped.
+    /// The request counts in the server's load until this guard is dropped with the reply.
     pub load: Option<ServerLoadGuard>,
     /// Hand-off of the prompt to a decode server, which ends with the reply.
     handoff: Option<Arc<PrefillHandoff>>,

@@ -108,10 +108,7 @@ impl InferenceService {
                 script.prompt = context;
                 size = size.add_choice_size(script.len()).ok_or_else(too_large)?;
                 // All choices share the blocks of the prompt.
-                let own = match choice + 1 == job.n {
-                    true => chain.take(),
-                    false => chain.clone(),
-                };
+                let own = if choice + 1 == job.n { chain.take() } else { chain.clone() };
                 let plan = own.map(|chain| add_planned_output_blocks(chain, &script, job));
                 let (mut sequence, info) =
                     self.engine_sequence(job, prompt, key, &script, plan, parent.clone());
@@ -303,7 +300,7 @@ impl InferenceService {
             sequence.tokens_without_gap = script.tool_call_positions_after_first();
         }
         sequence.skip_cache_read = job.skip_cache_read;
-        sequence.hit_threshold = job.request.hit_threshold;
+        sequence.hit_threshold = job.request.prefix_cache.hit_threshold;
         sequence.tail = job.tail;
         let (transfer, kv_source) = match &job.request.transfer {
             KvTransfer::Local if self.settings.role == ServingRole::Decode => {

@@ -123,12 +123,10 @@ impl<'a> SchemaChecker<'a> {
                 self.check_at(ErrorLocationItem::Key(name), schema, value)
             }
             Schema::Model(model) => self.check_model(model, value),
-            Schema::Before(function, inner) => {
-                match function(value).map_err(CheckError::Raised)? {
-                    None => self.check_value(inner, value),
-                    Some(new) => Ok(Some(self.check_new_value(inner, &new)?.unwrap_or(new))),
-                }
-            }
+            Schema::Before(function, inner) => match function(value).map_err(CheckError::Raised)? {
+                None => self.check_value(inner, value),
+                Some(new) => Ok(Some(self.check_new_value(inner, &new)?.unwrap_or(new))),
+            },
             Schema::After(function, inner) => {
                 let changed = self.check_value(inner, value)?;
                 let checked = changed.as_ref().unwrap_or(value);

@@ -33,8 +33,8 @@ use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::request::{AudioInput, ModelTarget, TokenizedPrompt};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, OutputTokenBudget, Reply, RequestSubmissionChecks, ResolvedModel,
-    run_blocking_if_large,
+    GenerationRequest, OutputTokenBudget, PrefixCacheReadRules, Reply, RequestSubmissionChecks,
+    ResolvedModel, run_blocking_if_large,
 };
 use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokenHandling};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a_32};
@@ -86,7 +86,10 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         checks: RequestSubmissionChecks::OnlySamplingRanges,
         rank: None,
         // The prefix cache does not hold encoder output.
-        skip_cache_read: !app.settings.speech.model.in_prompt,
+        prefix_cache: PrefixCacheReadRules {
+            skip: !app.settings.speech.model.in_prompt,
+            ..Default::default()
+        },
         sampling: Ok(Some(Box::new(request.sampling.clone()))).into(),
         ..generation::new_generation_request(app, head, id)
     };
@@ -168,7 +171,7 @@ async fn detect_language(
         arrived: asked.arrived,
         max_tokens: Some(1),
         rank: None,
-        skip_cache_read: asked.skip_cache_read,
+        prefix_cache: asked.prefix_cache,
         ..generation::new_generation_request(app, head, id)
     };
     let reply = start_speech_to_text_generation(app, resolved, request, prompt).await?;

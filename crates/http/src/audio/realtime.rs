@@ -39,7 +39,7 @@ use vllm_sim_python::PythonValue;
 use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::generate::request::{AudioInput, TokenizedPrompt};
-use vllm_sim_service::{GenerationRequest, Reply};
+use vllm_sim_service::{GenerationRequest, PrefixCacheReadRules, Reply};
 use vllm_sim_wire::body;
 use vllm_sim_wire::fault::sanitize_error_message;
 use vllm_sim_wire::openai::audio::{AppendAudioEvent, CommitAudioEvent};
@@ -389,7 +389,7 @@ impl RealtimeSession {
         let id = format!("{}-{}", self.id, uuid::Uuid::new_v4()).into();
         let model = app.service.models.displayed_model_name();
         let request = GenerationRequest {
-            skip_cache_read: true,
+            prefix_cache: PrefixCacheReadRules { skip: true, ..Default::default() },
             ..generation::generation_request_without_headers(app, id)
         };
         let started = match app.service.resolve_model(&app.rules, Some(model)) {

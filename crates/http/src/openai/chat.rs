@@ -22,8 +22,8 @@ use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDefinition};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{
-    GenerationRequest, Reply, RequestSubmissionChecks, RequestedTools, ResolvedModel,
-    ValidatedRequestFacts,
+    GenerationRequest, PrefixCacheReadRules, Reply, RequestSubmissionChecks, RequestedTools,
+    ResolvedModel, ValidatedRequestFacts,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -127,7 +127,7 @@ pub(crate) async fn start_chat_generation(
             request.session_id.as_deref(),
             request.vllm_xargs.as_ref(),
         ),
-        hit_threshold,
+        prefix_cache: PrefixCacheReadRules::with_hit_threshold(hit_threshold),
         tail: image.map(Option::unwrap_or_default).into(),
         prompts: PromptSource::Conversations({
             let conversations = requests.iter_mut();

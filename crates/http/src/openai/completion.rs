@@ -21,7 +21,8 @@ use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation, TruncationSide,
 };
 use vllm_sim_service::{
-    GenerationRequest, OutputTokenBudget, RequestSubmissionChecks, ValidatedRequestFacts,
+    GenerationRequest, OutputTokenBudget, PrefixCacheReadRules, RequestSubmissionChecks,
+    ValidatedRequestFacts,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -117,7 +118,9 @@ async fn respond_completion(
             request.session_id.as_deref(),
             request.vllm_xargs.as_ref(),
         ),
-        hit_threshold: transfer::cache_hit_threshold(app, headers, value),
+        prefix_cache: PrefixCacheReadRules::with_hit_threshold(transfer::cache_hit_threshold(
+            app, headers, value,
+        )),
         prompts: PromptSource::Inputs(take_prompt_inputs(&mut request)),
         ..generation::new_generation_request(app, head, id)
     };

@@ -19,7 +19,7 @@ use crate::request_head::{RequestHead, request_id};
 use crate::stream;
 use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::prompt::{PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds};
-use vllm_sim_service::{GenerationRequest, ValidatedRequestFacts};
+use vllm_sim_service::{GenerationRequest, PrefixCacheReadRules, ValidatedRequestFacts};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerateRequest;
@@ -98,7 +98,11 @@ async fn answer_generate(
         priority: request.priority,
         transfer: terms.transfer.clone(),
         kv_labels: generation::kv_block_labels(head, request.cache_salt.as_deref(), None, None),
-        hit_threshold: transfer::cache_hit_threshold(app, &head.headers, value),
+        prefix_cache: PrefixCacheReadRules::with_hit_threshold(transfer::cache_hit_threshold(
+            app,
+            &head.headers,
+            value,
+        )),
         prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
             inputs: vec![PromptTextOrTokenIds::Tokens {
                 ids: std::mem::take(&mut request.token_ids.0),

@@ -57,7 +57,7 @@ pub(crate) struct MetricSeries {
     labels: Vec<LabelPair>,
     /// Cells of the owner's series, and the index of the cell of this one.
     cells: (Arc<[MetricCell]>, usize),
-    /// Cells by whose value that of this series is divided.
+    /// Divisor of the series: the value of these cells.
     divisors: Option<Arc<[MetricCell]>>,
 }
 

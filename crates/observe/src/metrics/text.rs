@@ -148,7 +148,7 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
     }
 }
 
-/// Number that was rendered last, and its text.
+/// The last rendered number, and its text.
 #[derive(Default)]
 struct RenderedNumber {
     bits: u64,

@@ -171,7 +171,7 @@ impl<T> HostCopyQueue<T> {
             let start = SimTime::ZERO + end.duration_since(SimTime::ZERO).saturating_sub(*takes);
             self.tail = from.max(start);
             for (end, takes, _) in newest {
-                self.tail = self.tail + *takes;
+                self.tail += *takes;
                 *end = self.tail;
             }
         }

@@ -91,12 +91,9 @@ impl AiConfiguratorStepTimes {
         check_model(setup)?;
         let shape = &setup.shape;
         let version = setup.version.as_deref();
-        let folder = KernelTableFolder::open_kernel_tables(
-            tables_folder,
-            &setup.system,
-            &setup.backend,
-            version,
-        )?;
+        let (system, backend) = (&setup.system, &setup.backend);
+        let folder =
+            KernelTableFolder::open_kernel_tables(tables_folder, system, backend, version)?;
         let speed = hardware_speed(&folder.sheet);
         let tp = u64::from(setup.tp.max(1));
         let (heads, all_kv) = (u64::from(shape.heads) / tp, u64::from(shape.kv_heads));
@@ -154,11 +151,8 @@ impl AiConfiguratorStepTimes {
             },
         };
         if shape.mla.is_some() {
-            let latent = LatentAttentionTimes::read_latent_attention_times(
-                &folder,
-                (kv_dtype, dtype),
-                (heads, tp),
-            )?;
+            let read_times = LatentAttentionTimes::read_latent_attention_times;
+            let latent = read_times(&folder, (kv_dtype, dtype), (heads, tp))?;
             aic.latent = Some(Arc::new(latent));
         } else {
             aic.read_layer_attention_times(&folder, &kinds, kv_dtype, dtype)?;

@@ -37,7 +37,9 @@ use crate::transfer::{self, RequestKvTransfer};
 use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
-use vllm_sim_service::{GenerationRequest, Reply, ResolvedModel, ValidatedRequestFacts};
+use vllm_sim_service::{
+    GenerationRequest, PrefixCacheReadRules, Reply, ResolvedModel, ValidatedRequestFacts,
+};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -258,7 +260,7 @@ fn prepare_response(
             request.session_id.as_deref(),
             request.vllm_xargs.as_ref(),
         ),
-        hit_threshold,
+        prefix_cache: PrefixCacheReadRules::with_hit_threshold(hit_threshold),
         prompts: PromptSource::Conversations(vec![Conversation {
             bound: PromptLengthLimit::RoomForOutput,
             ..chat::chat_conversation(app, &mut chat)
