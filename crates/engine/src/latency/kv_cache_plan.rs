@@ -166,7 +166,7 @@ impl KvCachePlan {
         full + u64::from(self.sparse_groups) * u64::from(sparse)
     }
 
-    /// Returns the number of requests of `context_tokens` tokens that fit into `blocks` KV blocks.
+    /// Returns the number of requests of `context_tokens` tokens that fit into `total_blocks` KV blocks.
     pub fn max_concurrency(
         &self,
         total_blocks: u32,
@@ -185,8 +185,8 @@ impl KvCachePlan {
         (full + sparse) * self.page_bytes
     }
 
-    /// Returns the maximum context of a request, in tokens, whose KV cache fits into `bytes`; at
-    /// most `token_limit`, 0 if none fits.
+    /// Returns the maximum context of a request, in tokens, whose KV cache fits into `kv_cache_bytes`;
+    /// at most `token_limit`, 0 if none fits.
     pub fn max_context_tokens(
         &self,
         kv_cache_bytes: f64,

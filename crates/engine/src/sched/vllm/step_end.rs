@@ -110,7 +110,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Records in the step log that a step was planned. The scheduling pass has added the events
-    /// from index `from` of the outbox.
+    /// from index `first_event_index` of the outbox.
     pub(super) fn record_planned_step(
         &mut self,
         now: SimTime,
