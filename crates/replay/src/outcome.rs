@@ -206,7 +206,7 @@ pub struct LoggedStepRecord {
     pub pool: PoolRole,
     /// Index, in its pool, of the worker whose engine logged the record.
     pub worker: u32,
-    /// JSON object of the record ([`StepLogRecord::to_step_log_json`](vllm_sim_engine::step_log::StepLogRecord::to_json)),
+    /// JSON object of the record ([`StepLogRecord::to_step_log_json`](vllm_sim_engine::step_log::StepLogRecord::to_step_log_json)),
     /// in which requests have their [`RequestOutcome::number`].
     pub record: serde_json::Value,
 }

@@ -439,7 +439,7 @@ pub trait EngineObserver: Send {
     /// [`LiveEngine::report_loaded_lora`](super::LiveEngine::report_loaded_lora).
     fn on_lora_loaded(&mut self, _lora: &Arc<str>) {}
     /// Handles a restart of the engine, which forgets all LoRA adapters; reported by
-    /// [`LiveEngine::report_loras_cleared_by_restart`](super::LiveEngine::report_cleared_loras).
+    /// [`LiveEngine::report_loras_cleared_by_restart`](super::LiveEngine::report_loras_cleared_by_restart).
     fn on_loras_cleared(&mut self) {}
     /// Returns whether the observer needs [`EngineStats::empty_token_slots`].
     fn needs_empty_token_slots(&self) -> bool {

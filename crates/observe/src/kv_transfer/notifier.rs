@@ -16,7 +16,7 @@ const MAX_QUEUED_MESSAGES: usize = 10_000;
 const SEND_QUEUE_MESSAGES: i32 = 1000;
 const MAX_PEERS: usize = 256;
 
-/// Sends messages to the [`ZmqMessageListener`](super::PeerListener)s of other servers.
+/// Sends messages to the [`ZmqMessageListener`](super::ZmqMessageListener)s of other servers.
 #[derive(Debug, Clone)]
 pub struct ZmqMessageSender {
     queue: SyncSender<(String, Vec<Vec<u8>>)>,
