@@ -17,16 +17,23 @@
 //!    rejected.
 //! 4. A sequence that was preempted twice without a new token, and started at this instant, computes
 //!    its prompt again instead of loading it from host memory. Two sequences could otherwise preempt
-//!    themselves for the load of the other in turn.
+//!    themselves for the load of the other in turn. In vLLM this goes on until the times of their
+//!    loads differ, which with constant times may be never. So a sequence that was preempted
+//!    [`MAX_VAIN_LOADS`] times without a new token does the same at any instant.
 //! 5. A sequence that would not fit alone is refused when it is submitted
 //!    ([`SchedulingRules::check_fits`]).
 //!
-//! If every step takes time, rules 1, 2 and 4 never apply, and the order is vLLM's.
+//! If every step takes time, rules 1 and 2 never apply, and rule 4 only after many preemptions; the
+//! order is vLLM's.
 
 use crate::SimTime;
 
 use super::seqs::{ProgressMark, SequenceSlot};
 use super::{BatchScheduler, SchedulingRules};
+
+/// Number of preemptions without a new token after which a sequence no longer loads its prompt from
+/// host memory.
+const MAX_VAIN_LOADS: u8 = 32;
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Records progress: a released token, the end of a sequence or load, or freed KV blocks.
@@ -48,15 +55,19 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         R::WAITS_AFTER_VAIN_START && self.seqs[slot].vain_start == Some(self.progress_mark(now))
     }
 
-    /// Returns whether a sequence was preempted at least twice without a new token, the last time at
-    /// `now`, so that another load from host memory would be in vain.
+    /// Returns whether a sequence was preempted so often without a new token, or twice and the last
+    /// time at `now`, that another load from host memory would be in vain.
     pub(super) fn would_reload_sequence_without_progress(
         &self,
         slot: SequenceSlot,
         now: SimTime,
     ) -> bool {
         let seq = &self.seqs[slot];
-        seq.preemptions.recent > 1 && seq.vain_start.is_some_and(|mark| mark.at == now)
+        match seq.preemptions.recent {
+            0 | 1 => false,
+            MAX_VAIN_LOADS.. => true,
+            _ => seq.vain_start.is_some_and(|mark| mark.at == now),
+        }
     }
 
     /// Records the start of a sequence that was preempted without a new token.
