@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::sim::{MODEL, Sim};
-use vllm_sim_config::CliMode;
+use vllm_sim_config::{CliMode, LoadedConfig};
 
 async fn pooling() -> Sim {
     Sim::serve(&["--runner", "pooling", "--convert", "embed"]).await
@@ -240,4 +240,41 @@ async fn input_types_are_the_prompts_of_the_model() {
     assert_eq!(read("document").await["meta"]["billed_units"]["input_tokens"], 2);
     let message = read("x").await["error"]["message"].clone();
     assert_eq!(message, "Unsupported input_type 'x'. Supported values: document, query");
+}
+
+#[tokio::test]
+async fn a_classifier_has_the_classes_of_its_config_json() {
+    let labels = r#"{"id2label": {"0": "no", "1": "maybe", "2": "yes"}}"#;
+    let both = r#"{"id2label": {"0": "no", "1": "maybe", "2": "yes"}, "num_labels": 9}"#;
+    let cases: [(&[&str], u64); 5] = [
+        (&[], 2),
+        (&["--hf-overrides", r#"{"num_labels": 4}"#], 4),
+        (&["--hf-overrides", labels], 3),
+        (&["--hf-overrides", both], 3),
+        (&["--hf-overrides", labels, "--num-labels", "5"], 5),
+    ];
+    for (more, classes) in cases {
+        let flags = [&["--runner", "pooling", "--convert", "classify"], more].concat();
+        let answer = Sim::serve(&flags).await.post("/classify", &json!({"input": "a"})).await;
+        assert_eq!(answer.json()["data"][0]["num_classes"], classes, "{more:?}");
+    }
+}
+
+#[test]
+fn overrides_of_config_json_are_checked() {
+    let load = |model: &str, overrides: &str| {
+        LoadedConfig::from_flags(CliMode::Vllm, &["--model", model, "--hf-overrides", overrides])
+    };
+    for (overrides, named) in [
+        (r#"{"num_labels": 0}"#, "1 to 100000"),
+        (r#"{"max_position_embeddings": 0}"#, "max_position_embeddings is 0"),
+    ] {
+        let error = load(MODEL, overrides).unwrap_err().to_string();
+        assert!(error.contains(named), "{error}");
+    }
+    let warnings = load("org/name", r#"{"num_labels": 4}"#).unwrap().warnings;
+    assert!(
+        warnings.iter().any(|text| text.contains("--hf-overrides has no effect")),
+        "{warnings:?}"
+    );
 }

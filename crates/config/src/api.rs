@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{api, engine, server};
 use super::imitated_engine::imitated_engine_command_line;
-use super::model::ModelConfig;
+use super::model::{ModelConfig, class_count};
 use super::parsers::{VLLM_REASONING_PARSERS, VLLM_TOOL_PARSERS};
 use super::profiler;
 use super::speech::SpeechConfig;
@@ -78,7 +78,7 @@ pub struct ApiConfig {
     pub limit_mm_per_prompt: Option<Value>,
     /// Folder of the `file://` images, audio and video that requests may name; `None`: no files.
     pub allowed_local_media_path: Option<PathBuf>,
-    /// Number of classes of the simulated classifier (default 2).
+    /// Number of classes of the simulated classifier. Default: that of `config.json`, else 2.
     pub num_labels: u32,
     /// Settings of speech recognition.
     pub speech: SpeechConfig,
@@ -220,7 +220,7 @@ impl ApiConfig {
             limits: read_request_limits(v)?,
             limit_mm_per_prompt: v.get(&api::LIMIT_MM_PER_PROMPT)?.map(Value::Object),
             allowed_local_media_path: v.get(&api::ALLOWED_LOCAL_MEDIA_PATH)?,
-            num_labels: v.get(&api::NUM_LABELS)?,
+            num_labels: class_count(v, model)?,
         })
     }
 }

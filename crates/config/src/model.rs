@@ -8,12 +8,15 @@ use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
-use super::flags::model;
+use super::flags::{api, model};
 use super::preview::{PreviewedPullRequest, read_previewed_pull_requests};
 use super::values::FlagValues;
 use vllm_sim_observe::metrics::MetricsCompat;
 use vllm_sim_tokenizer::ChatTemplateContentFormat;
 use vllm_sim_wire::VllmVersion;
+
+/// Maximum number of classes of the simulated classifier.
+pub(super) const MAX_CLASSES: u32 = 100_000;
 
 /// Settings of the model that the server imitates.
 #[derive(Debug, Clone, PartialEq)]
@@ -213,13 +216,47 @@ fn hf_config(v: &FlagValues, model: &str) -> Result<Option<Value>, ConfigError> 
                 reason: "hf-config-path: no such file".to_owned(),
             });
         }
-        None => return Ok(None),
+        None => {
+            if overrides.is_some() {
+                v.add_warning("--hf-overrides has no effect: the model has no config.json here");
+            }
+            return Ok(None);
+        }
     };
-    check_numbers(&file, &config)?;
     if let (Some(overrides), Value::Object(config)) = (overrides, &mut config) {
+        let labels = overrides.get("num_labels").and_then(Value::as_u64);
+        // As in Transformers, a new number of classes gives the classes new names.
+        if labels.is_some() && labels != class_name_count(config) {
+            config.remove("id2label");
+        }
         config.extend(overrides);
     }
+    check_numbers(&file, &config)?;
     Ok(Some(config))
+}
+
+fn class_name_count(config: &Map<String, Value>) -> Option<u64> {
+    Some(config.get("id2label")?.as_object()?.len() as u64)
+}
+
+/// Returns the number of classes of a classifier: `--num-labels`, else that of `config.json`, else
+/// 2.
+///
+/// Source: Transformers 5.20 `configuration_utils.py`, `PretrainedConfig.num_labels`.
+pub(super) fn class_count(v: &FlagValues, model: &ModelConfig) -> Result<u32, ConfigError> {
+    let typed = v.get(&api::NUM_LABELS)?;
+    let config = model.hf_config.as_deref().and_then(Value::as_object);
+    let found = config
+        .and_then(|config| class_name_count(config).or_else(|| config.get("num_labels")?.as_u64()));
+    let Some(found) = found.filter(|_| !v.is_flag_set(&api::NUM_LABELS)) else {
+        return Ok(typed);
+    };
+    u32::try_from(found).ok().filter(|count| (1..=MAX_CLASSES).contains(count)).ok_or_else(|| {
+        ConfigError::Invalid(format!(
+            "config.json: the model has {found} classes (id2label, num_labels), must be 1 to \
+             {MAX_CLASSES}"
+        ))
+    })
 }
 
 /// Returns the instructions of an embedding model: those of its configuration, else the prompts of

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::choices::{ModelRunner, ModelTask, PerRequestDraftStats, SystemFingerprintForm};
 use crate::flag::{Flag, MAX_COUNT_FLAG_VALUE};
 use crate::group::FlagHelpGroup::{Api, Lora};
+use crate::model::MAX_CLASSES;
 use crate::read::JsonMap;
 
 const LIMIT_BELOW_ONE_ERROR: &str = "limits cannot be less than 1";
@@ -17,8 +18,8 @@ flags! {
         .with_default("auto");
     CONVERT: Option<ModelTask> = Flag::choice("convert", Api, words![("auto", None), ("none", None), ("embed", Some(ModelTask::Embed)), ("classify", Some(ModelTask::Classify)), ("reward", Some(ModelTask::Reward))], "Pooling task with --runner pooling.")
         .with_default("auto");
-    NUM_LABELS: u32 = Flag::new("num-labels", Api, "Number of classes of the simulated classifier.")
-        .with_default("2").with_integer_bounds(1, 100_000, "num-labels cannot be less than 1");
+    NUM_LABELS: u32 = Flag::new("num-labels", Api, "Number of classes of the simulated classifier. A model with a `config.json` has its own number, unless this flag is set.")
+        .with_default("2").with_integer_bounds(1, MAX_CLASSES as i64, "num-labels cannot be less than 1");
     MAX_LOGPROBS: i64 = Flag::new("max-logprobs", Api, "Maximum number of log probabilities per token in a request; -1: vocabulary size.")
         .with_default("20").with_integer_bounds(-1, 1_000_000, "max-logprobs must be -1 or more");
     ENABLE_AUTO_TOOL_CHOICE: bool = Flag::new("enable-auto-tool-choice", Api, "Allow `tool_choice: auto` to generate tool calls.")
