@@ -13,9 +13,8 @@ use crate::body::RawRequest;
 use crate::dialect::{ApiEndpoint, StreamErrorReporting};
 use crate::request_head::names;
 use crate::{error, fault};
-use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GenerationRequest, KvBlockSaltAndSession, Reply, RequestError, ResolvedModel,
+    self as service, GenerationRequest, KvBlockSaltAndSession, ModelTarget, Reply, RequestError,
     ValidatedRequestFacts, run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
@@ -86,7 +85,7 @@ pub(crate) trait GenerationRequestBody: Sized {
 pub(crate) struct ParsedRequestBody<R> {
     // Boxed: this large value moves with everything that is held while a request waits.
     pub(crate) request: Box<R>,
-    resolved: Option<ResolvedModel>,
+    resolved: Option<ModelTarget>,
 }
 
 impl<R: GenerationRequestBody> ParsedRequestBody<R> {
@@ -129,7 +128,7 @@ impl<R: GenerationRequestBody> ParsedRequestBody<R> {
         self,
         app: &App,
         received: &RawRequest,
-    ) -> Result<(Box<R>, ResolvedModel), Fault> {
+    ) -> Result<(Box<R>, ModelTarget), Fault> {
         let Self { request, resolved } = self;
         let first = request.check_before_model_lookup();
         let resolved = match resolved {
@@ -150,11 +149,10 @@ pub(crate) fn resolve_model(
     received: &RawRequest,
     model: Option<&str>,
     first: Result<(), Fault>,
-) -> Result<ResolvedModel, Fault> {
+) -> Result<ModelTarget, Fault> {
     fault::fail_if_error_injected(app, received, model)?;
     first?;
-    let resolved = app.service.resolve_model(&app.rules, model);
-    resolved.map_err(|refusal| request_error_fault(app, refusal))
+    resolve_model_target(app, model)
 }
 
 /// Returns the body of a render request converted for the JSON schema of the endpoint `api`.
@@ -207,7 +205,7 @@ pub(crate) fn generation_request_without_headers(app: &App, id: Arc<str>) -> Gen
 /// Admits a generation request and starts its generation.
 pub(crate) async fn start_generation(
     app: &App,
-    resolved: ResolvedModel,
+    resolved: ModelTarget,
     request: GenerationRequest,
 ) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedGeneration> {
     let load = app.count_request_in_load();
@@ -240,11 +238,8 @@ pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
 /// # Errors
 /// vLLM's 404, or llm-d's.
 pub(crate) fn resolve_model_target(app: &App, model: Option<&str>) -> Result<ModelTarget, Fault> {
-    let resolved = app.service.resolve_model(&app.rules, model);
-    match resolved {
-        Ok(resolved) => Ok(resolved.into_model_target()),
-        Err(refusal) => Err(request_error_fault(app, refusal)),
-    }
+    let found = app.service.resolve_model(&app.rules, model);
+    found.map_err(|refusal| request_error_fault(app, refusal))
 }
 
 /// Returns the labels of the KV blocks of an OpenAI request, from the members of its body and its

@@ -30,11 +30,11 @@ use render::{AudioClip, Transcript, TranscriptStream};
 use vllm_sim_config::SpeechModelCapabilities;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_random::mix_u64_pair;
-use vllm_sim_service::generate::request::{AudioInput, ModelTarget, TokenizedPrompt};
+use vllm_sim_service::generate::request::{AudioInput, TokenizedPrompt};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, OutputTokenBudget, PrefixCacheReadRules, Reply, RequestSubmissionChecks,
-    ResolvedModel, run_blocking_if_large,
+    GenerationRequest, ModelTarget, OutputTokenBudget, PrefixCacheReadRules, Reply,
+    RequestSubmissionChecks, run_blocking_if_large,
 };
 use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokenHandling};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a_32};
@@ -95,11 +95,11 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     // Admission is checked before the audio is read, and again with its prompts.
     let admitted = app.service.check_admission(1);
     admitted.map_err(|error| error::submission_error_fault(&error))?;
-    check_speech_options(app, &request, resolved.model_target())?;
+    check_speech_options(app, &request, &resolved)?;
     let seconds = read_audio_seconds(app, audio.clone()).await?;
     let key = audio_hash(&audio);
     if request.language.is_none() && app.settings.speech.model.detects {
-        detect_language(app, received, &generation, resolved.model_target(), key).await?;
+        detect_language(app, received, &generation, &resolved, key).await?;
         request.language = Some(DETECTED_LANGUAGE.to_owned());
     }
     let clips = split_into_clips(&app.settings.speech.model, seconds);
@@ -164,8 +164,7 @@ async fn detect_language(
     };
     let id = format!("{}-lang_detect", asked.id).into();
     let model = app.service.models.model_name_in_responses(target);
-    let resolved = app.service.resolve_model(&app.rules, Some(&model));
-    let resolved = resolved.map_err(|refusal| generation::request_error_fault(app, refusal))?;
+    let resolved = generation::resolve_model_target(app, Some(&model))?;
     let request = GenerationRequest {
         arrived: asked.arrived,
         max_tokens: Some(1),
@@ -354,7 +353,7 @@ fn encoder_frame_count(app: &App, seconds: f64) -> u32 {
 /// The error of a rejected request.
 pub(crate) async fn start_speech_to_text_generation(
     app: &Arc<App>,
-    resolved: ResolvedModel,
+    resolved: ModelTarget,
     request: GenerationRequest,
     prompt: TokenizedPrompt,
 ) -> Result<Reply, Fault> {

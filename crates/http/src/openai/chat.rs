@@ -22,8 +22,8 @@ use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDefinition};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{
-    GenerationRequest, PrefixCacheReadRules, Reply, RequestSubmissionChecks, RequestedTools,
-    ResolvedModel, ValidatedRequestFacts,
+    GenerationRequest, ModelTarget, PrefixCacheReadRules, Reply, RequestSubmissionChecks,
+    RequestedTools, ValidatedRequestFacts,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -93,7 +93,7 @@ pub(crate) async fn start_chat_generation(
     app: &Arc<App>,
     received: &RawRequest,
     requests: &mut [ChatRequest],
-    resolved: ResolvedModel,
+    resolved: ModelTarget,
     id: Arc<str>,
     hit_threshold: Option<f64>,
 ) -> Result<(Box<ChatResponseSettings>, Reply), RejectedGeneration> {

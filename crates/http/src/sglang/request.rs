@@ -12,8 +12,8 @@ use crate::generation::{self, RejectedGeneration};
 use crate::request_head::names;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvBlockSaltAndSession, KvTransfer, OutputTokenBudget, Reply,
-    RequestSubmissionChecks, RequestedTools, ResolvedModel, ValidatedRequestFacts,
+    GenerationRequest, KvBlockSaltAndSession, KvTransfer, ModelTarget, OutputTokenBudget, Reply,
+    RequestSubmissionChecks, RequestedTools, ValidatedRequestFacts,
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
@@ -112,7 +112,7 @@ pub(super) fn resolve_model(
     received: &RawRequest,
     model: Option<&str>,
     lora_path: Option<&Value>,
-) -> Result<ResolvedModel, Fault> {
+) -> Result<ModelTarget, Fault> {
     if !super::pooling::has_generation_model(app) {
         return Err(Fault::bad_request(
             "This server has an embedding model (--is-embedding), which generates no text.",
@@ -130,8 +130,7 @@ pub(super) fn resolve_model(
         return generation::resolve_model(app, received, None, Ok(()));
     };
     generation::resolve_model(app, received, None, check_adapter(app, adapter))?;
-    let resolved = app.service.resolve_model(&app.rules, Some(adapter));
-    resolved.map_err(|refusal| generation::request_error_fault(app, refusal))
+    generation::resolve_model_target(app, Some(adapter))
 }
 
 /// Checks that the LoRA adapter of a request is loaded.
@@ -165,7 +164,7 @@ pub(super) fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
 pub(super) async fn start_sglang_generation(
     app: &App,
     received: &RawRequest,
-    resolved: ResolvedModel,
+    resolved: ModelTarget,
     from: SglangGenerationRequest,
     target: &PrefillBootstrapTarget,
 ) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedGeneration> {

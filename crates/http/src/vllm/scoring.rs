@@ -31,9 +31,8 @@ pub(crate) async fn create_generative_scoring(
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     let request = GenerativeScoringRequest::parse_generative_scoring_request(&value)?;
-    let resolved = app.service.resolve_model(&app.rules, request.model.as_deref());
-    let resolved = resolved.map_err(|refusal| generation::request_error_fault(&app, refusal))?;
-    let shown = app.service.models.model_name_in_responses(resolved.model_target());
+    let resolved = generation::resolve_model_target(&app, request.model.as_deref())?;
+    let shown = app.service.models.model_name_in_responses(&resolved);
     check_scoring_request(&app, &request)?;
     received.check_prompt_encodable(&["query", "items"])?;
     let prompts = item_prompts(&app, &request)?;

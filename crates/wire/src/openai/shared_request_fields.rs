@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, PythonValue};
 
 use crate::fault::Fault;
-use crate::{bounds, lax};
 use crate::schema::{
-    ANY_LENGTH, FLOAT, INT, LengthLimits, RequestField, STR, Schema, ValidatorError, int_at_least_schema,
-    int_between_schema, wire_model,
+    ANY_LENGTH, FLOAT, INT, LengthLimits, RequestField, STR, Schema, ValidatorError,
+    int_at_least_schema, int_between_schema, wire_model,
 };
+use crate::{bounds, lax};
 
 wire_model! {
     /// Options for token usage in a streamed response.

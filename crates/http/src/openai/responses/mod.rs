@@ -37,7 +37,7 @@ use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
 use vllm_sim_service::{
-    GenerationRequest, PrefixCacheReadRules, Reply, ResolvedModel, ValidatedRequestFacts,
+    GenerationRequest, ModelTarget, PrefixCacheReadRules, Reply, ValidatedRequestFacts,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -143,7 +143,7 @@ async fn answer_response(
     app: &Arc<App>,
     received: &RawRequest,
     request: ResponsesRequest,
-    resolved: ResolvedModel,
+    resolved: ModelTarget,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
