@@ -35,20 +35,27 @@ def of_module(name, path):
 
 
 def files_of(profile):
-    """Files of ours in a profile of callgrind: named in it, or found by the modules of functions that ran."""
-    files, found = {}, set()
+    """Files of ours in a profile of callgrind, named in it or found by the modules in the names of functions that
+    ran; and those of them that have such a function themselves, not only a type in generic code or a destructor."""
+    files, found, running = {}, set(), set()
     for line in profile.splitlines():
         if match := FILE.match(line):
             path = files.setdefault(match[1], match[2] or "")
             for folder in CRATES.values():
                 at = path.find(f"{folder.relative_to(ROOT)}/")
                 if path and at >= 0 and (at == 0 or path[at - 1] == "/") and "/registry/" not in path:
-                    found.add(path[at:])
+                    running.add(path[at:])
         elif (match := NAME.match(line)) and match[2]:
-            for step in STEP.finditer(match[2]):
+            name = match[2]
+            own = name if name.startswith("vllm_sim") else name[1:] if name.startswith("<vllm_sim") else ""
+            own = own or (name.partition(" as ")[2] if name.startswith("<") else "")
+            for step in STEP.finditer(name):
                 if file := of_module(*step.groups()):
                     found.add(str(file.relative_to(ROOT)))
-    return sorted(file for file in found if (ROOT / file).exists())
+                    if own.startswith(step[0]):
+                        running.add(str(file.relative_to(ROOT)))
+    found, running = ([file for file in files if (ROOT / file).exists()] for files in (found | running, running))
+    return sorted(found), running
 
 
 def main():
@@ -72,9 +79,9 @@ def main():
         finally:
             server.terminate()
             server.wait(60)
-    found = files_of(profile)
-    print("\n".join(found))
-    print(f"{len(found)} files for one streamed chat: {' '.join(flags)}")
+    found, running = files_of(profile)
+    print("\n".join(file if file in running else f"{file} (types and destructors)" for file in found))
+    print(f"{len(found)} files for one streamed chat, {len(running)} with a function that ran: {' '.join(flags)}")
 
 
 if __name__ == "__main__":

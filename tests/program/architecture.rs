@@ -134,6 +134,30 @@ fn architecture_numbers_match_code() {
     }
 }
 
+/// Types that one streamed chat passes through.
+const MAX_TYPES_OF_A_CHAT: usize = 25;
+
+#[test]
+fn architecture_types_of_a_chat_exist() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("it is there");
+    let list = page.split("The request passes through these values").nth(1).expect("a list");
+    let list = list.split("\n\n").nth(1).expect("its lines");
+    let names = list.split('`').skip(1).step_by(2);
+    let names: Vec<_> = names.filter(|name| name.starts_with(char::is_uppercase)).collect();
+    assert!(names.len() <= MAX_TYPES_OF_A_CHAT, "{} types: {names:?}", names.len());
+    let texts = sources().into_iter().filter(|path| path.contains("src/"));
+    let defined: BTreeSet<_> = texts
+        .flat_map(|path| {
+            let text = fs::read_to_string(root().join(path)).expect("sources are readable UTF-8");
+            let tokens = tokens(&text);
+            let types = tokens.windows(2).filter(|pair| pair[0] == "struct" || pair[0] == "enum");
+            types.map(|pair| pair[1].clone()).collect::<Vec<_>>()
+        })
+        .collect();
+    let missing: Vec<_> = names.iter().filter(|name| !defined.contains(**name)).collect();
+    assert!(missing.is_empty(), "no such types: {missing:?}");
+}
+
 #[test]
 fn no_test_sleeps() {
     let mut sleepers = Vec::new();

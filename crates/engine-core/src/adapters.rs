@@ -7,7 +7,7 @@ use super::control::lock_unpoisoned;
 use super::parts::EngineCoreDependencies;
 use super::request::LoraRequest;
 use vllm_sim_service::LoraAdapterLoadMode;
-use vllm_sim_service::generate::request::ModelTarget;
+use vllm_sim_service::ModelTarget;
 
 pub(crate) struct LoadedLoraAdapters {
     parts: EngineCoreDependencies,

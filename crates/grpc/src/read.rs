@@ -14,7 +14,7 @@ use vllm_sim_service::{
     GenerationRequest, OutputTokenBudget, RequestFaults, TokenUsage, run_blocking_if_large,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
-use vllm_sim_wire::sampling::{StringOrList, TokenLogitBias};
+use vllm_sim_wire::openai::shared_request_fields::{StopStrings, TokenLogitBias};
 use vllm_sim_wire::{SamplingParams, ServerLimits};
 
 /// Properties of a gRPC call that its message does not contain.
@@ -114,7 +114,7 @@ fn to_sampling_params(asked: &proto::SamplingParams) -> SamplingParams {
         repetition_penalty: or_one(asked.repetition_penalty),
         max_tokens: asked.max_tokens.map(i128::from),
         min_tokens: asked.min_tokens.into(),
-        stop: (!asked.stop.is_empty()).then(|| StringOrList(asked.stop.clone())),
+        stop: (!asked.stop.is_empty()).then(|| StopStrings(asked.stop.clone())),
         stop_token_ids: Some(asked.stop_token_ids.iter().map(|id| i128::from(*id)).collect()),
         ignore_eos: asked.ignore_eos,
         n: asked.n.max(1).into(),

@@ -2,13 +2,13 @@
 //! errors for invalid JSON, drains those that no handler reads, and sends large responses in parts.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
-use axum::http::{Method, Version, header};
+use axum::http::{HeaderMap, Method, Version, header};
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -17,9 +17,11 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
-use super::request_head::RequestHead;
+use super::request_head::has_only_common_headers;
 use super::{App, error};
-use vllm_sim_service::{LargeBodyMemory, LargeBodyReservation, RequestContext};
+use vllm_sim_service::{
+    LargeBodyMemory, LargeBodyReservation, RequestContext, RequestFaults, TokenUsage,
+};
 use vllm_sim_wire::body::estimated_body_memory_bytes;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -31,16 +33,29 @@ pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, Fault> {
     read_limited_body(body, app.settings.server.max_body_bytes).await
 }
 
-/// Method, headers and complete body of a request, for routes that parse the body themselves.
+/// A request as handlers receive it: headers and complete body, with its injected faults and its
+/// token counter.
 pub(super) struct RawRequest {
     pub(super) method: Method,
-    pub(super) head: RequestHead,
+    pub(super) headers: HeaderMap,
+    /// Complete body of the request; empty once [`Self::parse_dialect_json`] has parsed it.
     pub(super) bytes: Bytes,
+    /// Whether the request has only common headers, which do not change the response.
+    plain: bool,
+    /// Injected faults of this request; `None` if faults are off.
+    pub(super) faults: Option<Arc<RequestFaults>>,
+    /// Counter of this request's tokens for the request history; `None` without
+    /// `--request-history`.
+    pub(super) usage: Option<Arc<TokenUsage>>,
+    /// Members of the request's body whose texts no tokenizer can encode.
+    unencodable_members: Vec<String>,
+    /// Reserved memory of a large body, until the response is complete.
+    _memory: Option<LargeBodyReservation>,
 }
 
 impl RawRequest {
     pub(super) fn media_type(&self) -> Option<&str> {
-        let named = self.head.headers.get(header::CONTENT_TYPE)?;
+        let named = self.headers.get(header::CONTENT_TYPE)?;
         named.to_str().ok()
     }
 
@@ -53,14 +68,16 @@ impl RawRequest {
     }
 
     /// Parses the request body as JSON by the rules of the imitated server, vLLM or
-    /// llm-d-inference-sim.
+    /// llm-d-inference-sim, and frees its bytes.
     ///
     /// # Errors
     /// The errors of [`Self::parse_fastapi_json`], converted to that API.
-    pub(super) fn parse_dialect_json(&self, app: &App) -> Result<Value, Fault> {
+    pub(super) fn parse_dialect_json(&mut self, app: &App) -> Result<Value, Fault> {
         let media_type = app.dialect.media_type(self.media_type());
-        vllm_sim_wire::body::read_json_body(media_type, &self.bytes)
-            .map_err(|fault| app.dialect.unreadable_body_fault(fault))
+        let value = vllm_sim_wire::body::read_json_body(media_type, &self.bytes)
+            .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
+        self.bytes = Bytes::new();
+        Ok(value)
     }
 
     /// Returns the raw request body, if the imitated server checks it against the JSON schema
@@ -78,6 +95,31 @@ impl RawRequest {
         let media_type = app.dialect.media_type(self.media_type());
         let taken = vllm_sim_wire::body::check_json_content_type(media_type).is_ok();
         taken.then_some(&self.bytes)
+    }
+
+    /// Rejects a prompt with an unpaired surrogate; `prompt_fields` are those members of the body
+    /// that the tokenizer reads.
+    ///
+    /// # Errors
+    /// vLLM's 400.
+    pub(super) fn check_prompt_encodable(&self, prompt_fields: &[&str]) -> Result<(), Fault> {
+        match self.unencodable_members.iter().any(|member| prompt_fields.contains(&member.as_str()))
+        {
+            true => Err(vllm_sim_wire::body::unencodable_prompt_fault()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the headers of a request that may contain one of
+    /// [`names`](super::request_head::names); empty if all headers are common ones.
+    ///
+    /// This saves the lookups for most requests.
+    pub(super) fn headers_unless_all_common(&self) -> &HeaderMap {
+        static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
+        match self.plain {
+            true => &NO_HEADERS,
+            false => &self.headers,
+        }
     }
 }
 
@@ -98,30 +140,14 @@ impl FromRequest<Arc<App>> for RawRequest {
         };
         Ok(Self {
             method: parts.method,
-            head: RequestHead {
-                faults: context.faults,
-                usage: context.usage,
-                unencodable_members,
-                _memory: memory,
-                ..RequestHead::from_request_headers(parts.headers)
-            },
+            plain: has_only_common_headers(&parts.headers),
+            headers: parts.headers,
             bytes,
+            faults: context.faults,
+            usage: context.usage,
+            unencodable_members,
+            _memory: memory,
         })
-    }
-}
-
-/// Headers of a request and its body as JSON ([`RawRequest::parse_fastapi_json`]).
-pub(super) struct JsonRequest {
-    pub(super) head: RequestHead,
-    pub(super) value: Value,
-}
-
-impl FromRequest<Arc<App>> for JsonRequest {
-    type Rejection = Fault;
-
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
-        let received = RawRequest::from_request(request, app).await?;
-        Ok(Self { value: received.parse_dialect_json(app)?, head: received.head })
     }
 }
 

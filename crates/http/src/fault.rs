@@ -18,8 +18,9 @@ use http_body_util::BodyExt;
 use tokio::time::Sleep;
 
 use super::app::App;
+use super::body::RawRequest;
 use super::error;
-use super::request_head::{RequestHead, names};
+use super::request_head::names;
 use vllm_sim_service::fault::{FaultScenarioAndPhase, FaultSpecError, StreamFault};
 use vllm_sim_service::{
     CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, FaultInjectorAction, RequestContext, RequestFaults,
@@ -104,8 +105,11 @@ fn is_stream(response: &Response) -> bool {
 }
 
 /// Returns the injector of the request's stream faults; `None` if the request has no such faults.
-pub(super) fn stream_fault_injector(app: &App, head: &RequestHead) -> Option<Box<FaultInjector>> {
-    head.faults.as_ref()?.reply_fault_injector(&app.service)
+pub(super) fn stream_fault_injector(
+    app: &App,
+    received: &RawRequest,
+) -> Option<Box<FaultInjector>> {
+    received.faults.as_ref()?.reply_fault_injector(&app.service)
 }
 
 /// Returns the injected error of a request as `Err`; `Ok` if no error was selected for it.
@@ -114,15 +118,15 @@ pub(super) fn stream_fault_injector(app: &App, head: &RequestHead) -> Option<Box
 /// The error of the header `X-Return-Error`, else the selected failure.
 pub(crate) fn fail_if_error_injected(
     app: &App,
-    head: &RequestHead,
+    received: &RawRequest,
     model: Option<&str>,
 ) -> Result<(), Fault> {
-    let faults = head.faults.as_deref();
+    let faults = received.faults.as_deref();
     let count = |kind| match faults {
         Some(faults) => faults.report_fault(&app.service, kind),
         None => app.service.faults.report_fault(kind, &FaultScenarioAndPhase::default()),
     };
-    let asked = head.headers_unless_all_common().get(&names::RETURN_ERROR_HEADER);
+    let asked = received.headers_unless_all_common().get(&names::RETURN_ERROR_HEADER);
     if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
         let text = String::from_utf8_lossy(asked.as_bytes());
         return Err(match text.trim().parse::<i128>() {

@@ -9,12 +9,12 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value};
 
 use crate::app::App;
+use crate::body::RawRequest;
 use crate::dialect::{ApiEndpoint, StreamErrorReporting};
-use crate::request_head::{RequestHead, names};
+use crate::request_head::names;
 use crate::{error, fault};
-use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GenerationRequest, KvBlockSaltAndSession, Reply, RequestError, ResolvedModel,
+    self as service, GenerationRequest, KvBlockSaltAndSession, ModelTarget, Reply, RequestError,
     ValidatedRequestFacts, run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
@@ -85,7 +85,7 @@ pub(crate) trait GenerationRequestBody: Sized {
 pub(crate) struct ParsedRequestBody<R> {
     // Boxed: this large value moves with everything that is held while a request waits.
     pub(crate) request: Box<R>,
-    resolved: Option<ResolvedModel>,
+    resolved: Option<ModelTarget>,
 }
 
 impl<R: GenerationRequestBody> ParsedRequestBody<R> {
@@ -96,7 +96,7 @@ impl<R: GenerationRequestBody> ParsedRequestBody<R> {
     /// An error of the body, an injected failure, or an unknown model.
     pub(crate) fn parse_generation_request_body(
         app: &App,
-        head: &RequestHead,
+        received: &RawRequest,
         body: Cow<'_, Value>,
     ) -> Result<Self, Fault> {
         let dialect = app.dialect;
@@ -104,7 +104,7 @@ impl<R: GenerationRequestBody> ParsedRequestBody<R> {
         let mut resolved = None;
         if dialect.checks_model_before_schema(R::ENDPOINT) {
             let model = body.get("model").and_then(Value::as_str);
-            resolved = Some(resolve_model(app, head, model, Ok(()))?);
+            resolved = Some(resolve_model(app, received, model, Ok(()))?);
             dialect.check_body(R::ENDPOINT, &body)?;
         }
         let request = R::read(&body, &app.rules.defaults.bounds);
@@ -127,15 +127,15 @@ impl<R: GenerationRequestBody> ParsedRequestBody<R> {
     pub(crate) fn into_body_and_model(
         self,
         app: &App,
-        head: &RequestHead,
-    ) -> Result<(Box<R>, ResolvedModel), Fault> {
+        received: &RawRequest,
+    ) -> Result<(Box<R>, ModelTarget), Fault> {
         let Self { request, resolved } = self;
         let first = request.check_before_model_lookup();
         let resolved = match resolved {
             Some(resolved) => first.map(|()| resolved)?,
-            None => resolve_model(app, head, request.model(), first)?,
+            None => resolve_model(app, received, request.model(), first)?,
         };
-        head.check_prompt_encodable(R::TEXT_MEMBERS)?;
+        received.check_prompt_encodable(R::TEXT_MEMBERS)?;
         Ok((request, resolved))
     }
 }
@@ -146,14 +146,13 @@ impl<R: GenerationRequestBody> ParsedRequestBody<R> {
 /// An injected failure, `first`, an unknown model.
 pub(crate) fn resolve_model(
     app: &App,
-    head: &RequestHead,
+    received: &RawRequest,
     model: Option<&str>,
     first: Result<(), Fault>,
-) -> Result<ResolvedModel, Fault> {
-    fault::fail_if_error_injected(app, head, model)?;
+) -> Result<ModelTarget, Fault> {
+    fault::fail_if_error_injected(app, received, model)?;
     first?;
-    let resolved = app.service.resolve_model(&app.rules, model);
-    resolved.map_err(|refusal| request_error_fault(app, refusal))
+    resolve_model_target(app, model)
 }
 
 /// Returns the body of a render request converted for the JSON schema of the endpoint `api`.
@@ -174,25 +173,26 @@ pub(crate) fn convert_and_check_render_body(
 /// Returns a generation request with the fields that come from HTTP headers.
 pub(crate) fn new_generation_request(
     app: &App,
-    head: &RequestHead,
+    received: &RawRequest,
     id: Arc<str>,
 ) -> GenerationRequest {
     GenerationRequest {
-        rank: app
-            .dialect
-            .effective_rank(&app.rules.limits, requested_rank(head.headers_unless_all_common())),
+        rank: app.dialect.effective_rank(
+            &app.rules.limits,
+            requested_rank(received.headers_unless_all_common()),
+        ),
         trace: app
             .service
             .settings()
             .traced
-            .then(|| trace_context(head.headers_unless_all_common()))
+            .then(|| trace_context(received.headers_unless_all_common()))
             .flatten(),
         headers: app.service.replies.headers_read_by_reply_rules(|name| {
-            let value = head.headers.get(name);
+            let value = received.headers.get(name);
             value.and_then(|value| value.to_str().ok())
         }),
-        faults: head.faults.clone(),
-        usage: head.usage.clone(),
+        faults: received.faults.clone(),
+        usage: received.usage.clone(),
         ..generation_request_without_headers(app, id)
     }
 }
@@ -205,7 +205,7 @@ pub(crate) fn generation_request_without_headers(app: &App, id: Arc<str>) -> Gen
 /// Admits a generation request and starts its generation.
 pub(crate) async fn start_generation(
     app: &App,
-    resolved: ResolvedModel,
+    resolved: ModelTarget,
     request: GenerationRequest,
 ) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedGeneration> {
     let load = app.count_request_in_load();
@@ -238,24 +238,21 @@ pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
 /// # Errors
 /// vLLM's 404, or llm-d's.
 pub(crate) fn resolve_model_target(app: &App, model: Option<&str>) -> Result<ModelTarget, Fault> {
-    let resolved = app.service.resolve_model(&app.rules, model);
-    match resolved {
-        Ok(resolved) => Ok(resolved.into_model_target()),
-        Err(refusal) => Err(request_error_fault(app, refusal)),
-    }
+    let found = app.service.resolve_model(&app.rules, model);
+    found.map_err(|refusal| request_error_fault(app, refusal))
 }
 
 /// Returns the labels of the KV blocks of an OpenAI request, from the members of its body and its
 /// headers.
 pub(crate) fn kv_block_labels(
-    head: &RequestHead,
+    received: &RawRequest,
     cache_salt: Option<&str>,
     session: Option<&str>,
     xargs: Option<&ExtraSamplingArgs>,
 ) -> KvBlockSaltAndSession {
     KvBlockSaltAndSession {
         salt: cache_salt.map(Into::into),
-        session_id: request_session_id(head, session, xargs),
+        session_id: request_session_id(received, session, xargs),
     }
 }
 
@@ -264,13 +261,13 @@ pub(crate) fn kv_block_labels(
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generate/base/serving.py`, `_get_session_id`.
 fn request_session_id(
-    head: &RequestHead,
+    received: &RawRequest,
     body: Option<&str>,
     xargs: Option<&ExtraSamplingArgs>,
 ) -> Option<Arc<str>> {
     let named = |name: &&str| !name.is_empty();
     let header = || {
-        let value = head.headers_unless_all_common().get(&names::SESSION_ID_HEADER)?.as_bytes();
+        let value = received.headers_unless_all_common().get(&names::SESSION_ID_HEADER)?.as_bytes();
         // Python's server reads headers as Latin-1.
         let name: String = value.iter().copied().map(char::from).collect();
         (!name.is_empty()).then(|| name.into())

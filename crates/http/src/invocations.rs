@@ -27,9 +27,9 @@ pub(super) async fn post_invocations(
         .map_err(|error| json_decode_fault(error, &received.bytes))?;
     match ChatRequest::parse_chat_request(&value, &app.rules.defaults.bounds) {
         Err(fault) if fault.error_type == ErrorType::BadRequestPhrase => {
-            completion::answer_completion_request(&app, &received.head, &value).await
+            completion::answer_completion_request(&app, &received, &value).await
         }
-        _ => chat::answer_chat_request(&app, &received.head, &value).await,
+        _ => chat::answer_chat_request(&app, &received, &value).await,
     }
 }
 

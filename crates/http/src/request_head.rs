@@ -1,14 +1,10 @@
-//! Headers of a request, with the faults and counters that belong to it; ids of requests, engines
-//! and tool calls.
+//! Headers that the server looks up in requests; ids of requests, engines and tool calls.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-
-use vllm_sim_service::{LargeBodyReservation, RequestFaults, TokenUsage};
-use vllm_sim_wire::fault::Fault;
 
 /// Header names that the server looks up in requests; static names avoid parsing.
 pub(super) mod names {
@@ -34,23 +30,6 @@ pub(super) mod names {
         HeaderName::from_static("endpoint-load-metrics-format");
 }
 
-/// Headers of a request, with its injected faults and its token counter.
-#[derive(Default)]
-pub(super) struct RequestHead {
-    pub(super) headers: HeaderMap,
-    /// Whether the request has only common headers, which do not change the response.
-    pub(super) plain: bool,
-    /// Injected faults of this request; `None` if faults are off.
-    pub(super) faults: Option<Arc<RequestFaults>>,
-    /// Counter of this request's tokens for the request history; `None` without
-    /// `--request-history`.
-    pub(super) usage: Option<Arc<TokenUsage>>,
-    /// Members of the request's body whose texts no tokenizer can encode.
-    pub(super) unencodable_members: Vec<String>,
-    /// Reserved memory of a large body, until the response is complete.
-    pub(super) _memory: Option<LargeBodyReservation>,
-}
-
 /// Common request headers without effect on the response, most frequent first.
 static COMMON_HEADERS: [HeaderName; 10] = [
     header::HOST,
@@ -74,37 +53,6 @@ pub(super) fn has_only_common_headers(headers: &HeaderMap) -> bool {
         COMMON_HEADERS.contains(name) || name.as_str().starts_with(SDK_HEADER_PREFIX)
     };
     headers.keys().all(everyday)
-}
-
-impl RequestHead {
-    pub(super) fn from_request_headers(headers: HeaderMap) -> Self {
-        Self { plain: has_only_common_headers(&headers), headers, ..Self::default() }
-    }
-
-    /// Rejects a prompt with an unpaired surrogate; `prompt_fields` are those members of the body that the
-    /// tokenizer reads.
-    ///
-    /// # Errors
-    /// vLLM's 400.
-    pub(super) fn check_prompt_encodable(&self, prompt_fields: &[&str]) -> Result<(), Fault> {
-        match self.unencodable_members.iter().any(|member| prompt_fields.contains(&member.as_str()))
-        {
-            true => Err(vllm_sim_wire::body::unencodable_prompt_fault()),
-            false => Ok(()),
-        }
-    }
-
-    /// Returns the headers of a request that may contain one of [`names`]; empty if all headers are
-    /// common ones.
-    ///
-    /// This saves the lookups for most requests.
-    pub(super) fn headers_unless_all_common(&self) -> &HeaderMap {
-        static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
-        match self.plain {
-            true => &NO_HEADERS,
-            false => &self.headers,
-        }
-    }
 }
 
 const MASKED_VALUE: &str = "***";

@@ -15,9 +15,9 @@ use http_body::{Body as HttpBody, Frame};
 use tokio::time::{Instant, Sleep};
 
 use super::app::App;
+use super::body::RawRequest;
 use super::error;
 use super::fault::{self, InjectedBodyError};
-use super::request_head::RequestHead;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::StreamEnding;
@@ -510,26 +510,26 @@ impl<R: StreamRenderer + Unpin> HttpBody for EventStream<R> {
 /// Returns a streamed response with at least `interval` tokens per event.
 pub(crate) async fn stream_reply<R: StreamRenderer + Unpin>(
     app: &App,
-    head: &RequestHead,
+    received: &RawRequest,
     reply: Reply,
     render: R,
     interval: u32,
 ) -> Response {
     let interval = interval.max(app.settings.answers.stream_interval);
     let silence = app.settings.answers.sse_keep_alive_interval;
-    let faults = fault::stream_fault_injector(app, head);
+    let faults = fault::stream_fault_injector(app, received);
     start_stream(EventStream::new(reply, render, interval, faults, silence)).await
 }
 
 /// Returns a streamed response that sends no keep-alive comments.
 pub(crate) async fn stream_reply_without_keep_alive<R: StreamRenderer + Unpin>(
     app: &App,
-    head: &RequestHead,
+    received: &RawRequest,
     reply: Reply,
     render: R,
 ) -> Response {
     let interval = app.settings.answers.stream_interval;
-    let faults = fault::stream_fault_injector(app, head);
+    let faults = fault::stream_fault_injector(app, received);
     start_stream(EventStream::new(reply, render, interval, faults, None)).await
 }
 

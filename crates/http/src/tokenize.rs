@@ -3,56 +3,27 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::http::StatusCode;
 use serde_json::Value;
 
 use super::app::App;
 use super::dialect::ApiEndpoint;
 use super::generation;
 use super::{error, json};
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::error::HandlerResult;
-use crate::request_head::RequestHead;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokenHandling;
-use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::shared_request_fields::ChatTool;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChatRequest, TokenizeRequest};
 
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
-    answer_tokenize(&app, &head, &value).await
-}
-
-pub(super) async fn detokenize(
-    State(app): State<Arc<App>>,
-    JsonRequest { value, .. }: JsonRequest,
-) -> HandlerResult {
-    let request = DetokenizeRequest::parse_detokenize_request(&value)?;
-    generation::resolve_model_target(&app, request.model.as_deref())?;
-    app.service.check_tokenizer_available()?;
-    // An id outside the vocabulary has no text.
-    let ids = request.tokens.iter();
-    let ids: Vec<u32> = ids.map(|id| u32::try_from(*id).unwrap_or(u32::MAX)).collect();
-    let mut out = String::from("{\"prompt\":");
-    json::write_json_string(
-        &mut out,
-        &app.service.generator.tokenizer().decode(&ids, SpecialTokenHandling::With),
-    );
-    out.push('}');
-    Ok(error::json_response(StatusCode::OK, out))
-}
-
-async fn answer_tokenize(
-    app: &Arc<App>,
-    head: &RequestHead,
-    value: &Value,
-) -> Result<Response<Body>, Fault> {
+    let (app, value) = (&app, &received.parse_dialect_json(&app)?);
     let body = Cow::Borrowed(value);
     let body = app.dialect.schema_body(ApiEndpoint::Tokenize, body)?;
     let request = TokenizeRequest::parse_tokenize_request(&body)
@@ -62,7 +33,7 @@ async fn answer_tokenize(
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
         TokenizeRequest::Text(request) => {
-            head.check_prompt_encodable(&["prompt"])?;
+            received.check_prompt_encodable(&["prompt"])?;
             let strings = request.return_token_strs;
             let tokenizer = tokenizer.clone();
             let encode = move || {
@@ -75,7 +46,7 @@ async fn answer_tokenize(
         }
         TokenizeRequest::Chat(request) => {
             request.reject_untrusted_template(&app.rules.limits)?;
-            head.check_prompt_encodable(&["messages", "tools"])?;
+            received.check_prompt_encodable(&["messages", "tools"])?;
             let strings = request.return_token_strs;
             let conversation = tokenize_conversation(*request);
             let tokens = app.service.tokenize_conversation(&app.rules, conversation);
@@ -101,6 +72,26 @@ async fn answer_tokenize(
     } else {
         out.push_str("null");
     }
+    out.push('}');
+    Ok(error::json_response(StatusCode::OK, out))
+}
+
+pub(super) async fn detokenize(
+    State(app): State<Arc<App>>,
+    mut received: RawRequest,
+) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
+    let request = DetokenizeRequest::parse_detokenize_request(&value)?;
+    generation::resolve_model_target(&app, request.model.as_deref())?;
+    app.service.check_tokenizer_available()?;
+    // An id outside the vocabulary has no text.
+    let ids = request.tokens.iter();
+    let ids: Vec<u32> = ids.map(|id| u32::try_from(*id).unwrap_or(u32::MAX)).collect();
+    let mut out = String::from("{\"prompt\":");
+    json::write_json_string(
+        &mut out,
+        &app.service.generator.tokenizer().decode(&ids, SpecialTokenHandling::With),
+    );
     out.push('}');
     Ok(error::json_response(StatusCode::OK, out))
 }

@@ -11,11 +11,10 @@ use super::{
     InferenceService, JobSubmissionError, RejectedRequest, Reply, RequestError, run_blocking,
 };
 use crate::fault::FaultScenarioAndPhase;
-use crate::generate::request::{ModelTarget, StopPattern};
+use crate::generate::request::StopPattern;
+use crate::models::ModelTarget;
 use crate::prompt::PromptSource;
-use crate::request::{
-    GenerationRequest, OutputTokenBudget, RequestSubmissionChecks, ResolvedModel,
-};
+use crate::request::{GenerationRequest, OutputTokenBudget, RequestSubmissionChecks};
 use crate::scripted::{ConversationMatchInput, MatchedRequest, ReservedReply};
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::sampling::output_budget_tokens;
@@ -36,14 +35,11 @@ impl InferenceService {
         &self,
         rules: &RequestRules,
         model: Option<&str>,
-    ) -> Result<ResolvedModel, RequestError> {
-        let asked = model.filter(|name| !name.is_empty());
-        let named = asked.is_some() || !rules.dialect.requires_model_name();
-        let found = self.models.resolve_model_name(model).filter(|_| named);
-        let target = found
-            .ok_or_else(|| RequestError::UnknownModel(model.unwrap_or_default().to_owned()))?;
-        let displayed = |name: &&str| **name != **self.models.displayed_model_name();
-        Ok(ResolvedModel { target, asked: asked.filter(displayed).map(Into::into) })
+    ) -> Result<ModelTarget, RequestError> {
+        let model = model.unwrap_or_default();
+        let named = !model.is_empty() || !rules.dialect.requires_model_name();
+        let found = self.models.resolve_model_name(Some(model)).filter(|_| named);
+        found.ok_or_else(|| RequestError::UnknownModel(model.to_owned()))
     }
 
     /// Validates a request under the rules of its front end and submits it to an engine.
@@ -53,7 +49,7 @@ impl InferenceService {
     pub async fn generate_reply(
         self: &Arc<Self>,
         rules: &RequestRules,
-        resolved: ResolvedModel,
+        target: ModelTarget,
         // Boxed, because a future stores its argument twice and moves with it.
         request: Box<GenerationRequest>,
     ) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedRequest> {
@@ -61,8 +57,8 @@ impl InferenceService {
             true => conversations(&request),
             false => Vec::new(),
         };
-        let mut job = self.check_and_tokenize(rules, &resolved, request).await?;
-        job.scripted = self.reserve_scripted_replies(&resolved, &job, conversations)?;
+        let mut job = self.check_and_tokenize(rules, target, request).await?;
+        job.scripted = self.reserve_scripted_replies(&job, conversations)?;
         let content = match self.check_engine_limits(rules, &job) {
             Ok(()) => choose_reply_content(&job, rules.tool_schemas).await,
             Err(refusal) => Err(refusal),
@@ -111,7 +107,7 @@ impl InferenceService {
     async fn check_and_tokenize(
         self: &Arc<Self>,
         rules: &RequestRules,
-        resolved: &ResolvedModel,
+        target: ModelTarget,
         mut request: Box<GenerationRequest>,
     ) -> Result<Box<ValidatedRequestFacts>, RequestError> {
         let RequestRules { limits, defaults, dialect, .. } = rules;
@@ -131,7 +127,7 @@ impl InferenceService {
             let whole = lengths()
                 .try_for_each(|prompt| dialect.check_prompt_and_output(limits, prompt, asked));
             if let (Err(_), ModelTarget::Lora { name, .. }, Some(engine)) =
-                (&whole, &resolved.target, self.ranks.first())
+                (&whole, &target, self.ranks.first())
             {
                 engine.report_refused_lora(name);
             }
@@ -153,7 +149,6 @@ impl InferenceService {
             params.normalize_and_verify(&defaults.bounds)?;
         }
         let patterns = compile_stop_patterns(&request.stop_patterns)?;
-        let target = resolved.target.clone();
         Ok(Box::new(ValidatedRequestFacts::new(rules, request, target, prompts, params, patterns)))
     }
 
@@ -164,13 +159,12 @@ impl InferenceService {
     /// under `--strict-replies`.
     fn reserve_scripted_replies(
         &self,
-        resolved: &ResolvedModel,
         facts: &ValidatedRequestFacts,
         conversations: Vec<ConversationMatchInput>,
     ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
         let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
         let matched = MatchedRequest {
-            model: resolved.asked.as_deref().unwrap_or(self.models.displayed_model_name()),
+            model: self.models.requested_model_name(&facts.target),
             headers: &facts.request.headers,
             conversations,
         };

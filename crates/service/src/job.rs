@@ -12,9 +12,10 @@ use super::dialect::{AllowedToolSchemas, RequestRules};
 use super::request::{GenerationRequest, OutputTokenBudget};
 use super::{JobSubmissionError, PrefillHandoff, RequestError, run_blocking};
 use crate::generate::request::{
-    ModelTarget, OutputTokenConstraints, StopConditions, StopPattern, StopString, TokenizedPrompt,
+    OutputTokenConstraints, StopConditions, StopPattern, StopString, TokenizedPrompt,
 };
 use crate::generate::tools::{ToolChoice, ToolDefinition, validate_llmd_tool_parameters};
+use crate::models::ModelTarget;
 use crate::scripted::ReservedReply;
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_random::{RandomStreamPurpose, request_rng};

@@ -45,13 +45,15 @@ pub use fault_control::{ConnectionHandle, FaultControl, LiveFaultSettings, Serve
 pub use job::{
     KvTransfer, KvTransferAgreementFuture, KvTransferNegotiation, ValidatedRequestFacts,
 };
-pub use models::{LoraAdapter, LoraAdapterLoadError, LoraAdapterLoadMode, ServedModels};
+pub use models::{
+    LoraAdapter, LoraAdapterLoadError, LoraAdapterLoadMode, ModelTarget, ServedModels,
+};
 pub use ngram::NgramLookupSettings;
 pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
 pub use request::{
     DeferredRequestCheck, GenerationRequest, KvBlockSaltAndSession, OutputTokenBudget,
     PrefixCacheReadRules, RejectedRequest, Reply, ReplyChoice, RequestContext, RequestError,
-    RequestSubmissionChecks, RequestedTools, ResolvedModel, TokenUsage, TokenUsageCounts,
+    RequestSubmissionChecks, RequestedTools, TokenUsage, TokenUsageCounts,
 };
 pub use request_faults::{
     CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, FaultInjectorAction, RequestFaults,

@@ -4,7 +4,22 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use parking_lot::RwLock;
 
-use crate::generate::request::ModelTarget;
+/// The model that answers a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelTarget {
+    /// The base model, under any of its served names.
+    Base {
+        /// Name in the request, if it is not the one that responses show.
+        alias: Option<Arc<str>>,
+    },
+    /// A loaded LoRA adapter.
+    Lora {
+        /// Name of the LoRA adapter, shown as the model in responses.
+        name: Arc<str>,
+        /// Numeric id of the LoRA adapter in the engines.
+        id: u32,
+    },
+}
 
 /// The model names that requests may use: aliases of the base model and loaded adapters.
 #[derive(Debug)]
@@ -100,8 +115,16 @@ impl ServedModels {
     /// Returns the name of the base model or adapter `target` in responses.
     pub fn model_name_in_responses(&self, target: &ModelTarget) -> Arc<str> {
         match target {
-            ModelTarget::Base => self.displayed_model_name().clone(),
+            ModelTarget::Base { .. } => self.displayed_model_name().clone(),
             ModelTarget::Lora { name, .. } => name.clone(),
+        }
+    }
+
+    /// Returns the name by which a request asked for `target`.
+    pub(crate) fn requested_model_name<'t>(&'t self, target: &'t ModelTarget) -> &'t str {
+        match target {
+            ModelTarget::Base { alias } => alias.as_ref().unwrap_or(self.displayed_model_name()),
+            ModelTarget::Lora { name, .. } => name,
         }
     }
 
@@ -121,10 +144,12 @@ impl ServedModels {
     /// A missing or empty name means the base model.
     pub fn resolve_model_name(&self, name: Option<&str>) -> Option<ModelTarget> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
-            return Some(ModelTarget::Base);
+            return Some(ModelTarget::Base { alias: None });
         };
+        let is_alias = *name != **self.displayed_model_name();
+        let base = || ModelTarget::Base { alias: is_alias.then(|| name.into()) };
         if self.served.iter().any(|served| **served == *name) {
-            return Some(ModelTarget::Base);
+            return Some(base());
         }
         if let Some(adapter) = self.adapters.read().by_name.get(name) {
             return Some(ModelTarget::Lora { name: adapter.name.clone(), id: adapter.id });
@@ -133,7 +158,7 @@ impl ServedModels {
             let LoraAdapter { name, id, .. } = adapter;
             return Some(ModelTarget::Lora { name, id });
         }
-        self.any_name.then_some(ModelTarget::Base)
+        self.any_name.then(base)
     }
 
     /// Loads the adapter `name` from the resolver's folder, if its configuration names the base

@@ -13,7 +13,6 @@ use super::{
     PrefillHandoff, RequestFaults, ServerLoadGuard, ValidatedRequestFacts,
 };
 use crate::fault_control::KvLoadFailureReport;
-use crate::generate::request::ModelTarget;
 use crate::generate::tools::{ToolChoice, ToolDefinition};
 use crate::generate::{ReplyScript, ReplyScriptCursor};
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
@@ -143,29 +142,6 @@ pub enum RequestSubmissionChecks {
     /// Speech requests: only the checks of `SamplingParams._verify_args`, because vLLM makes these
     /// prompts itself.
     OnlySamplingRanges,
-}
-
-/// The served model or LoRA adapter that a request names.
-///
-/// Created by [`InferenceService::resolve_model`](crate::InferenceService::resolve_model) and consumed by
-/// [`InferenceService::generate_reply`](crate::InferenceService::generate_reply).
-#[derive(Debug)]
-pub struct ResolvedModel {
-    pub(super) target: ModelTarget,
-    pub(super) asked: Option<Box<str>>,
-}
-
-impl ResolvedModel {
-    /// Returns the served model or LoRA adapter that the request names.
-    pub fn model_target(&self) -> &ModelTarget {
-        &self.target
-    }
-
-    /// Returns the served model or LoRA adapter that the request names, for routes that generate no
-    /// reply.
-    pub fn into_model_target(self) -> ModelTarget {
-        self.target
-    }
 }
 
 /// The result of a request check that is computed early and reported later.

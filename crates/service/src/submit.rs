@@ -7,12 +7,10 @@ use super::job::{KvTransfer, MAX_REPLY_BYTES, ReplyContent, ReplySize, Validated
 use super::{
     InferenceService, JobSubmissionError, MAX_REQUEST_SEQUENCES, PrefillHandoff, Reply, ServingRole,
 };
-use crate::generate::request::{
-    ModelTarget, ReplyContentKind, ReplyGeneratorInput, TokenizedPrompt,
-};
+use crate::generate::request::{ReplyContentKind, ReplyGeneratorInput, TokenizedPrompt};
 use crate::generate::tools::plan_tool_calls;
 use crate::generate::{EMPTY_CONTEXT_HASH, OutputEndReason, ReplyScript, extend_context_hash};
-use crate::models::ServedModels;
+use crate::models::{ModelTarget, ServedModels};
 use vllm_sim_engine::driver::{
     ParentRequestCounters, PlannedFinishReason, RequestInfo, RequestSpanAttributes, SequenceHandle,
 };
@@ -315,7 +313,7 @@ impl InferenceService {
         sequence.transfer = transfer;
         sequence.load_failure = self.load_failure(job);
         let lora = match &job.target {
-            ModelTarget::Base => None,
+            ModelTarget::Base { .. } => None,
             ModelTarget::Lora { name, id } => {
                 sequence.lora = Some(LoraId(*id));
                 Some(name.clone())
@@ -428,7 +426,7 @@ pub(super) fn block_extra_keys(
     prompt: &TokenizedPrompt,
 ) -> BlockHashExtraKeys {
     let lora = match &job.target {
-        ModelTarget::Base => None,
+        ModelTarget::Base { .. } => None,
         ModelTarget::Lora { name, id } => {
             let adapters = models.loaded_lora_adapters();
             let adapter = adapters.iter().find(|adapter| adapter.id == *id);

@@ -21,7 +21,6 @@ pub mod long_texts;
 pub mod openai;
 mod report;
 pub mod sampling;
-mod sampling_checks;
 pub mod schema;
 pub mod sglang;
 mod structured;

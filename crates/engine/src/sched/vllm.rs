@@ -22,7 +22,6 @@ mod offload;
 pub(in crate::sched) mod pass;
 mod pause;
 mod plan;
-mod prefix_cache_reset;
 mod progress;
 mod rules;
 pub(in crate::sched) mod seqs;

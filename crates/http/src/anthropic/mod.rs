@@ -22,10 +22,10 @@ use super::app::App;
 use super::dialect::ApiEndpoint;
 use super::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
 use super::{error, transfer};
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::openai::chat;
-use crate::request_head::{RequestHead, request_id};
+use crate::request_head::request_id;
 use crate::stream;
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::PromptSource;
@@ -48,23 +48,26 @@ impl GenerationRequestBody for MessagesRequest {
 
 pub(super) async fn create_anthropic_message(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
-    let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
+    let value = received.parse_dialect_json(&app)?;
+    let threshold = transfer::cache_hit_threshold(&app, &received.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
-    let read = ParsedRequestBody::parse_generation_request_body(&app, &head, Cow::Owned(value))?;
-    let answer = answer_message(&app, &head, read, threshold).await;
+    let read =
+        ParsedRequestBody::parse_generation_request_body(&app, &received, Cow::Owned(value))?;
+    let answer = answer_message(&app, &received, read, threshold).await;
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_error_response(&fault, app.version)))
 }
 
 pub(super) async fn count_message_tokens(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let request = CountTokensRequest::parse_count_tokens_request(&value)?;
     let count = async {
         generation::resolve_model_target(&app, Some(&request.model))?;
-        head.check_prompt_encodable(MessagesRequest::TEXT_MEMBERS)?;
+        received.check_prompt_encodable(MessagesRequest::TEXT_MEMBERS)?;
         let mut request = chat_conversion::chat_request_for_count_tokens(&app, &request)?;
         request.validate_without_prompt(&app.rules.limits)?;
         let conversation = vec![chat::chat_conversation(&app, &mut request)];
@@ -85,17 +88,18 @@ pub(super) async fn count_message_tokens(
 
 async fn answer_message(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     read: ParsedRequestBody<MessagesRequest>,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = read.request.stream.unwrap_or(false);
     let mut request = chat_conversion::to_chat_request(app, &read.request)?;
-    let (_, resolved) = read.into_body_and_model(app, head)?;
+    let (_, resolved) = read.into_body_and_model(app, received)?;
     let dialect = app.dialect;
-    let id = request_id(dialect.message_id_prefix(), &head.headers, None);
+    let id = request_id(dialect.message_id_prefix(), &received.headers, None);
     let requests = std::slice::from_mut(&mut request);
-    let started = chat::start_chat_generation(app, head, requests, resolved, id, threshold).await;
+    let started =
+        chat::start_chat_generation(app, received, requests, resolved, id, threshold).await;
     let (mut chat, reply) = match started
         .map_err(|refused| refused.with_stream_error_reporting(dialect.late_error_reporting()))
     {
@@ -109,7 +113,7 @@ async fn answer_message(
     let form = AnthropicMessageFormat::message_format_for_fields(dialect.response_field_set());
     if stream {
         let render = AnthropicMessageStream::new(chat, form, reply.prompt_token_count());
-        return Ok(stream::stream_reply_without_keep_alive(app, head, reply, render).await);
+        return Ok(stream::stream_reply_without_keep_alive(app, received, reply, render).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         let choice = &reply.choices[0];
@@ -119,7 +123,7 @@ async fn answer_message(
         anthropic_message_json(&chat, form, reply)
     })
     .await?;
-    Ok(generation::json_response_with_load_header(app, &head.headers, body))
+    Ok(generation::json_response_with_load_header(app, &received.headers, body))
 }
 
 fn failed_message_stream(app: &App, fault: &Fault) -> Response<Body> {

@@ -23,18 +23,18 @@ use super::body::RawRequest;
 use super::error;
 use super::error::HandlerResult;
 use super::generation::{self, RejectedGeneration, request_error_fault};
-use super::request_head::{RequestHead, request_id};
+use super::request_head::request_id;
 use crate::stream;
 use form::AudioUploadForm;
 use render::{AudioClip, Transcript, TranscriptStream};
 use vllm_sim_config::SpeechModelCapabilities;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_random::mix_u64_pair;
-use vllm_sim_service::generate::request::{AudioInput, ModelTarget, TokenizedPrompt};
+use vllm_sim_service::generate::request::{AudioInput, TokenizedPrompt};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, OutputTokenBudget, PrefixCacheReadRules, Reply, RequestSubmissionChecks,
-    ResolvedModel, run_blocking_if_large,
+    GenerationRequest, ModelTarget, OutputTokenBudget, PrefixCacheReadRules, Reply,
+    RequestSubmissionChecks, run_blocking_if_large,
 };
 use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokenHandling};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a_32};
@@ -68,18 +68,17 @@ pub(crate) async fn create_translation(
 }
 
 async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) -> HandlerResult {
-    let head = &received.head;
     let mut form = AudioUploadForm::read_audio_upload_form(received).await?;
     let mut request = SpeechRequest::parse_form_fields(task, std::mem::take(&mut form.fields))?;
     let audio = form.files.get(request.file.0).cloned().unwrap_or_default();
     check_audio_size(app, &audio)?;
     let first = check_speech_before_lookup(&request);
-    let resolved = generation::resolve_model(app, head, request.model.as_deref(), first)?;
+    let resolved = generation::resolve_model(app, received, request.model.as_deref(), first)?;
     let name = match task {
         SpeechTask::Transcribe => "transcribe-",
         SpeechTask::Translate => "translate-",
     };
-    let id = request_id(name, &head.headers, None);
+    let id = request_id(name, &received.headers, None);
     let generation = GenerationRequest {
         max_tokens: request.max_completion_tokens,
         room: OutputTokenBudget::Context,
@@ -91,16 +90,16 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
             ..Default::default()
         },
         sampling: Ok(Some(Box::new(request.sampling.clone()))).into(),
-        ..generation::new_generation_request(app, head, id)
+        ..generation::new_generation_request(app, received, id)
     };
     // Admission is checked before the audio is read, and again with its prompts.
     let admitted = app.service.check_admission(1);
     admitted.map_err(|error| error::submission_error_fault(&error))?;
-    check_speech_options(app, &request, resolved.model_target())?;
+    check_speech_options(app, &request, &resolved)?;
     let seconds = read_audio_seconds(app, audio.clone()).await?;
     let key = audio_hash(&audio);
     if request.language.is_none() && app.settings.speech.model.detects {
-        detect_language(app, head, &generation, resolved.model_target(), key).await?;
+        detect_language(app, received, &generation, &resolved, key).await?;
         request.language = Some(DETECTED_LANGUAGE.to_owned());
     }
     let clips = split_into_clips(&app.settings.speech.model, seconds);
@@ -131,7 +130,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         if app.settings.answers.force_include_usage {
             render = render.with_usage_included();
         }
-        return Ok(stream::stream_reply(app, head, reply, render, 1).await);
+        return Ok(stream::stream_reply(app, received, reply, render, 1).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         transcript.transcript_body_json(reply)
@@ -152,7 +151,7 @@ fn check_speech_before_lookup(request: &SpeechRequest) -> Result<(), Fault> {
 /// Runs language detection for the speech request `asked`, as one sequence with one output token.
 async fn detect_language(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     asked: &GenerationRequest,
     target: &ModelTarget,
     key: u64,
@@ -165,14 +164,13 @@ async fn detect_language(
     };
     let id = format!("{}-lang_detect", asked.id).into();
     let model = app.service.models.model_name_in_responses(target);
-    let resolved = app.service.resolve_model(&app.rules, Some(&model));
-    let resolved = resolved.map_err(|refusal| generation::request_error_fault(app, refusal))?;
+    let resolved = generation::resolve_model_target(app, Some(&model))?;
     let request = GenerationRequest {
         arrived: asked.arrived,
         max_tokens: Some(1),
         rank: None,
         prefix_cache: asked.prefix_cache,
-        ..generation::new_generation_request(app, head, id)
+        ..generation::new_generation_request(app, received, id)
     };
     let reply = start_speech_to_text_generation(app, resolved, request, prompt).await?;
     reply.wait_until_choices_ended().await;
@@ -355,7 +353,7 @@ fn encoder_frame_count(app: &App, seconds: f64) -> u32 {
 /// The error of a rejected request.
 pub(crate) async fn start_speech_to_text_generation(
     app: &Arc<App>,
-    resolved: ResolvedModel,
+    resolved: ModelTarget,
     request: GenerationRequest,
     prompt: TokenizedPrompt,
 ) -> Result<Reply, Fault> {

@@ -25,9 +25,9 @@ use super::{
 use crate::error;
 use crate::request_head::rank_engine_id;
 use crate::transfer::params::KvTransferParams;
+use vllm_sim_service::ModelTarget;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::LlmdDialect;
-use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;

@@ -4,17 +4,15 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde_json::Value;
 
 use super::chat;
 use crate::app::App;
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationRequestBody as _};
-use crate::request_head::{RequestHead, request_id};
+use crate::request_head::request_id;
 use crate::transfer;
 use vllm_sim_python::PythonValue;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -27,26 +25,19 @@ const MAX_CONVERSATIONS: usize = 1024;
 
 pub(crate) async fn create_batch_chat(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
-    answer_batch(&app, &head, value).await
-}
-
-async fn answer_batch(
-    app: &Arc<App>,
-    head: &RequestHead,
-    value: Value,
-) -> Result<Response<Body>, Fault> {
-    let threshold = transfer::cache_hit_threshold(app, &head.headers, &value);
+    let (app, value) = (&app, received.parse_dialect_json(&app)?);
+    let threshold = transfer::cache_hit_threshold(app, &received.headers, &value);
     let mut requests = split_conversations(value, &app.rules.defaults.bounds)?;
     let first = requests.first();
     let given = first.and_then(|request| request.request_id.as_deref());
-    let id = request_id("chatcmpl-", &head.headers, given);
+    let id = request_id("chatcmpl-", &received.headers, given);
     let model = first.and_then(|request| request.model.as_deref());
-    let resolved = generation::resolve_model(app, head, model, Ok(()))?;
-    head.check_prompt_encodable(ChatRequest::TEXT_MEMBERS)?;
+    let resolved = generation::resolve_model(app, &received, model, Ok(()))?;
+    received.check_prompt_encodable(ChatRequest::TEXT_MEMBERS)?;
     let started =
-        chat::start_chat_generation(app, head, &mut requests, resolved, id, threshold).await;
+        chat::start_chat_generation(app, &received, &mut requests, resolved, id, threshold).await;
     let (mut view, reply) = started?;
     // vLLM reports only totals for a batch, and nothing of the prompts.
     view.prompt_ids = None;
@@ -57,7 +48,7 @@ async fn answer_batch(
         view.chat_completion_body_json(reply)
     })
     .await?;
-    Ok(generation::json_response_with_load_header(app, &head.headers, body))
+    Ok(generation::json_response_with_load_header(app, &received.headers, body))
 }
 
 /// Maximum number of JSON values outside `messages`, multiplied by the number of conversations of a

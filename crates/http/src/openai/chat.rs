@@ -11,19 +11,19 @@ use super::chat_stream::{ChatResponseSettings, ChatStream};
 use super::logprobs;
 use super::response_shape::ResponseShape;
 use crate::app::App;
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::{self, HandlerResult};
 use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
 use crate::media;
-use crate::request_head::{RequestHead, request_id};
+use crate::request_head::request_id;
 use crate::stream;
 use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDefinition};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{
-    GenerationRequest, PrefixCacheReadRules, Reply, RequestSubmissionChecks, RequestedTools,
-    ResolvedModel, ValidatedRequestFacts,
+    GenerationRequest, ModelTarget, PrefixCacheReadRules, Reply, RequestSubmissionChecks,
+    RequestedTools, ValidatedRequestFacts,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -46,30 +46,31 @@ impl GenerationRequestBody for ChatRequest {
 
 pub(crate) async fn create_chat_completion(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
-    answer_chat_request(&app, &head, &value).await
+    let value = received.parse_dialect_json(&app)?;
+    answer_chat_request(&app, &received, &value).await
 }
 
 pub(crate) async fn answer_chat_request(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     value: &Value,
 ) -> HandlerResult {
     let read = ParsedRequestBody::<ChatRequest>::parse_generation_request_body(
         app,
-        head,
+        received,
         generation::move_guided_to_structured_outputs(app, value),
     )?;
-    let (mut request, resolved) = read.into_body_and_model(app, head)?;
+    let (mut request, resolved) = read.into_body_and_model(app, received)?;
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
-    let headers = head.headers_unless_all_common();
+    let headers = received.headers_unless_all_common();
     let id = request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
     let (view, reply) =
-        match start_chat_generation(app, head, requests, resolved, id, threshold).await {
+        match start_chat_generation(app, received, requests, resolved, id, threshold).await {
             Ok(started) => started,
             Err(RejectedGeneration::Late { fault, .. }) if stream => {
                 return Ok(failed_chat_stream_response(&fault));
@@ -78,7 +79,7 @@ pub(crate) async fn answer_chat_request(
         };
     if stream {
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_token_count());
-        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
+        return Ok(stream::stream_reply(app, received, reply, render, interval).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         view.chat_completion_body_json(reply)
@@ -90,9 +91,9 @@ pub(crate) async fn answer_chat_request(
 /// Starts one or more chat requests that differ only in their messages, as one generation request.
 pub(crate) async fn start_chat_generation(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     requests: &mut [ChatRequest],
-    resolved: ResolvedModel,
+    resolved: ModelTarget,
     id: Arc<str>,
     hit_threshold: Option<f64>,
 ) -> Result<(Box<ChatResponseSettings>, Reply), RejectedGeneration> {
@@ -101,9 +102,8 @@ pub(crate) async fn start_chat_generation(
     let terms =
         RequestKvTransfer::read_kv_transfer_params(app, &id, request.kv_transfer_params.as_ref());
     let image = match &app.controls.image_output {
-        Some(images) => {
-            images.draw_image_delay(head.headers_unless_all_common(), app.service.settings().seed)
-        }
+        Some(images) => images
+            .draw_image_delay(received.headers_unless_all_common(), app.service.settings().seed),
         None => Ok(None),
     };
     let has_image = matches!(image, Ok(Some(_)));
@@ -119,10 +119,13 @@ pub(crate) async fn start_chat_generation(
         tools: requested_tools(request),
         parses_calls: parses_hermes_tool_calls(app, request),
         reasoning: reasoning_fraction(app, request),
-        priority: generation::request_priority(head.headers_unless_all_common(), request.priority),
+        priority: generation::request_priority(
+            received.headers_unless_all_common(),
+            request.priority,
+        ),
         transfer: terms.transfer.clone(),
         kv_labels: generation::kv_block_labels(
-            head,
+            received,
             request.cache_salt.as_deref(),
             request.session_id.as_deref(),
             request.vllm_xargs.as_ref(),
@@ -133,7 +136,7 @@ pub(crate) async fn start_chat_generation(
             let conversations = requests.iter_mut();
             conversations.map(|request| chat_conversation(app, request)).collect()
         }),
-        ..generation::new_generation_request(app, head, id)
+        ..generation::new_generation_request(app, received, id)
     };
     let (reply, facts) = generation::start_generation(app, resolved, generation).await?;
     let mut view = chat_view(app, &requests[0], continued, &facts);

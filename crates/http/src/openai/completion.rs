@@ -13,7 +13,7 @@ use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
-use crate::request_head::{RequestHead, request_id};
+use crate::request_head::request_id;
 use crate::stream;
 use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::generate::request::TokenizedPrompt;
@@ -48,51 +48,51 @@ impl GenerationRequestBody for CompletionRequest {
 
 pub(crate) async fn create_completion(
     State(app): State<Arc<App>>,
-    received: RawRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
-    let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
+    let bounds = &app.rules.defaults.bounds;
     let text = received.raw_body_for_schema_check(&app);
     if let Some((request, value)) =
         text.and_then(|t| CompletionRequest::parse_long_prompt_and_body(t, bounds))
     {
         return respond_completion(
             &app,
-            head,
+            &received,
             &value,
             ParsedRequestBody::new_without_model_lookup(request),
         )
         .await;
     }
     let value = received.parse_dialect_json(&app)?;
-    answer_completion_request(&app, head, &value).await
+    answer_completion_request(&app, &received, &value).await
 }
 
 pub(crate) async fn answer_completion_request(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     value: &Value,
 ) -> HandlerResult {
     let read = ParsedRequestBody::parse_generation_request_body(
         app,
-        head,
+        received,
         generation::move_guided_to_structured_outputs(app, value),
     )?;
-    respond_completion(app, head, value, read).await
+    respond_completion(app, received, value, read).await
 }
 
 async fn respond_completion(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     value: &Value,
     read: ParsedRequestBody<CompletionRequest>,
 ) -> HandlerResult {
-    let (mut request, resolved) = read.into_body_and_model(app, head)?;
+    let (mut request, resolved) = read.into_body_and_model(app, received)?;
     if value.get("max_tokens").is_none_or(Value::is_null) {
         request.max_tokens = app.dialect.default_max_tokens();
     }
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
-    let headers = head.headers_unless_all_common();
+    let headers = received.headers_unless_all_common();
     let id = request_id("cmpl-", headers, request.request_id.as_deref());
     let terms =
         RequestKvTransfer::read_kv_transfer_params(app, &id, request.kv_transfer_params.as_ref());
@@ -113,7 +113,7 @@ async fn respond_completion(
         priority: generation::request_priority(headers, request.priority),
         transfer: terms.transfer.clone(),
         kv_labels: generation::kv_block_labels(
-            head,
+            received,
             request.cache_salt.as_deref(),
             request.session_id.as_deref(),
             request.vllm_xargs.as_ref(),
@@ -122,7 +122,7 @@ async fn respond_completion(
             app, headers, value,
         )),
         prompts: PromptSource::Inputs(take_prompt_inputs(&mut request)),
-        ..generation::new_generation_request(app, head, id)
+        ..generation::new_generation_request(app, received, id)
     };
     let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
@@ -136,7 +136,7 @@ async fn respond_completion(
     drop((facts, request));
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
-        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
+        return Ok(stream::stream_reply(app, received, reply, render, interval).await);
     }
     let body =
         generation::render_finished_reply(reply, move |reply| view.completion_body_json(reply))

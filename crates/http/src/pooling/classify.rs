@@ -11,7 +11,7 @@ use super::{
     tokenize_inputs, vector,
 };
 use crate::app::App;
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::json;
 use vllm_sim_service::pooling::class_probabilities;
@@ -20,16 +20,17 @@ use vllm_sim_wire::vllm::pooling::PoolingRequest;
 /// Handles `POST /classify`; equal inputs get equal class probabilities.
 pub(crate) async fn create_classification(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let request = PoolingRequest::parse_classify_request(&value)?;
-    let model = check_pooling_request(&app, &head, &request, POOLING_INPUT_FIELDS)?;
+    let model = check_pooling_request(&app, &received, &request, POOLING_INPUT_FIELDS)?;
     let _guard = count_in_flight(&app, count_inputs(&request))?;
     let inputs = tokenize_inputs(&app, &request, &value).await?;
     let classes = app.settings.pooling.num_labels.max(1);
     rows::check_response_float_count(inputs.len(), classes as usize)?;
     let read = inputs.tokens.len();
-    let id = pooling_request_id("classify-", &head.headers, request.request_id.as_deref());
+    let id = pooling_request_id("classify-", &received.headers, request.request_id.as_deref());
     let count = inputs.len();
     let row = move |out: &mut String, index: usize| {
         let probs = class_probabilities(&inputs[index], classes);

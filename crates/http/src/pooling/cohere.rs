@@ -16,7 +16,7 @@ use super::{
     tokenize_inputs, vector,
 };
 use crate::app::App;
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::json;
 use vllm_sim_service::pooling::{llmd_embedding, unit_embedding};
@@ -26,8 +26,9 @@ use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
 pub(crate) async fn create_cohere_embeddings(
     State(app): State<Arc<App>>,
-    JsonRequest { head: received, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let request = CohereEmbedRequest::parse_cohere_embed_request(&value)?;
     pooling_model_name(&app, request.model.as_deref())?;
     received.check_prompt_encodable(&["texts", "inputs"])?;

@@ -18,11 +18,10 @@ use super::{
     pooling_request_id, rows, tokenize_inputs, usage_json, vector,
 };
 use crate::app::App;
-use crate::body::{JsonRequest, RawRequest};
+use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
 use crate::json;
-use crate::request_head::RequestHead;
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::pooling::{
@@ -62,21 +61,21 @@ pub(crate) async fn create_embeddings(
     if let Some((request, value)) = text.and_then(PoolingRequest::parse_long_embedding_and_body) {
         // Frees the body, which takes about as much memory as the parsed request.
         received.bytes = Bytes::new();
-        let head = &received.head;
-        return answer_pooling(&app, head, &value, request, EMBEDDINGS_ROUTE).await;
+        return answer_pooling(&app, &received, &value, request, EMBEDDINGS_ROUTE).await;
     }
     let dialect = app.dialect;
     let value = dialect
         .schema_body(ApiEndpoint::Embeddings, Cow::Owned(received.parse_dialect_json(&app)?))?;
     let request = PoolingRequest::parse_embedding_request(&value)
         .map_err(|fault| dialect.unreadable_body_fault(fault))?;
-    answer_pooling(&app, &received.head, &value, request, EMBEDDINGS_ROUTE).await
+    answer_pooling(&app, &received, &value, request, EMBEDDINGS_ROUTE).await
 }
 
 pub(crate) async fn create_pooling(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let dialect = app.dialect;
     let request = PoolingRequest::parse_pooling_request(&value)
         .map_err(|fault| dialect.unreadable_body_fault(fault))?;
@@ -84,19 +83,19 @@ pub(crate) async fn create_pooling(
         let text = "dimensions is currently not supported";
         return Err(Fault::bad_parameter(text, "dimensions"));
     }
-    answer_pooling(&app, &head, &value, request, POOLING_ROUTE).await
+    answer_pooling(&app, &received, &value, request, POOLING_ROUTE).await
 }
 
 async fn answer_pooling(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     value: &Value,
     request: PoolingRequest,
     route: PoolingRoute,
 ) -> Result<Response<Body>, Fault> {
     let guard = app.count_request_in_load();
     let classes = wants_class_scores(app, &request)?;
-    let model = check_pooling_request(app, head, &request, POOLING_INPUT_FIELDS)?;
+    let model = check_pooling_request(app, received, &request, POOLING_INPUT_FIELDS)?;
     let _guard = count_in_flight(app, count_inputs(&request))?;
     let inputs = tokenize_inputs(app, &request, value).await?;
     let length = if classes {
@@ -114,7 +113,7 @@ async fn answer_pooling(
         (false, false) => llmd_embedding(tokens, length),
     };
     let read = inputs.tokens.len();
-    let id = pooling_request_id(route.prefix, &head.headers, request.request_id.as_deref());
+    let id = pooling_request_id(route.prefix, &received.headers, request.request_id.as_deref());
     let format = EmbeddingBinaryFormat::new(&request.embed_dtype, &request.endianness);
     drop(guard);
     if request.encoding_format.starts_with("bytes") {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::tokenize::{TokenizeParams, check_pooling_request, encode_text};
 use super::{count_in_flight, pooling_request_id, usage_json, vector};
 use crate::app::App;
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::vllm::ok_json_response;
 use vllm_sim_config::ModelTask;
@@ -25,12 +25,13 @@ use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 /// Handles `POST /score`: the similarity of one text to many, or of pairs of texts.
 pub(crate) async fn create_score(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     const TEXT_MEMBERS: &[&str] =
         &["text_1", "text_2", "data_1", "data_2", "queries", "documents", "items"];
     let request = PoolingRequest::parse_score_request(&value)?;
-    let model = check_pooling_request(&app, &head, &request, TEXT_MEMBERS)?;
+    let model = check_pooling_request(&app, &received, &request, TEXT_MEMBERS)?;
     let [ones, twos] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, twos.len())?;
     let mut scorer = TextPairScorer::new(&app, &request, ones.len() + twos.len())?;
@@ -44,7 +45,7 @@ pub(crate) async fn create_score(
         data.push(json!({"index": index, "object": "score", "score": score}));
     }
     Ok(ok_json_response(&json!({
-        "id": pooling_request_id("score-", &head.headers, request.request_id.as_deref()),
+        "id": pooling_request_id("score-", &received.headers, request.request_id.as_deref()),
         "object": "list",
         "created": unix_now_secs() as u64,
         "model": &*model,
@@ -56,10 +57,11 @@ pub(crate) async fn create_score(
 /// Handles `POST /rerank`: returns the documents sorted by descending score for a query.
 pub(crate) async fn create_rerank(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let request = PoolingRequest::parse_rerank_request(&value)?;
-    let model = check_pooling_request(&app, &head, &request, &["query", "documents"])?;
+    let model = check_pooling_request(&app, &received, &request, &["query", "documents"])?;
     let [queries, documents] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, documents.len())?;
     let mut scorer = TextPairScorer::new(&app, &request, 1 + documents.len())?;
@@ -83,7 +85,7 @@ pub(crate) async fn create_rerank(
         })
         .collect();
     Ok(ok_json_response(&json!({
-        "id": pooling_request_id("score-", &head.headers, request.request_id.as_deref()),
+        "id": pooling_request_id("score-", &received.headers, request.request_id.as_deref()),
         "model": &*model,
         "usage": {"prompt_tokens": scorer.tokens, "total_tokens": scorer.tokens},
         "results": results,

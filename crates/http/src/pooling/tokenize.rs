@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::body::RawRequest;
 use crate::openai::chat;
-use crate::request_head::RequestHead;
 use crate::token_ids;
 use vllm_sim_service::prompt::{PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_tokenizer::SpecialTokenHandling;
@@ -212,7 +212,7 @@ fn require_tokens(ids: Vec<u32>) -> Result<Vec<u32>, Fault> {
 /// The first 400 or 404 in vLLM's order.
 pub(super) fn check_pooling_request(
     app: &App,
-    head: &RequestHead,
+    received: &RawRequest,
     request: &PoolingRequest,
     members: &[&str],
 ) -> Result<Arc<str>, Fault> {
@@ -226,6 +226,6 @@ pub(super) fn check_pooling_request(
              truncation size.",
         ));
     }
-    head.check_prompt_encodable(members)?;
+    received.check_prompt_encodable(members)?;
     Ok(model)
 }

@@ -20,7 +20,6 @@ use crate::body::RawRequest;
 use crate::generation::{self, RejectedGeneration};
 use crate::openai::response_shape::ResponseShape;
 use crate::openai::{chat, logprobs};
-use crate::request_head::RequestHead;
 use crate::stream;
 use vllm_sim_service::Reply;
 use vllm_sim_service::prompt::PromptSource;
@@ -36,7 +35,6 @@ pub(super) async fn create_chat(
 }
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let head = &received.head;
     let body = endpoint::parse_body_or_fault(received, &endpoint::CHAT_COMPLETIONS)?;
     // SGLang's first validator expects an object.
     if body.as_ref().is_some_and(|body| !body.is_object()) {
@@ -46,7 +44,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         endpoint::read_parsed_body(app, body.as_ref(), &endpoint::CHAT_COMPLETIONS)?;
     request.validate_chat_request(&app.rules.limits, request::explicit_context_length(app))?;
     let calls = reply_tool_call_rendering(app);
-    let started = match start_chat(app, head, &request, calls).await {
+    let started = match start_chat(app, received, &request, calls).await {
         Ok(started) => started,
         Err(refused) if request.stream => {
             let fault = request::kv_negotiation_fault_or_other(refused)?;
@@ -58,13 +56,13 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     if request.stream {
         let interval = generation::min_tokens_per_event(None);
         let render = ChatStream::new(format, counter, &reply);
-        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
+        return Ok(stream::stream_reply(app, received, reply, render, interval).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         counter.count_ended_reply(reply);
         format.chat_completion_body_json(reply)
     });
-    Ok(generation::json_response_with_load_header(app, &head.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load_header(app, &received.headers, body.await?.to_string()))
 }
 
 /// Returns how a reply renders tool calls: as text if the server has no tool parser, else parsed.
@@ -89,7 +87,7 @@ pub(super) struct StartedChatGeneration {
 /// SGLang's error for a value that is wrong, or a full queue.
 pub(super) async fn start_chat(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     request: &SglangChatRequest,
     calls: ToolCallRendering,
 ) -> Result<StartedChatGeneration, RejectedGeneration> {
@@ -102,14 +100,14 @@ pub(super) async fn start_chat(
     let sampling =
         SglangSamplingParams::parse_sampling_params(&request.sampling_params(calls)?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
-    let rank = request::data_parallel_rank(app, &head.headers, rank)?;
+    let rank = request::data_parallel_rank(app, &received.headers, rank)?;
     let top = request.top_logprobs.unwrap_or(0).max(0);
     let logprobs = LogprobOptions {
         top: request.logprobs.then(|| logprobs::logprob_count(app, top.into())),
         start: None,
     };
     let model = Some(request.model.as_str());
-    let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
+    let resolved = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured_output();
     let id = given_or_new_request_id(request.single_request_id()?);
     let hides_output = sampling.max_new_tokens() == Some(0);
@@ -130,8 +128,9 @@ pub(super) async fn start_chat(
     let bootstrap = bootstrap.map(Option::as_ref);
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target =
-        PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &head.headers, 0)?;
-    let started = request::start_sglang_generation(app, head, resolved, generation, &target).await;
+        PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &received.headers, 0)?;
+    let started =
+        request::start_sglang_generation(app, received, resolved, generation, &target).await;
     let (reply, facts) = started.map_err(|refused| text_only_fault(refused, request))?;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
     let shape = ResponseShape::new(app, &facts);

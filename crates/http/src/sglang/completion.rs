@@ -37,7 +37,6 @@ pub(super) async fn create_completion(
 }
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let head = &received.head;
     let request: SglangCompletionRequest =
         endpoint::read_request(app, received, &endpoint::COMPLETIONS)?;
     request.validate_completion_request()?;
@@ -46,13 +45,13 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let sampling =
         SglangSamplingParams::parse_sampling_params(&request.sampling_params()?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
-    let rank = request::data_parallel_rank(app, &head.headers, rank)?;
+    let rank = request::data_parallel_rank(app, &received.headers, rank)?;
     // A request with `echo` and log probabilities also gets those of the prompt.
     let start = (request.echo && request.logprobs.is_some_and(|top| top > 0)).then_some(0);
     let top = request.logprobs.map(|top| logprobs::logprob_count(app, top.max(0).into()));
     let logprobs = LogprobOptions { top, start };
     let model = Some(request.model.as_str());
-    let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
+    let resolved = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured_output();
     let id = given_or_new_request_id(request.rid.as_ref());
     let generation = SglangGenerationRequest {
@@ -72,8 +71,9 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let bootstrap = bootstrap.map(Option::as_ref);
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target =
-        PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &head.headers, 0)?;
-    let started = request::start_sglang_generation(app, head, resolved, generation, &target).await;
+        PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &received.headers, 0)?;
+    let started =
+        request::start_sglang_generation(app, received, resolved, generation, &target).await;
     let (reply, facts) = match started {
         Ok(started) => started,
         Err(refused) if request.stream => {
@@ -100,13 +100,13 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     if request.stream {
         let interval = generation::min_tokens_per_event(None);
         let render = CompletionStream::new(format, counter, &reply);
-        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
+        return Ok(stream::stream_reply(app, received, reply, render, interval).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         counter.count_ended_reply(reply);
         format.completion_body_json(reply)
     });
-    Ok(generation::json_response_with_load_header(app, &head.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load_header(app, &received.headers, body.await?.to_string()))
 }
 
 fn prompt_inputs(request: &SglangCompletionRequest) -> PromptTextsOrTokenIds {

@@ -24,7 +24,6 @@ use crate::generation::{self, RejectedGeneration};
 use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
 use crate::pooling::encode_text;
-use crate::request_head::RequestHead;
 use crate::stream;
 use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
@@ -42,7 +41,7 @@ pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) 
         Ok(request) => request,
         Err(fault) => return errors::native_route_error_response(&fault),
     };
-    answer_generate_request(&app, &received.head, &request).await
+    answer_generate_request(&app, &received, &request).await
 }
 
 /// Reads a `/generate` request and checks the types of its members.
@@ -57,10 +56,10 @@ fn read(app: &App, received: &RawRequest) -> Result<GenerateRequest, Fault> {
 /// Handles a `/generate` request, or a request of another route that was converted to one.
 pub(super) async fn answer_generate_request(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     request: &GenerateRequest,
 ) -> Response<Body> {
-    match answer(app, head, request).await {
+    match answer(app, received, request).await {
         Ok(Output::Json(body)) => error::json_response(StatusCode::OK, body.to_string()),
         Ok(Output::Stream(response)) => response,
         Err(fault) if request.stream && is_wrong_value(&fault) => {
@@ -90,7 +89,7 @@ pub(super) async fn vertex_generate(
     let Ok(request) = read else {
         return errors::native_route_error_response(&errors::unhandled_exception_fault());
     };
-    match answer(&app, &received.head, &request).await {
+    match answer(&app, &received, &request).await {
         Ok(Output::Json(body)) => {
             let body = json!({"predictions": body});
             error::json_response(StatusCode::OK, body.to_string())
@@ -120,7 +119,7 @@ enum Output {
 
 async fn answer(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     request: &GenerateRequest,
 ) -> Result<Output, Fault> {
     request.reject_unsimulated_members()?;
@@ -128,7 +127,7 @@ async fn answer(
     let count = batch.prompts.len();
     let params = sampling_of_prompts(app, request, &batch)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
-    let rank = request::data_parallel_rank(app, &head.headers, rank)?;
+    let rank = request::data_parallel_rank(app, &received.headers, rank)?;
     let rids = request_ids(request.rid.as_ref(), &batch)?;
     let session = session_turn(app, request, &mut batch, &rids).await?;
     let is_single = batch.is_single && params.first().is_none_or(|one| one.output_count() == 1);
@@ -139,14 +138,14 @@ async fn answer(
         };
         let prompts = std::mem::take(&mut batch.prompts);
         let of_all = Item { sampling, rank, prompts, index: 0, session };
-        return Ok(Output::Stream(stream(app, head, request, of_all, rids, &batch).await?));
+        return Ok(Output::Stream(stream(app, received, request, of_all, rids, &batch).await?));
     }
     // All prompts run at the same time; a refusal drops those that were started.
     let mut started = Vec::with_capacity(count);
     for (index, (prompt, sampling)) in batch.prompts.into_iter().zip(params).enumerate() {
         let session = session.clone();
         let one = Item { sampling, rank, prompts: vec![prompt], index, session };
-        let one = start(app, head, request, one, rids[index].clone());
+        let one = start(app, received, request, one, rids[index].clone());
         started.push(one.await.map_err(Fault::from)?);
     }
     let mut outputs = Vec::new();
@@ -249,7 +248,7 @@ struct Started {
 
 async fn start(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     request: &GenerateRequest,
     from: Item,
     rid: Arc<str>,
@@ -262,7 +261,7 @@ async fn start(
         let first = list.iter().filter_map(Value::as_str).find(|name| !name.is_empty());
         request::check_adapter(app, first.unwrap_or("None"))?;
     }
-    let resolved = request::resolve_model(app, head, None, lora)?;
+    let resolved = request::resolve_model(app, received, None, lora)?;
     let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
     let structured = from.sampling.is_structured_output();
     let counter = EndedRequestCounter {
@@ -296,10 +295,11 @@ async fn start(
     let target = PrefillBootstrapTarget::from_request_body(
         bootstrap,
         prefill_rank,
-        &head.headers,
+        &received.headers,
         from.index,
     )?;
-    let started = request::start_sglang_generation(app, head, resolved, generation, &target).await;
+    let started =
+        request::start_sglang_generation(app, received, resolved, generation, &target).await;
     let (reply, facts) = started?;
     let meta = meta_settings(app, request, &facts, logprobs, rank);
     let format = SglangGenerateFormat {
@@ -314,14 +314,14 @@ async fn start(
 
 async fn stream(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     request: &GenerateRequest,
     prompts: Item,
     rids: Vec<Arc<str>>,
     batch: &Batch,
 ) -> Result<Response<Body>, Fault> {
     let outputs = prompts.sampling.output_count();
-    let started = start(app, head, request, prompts, rids[0].clone()).await;
+    let started = start(app, received, request, prompts, rids[0].clone()).await;
     let mut started = match started {
         Ok(started) => started,
         Err(refused) => {
@@ -340,7 +340,7 @@ async fn stream(
     let mut render = GenerateStream::new(started.format, started.counter, &started.reply);
     render.is_incremental = app.settings.answers.incremental_output;
     render.shows_index = !batch.is_single || outputs != 1;
-    Ok(stream::stream_reply(app, head, started.reply, render, started.interval).await)
+    Ok(stream::stream_reply(app, received, started.reply, render, started.interval).await)
 }
 
 fn meta_settings(

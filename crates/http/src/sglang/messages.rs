@@ -63,8 +63,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let chat = chat_request(app, &request).map_err(Refusal::invalid)?;
     let context_length = explicit_context_length(app);
     chat.validate_chat_request(&app.rules.limits, context_length).map_err(Refusal::invalid)?;
-    let head = &received.head;
-    let started = match start_chat(app, head, &chat, reply_tool_call_rendering(app)).await {
+    let started = match start_chat(app, received, &chat, reply_tool_call_rendering(app)).await {
         Ok(started) => started,
         Err(refused) if chat.stream => return Ok(failed_stream(&refused.into(), &chat.model)),
         Err(refused) => {
@@ -76,7 +75,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let StartedChatGeneration { reply, format, counter } = started;
     if chat.stream {
         let render = SglangMessageStream::new(format, counter, &reply);
-        let response = stream::stream_reply_without_keep_alive(app, head, reply, render);
+        let response = stream::stream_reply_without_keep_alive(app, received, reply, render);
         return Ok(response.await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {

@@ -19,7 +19,6 @@ use crate::body::RawRequest;
 use crate::error;
 use crate::generation;
 use crate::openai::chat;
-use crate::request_head::RequestHead;
 use crate::stream::{self, ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
@@ -108,7 +107,7 @@ pub(super) async fn create_ollama_chat(
     received: RawRequest,
 ) -> Response<Body> {
     let request = chat_request(&app, &received);
-    errors::response_or_openai_error(generate_from(&app, &received.head, request).await)
+    errors::response_or_openai_error(generate_from(&app, &received, request).await)
 }
 
 fn chat_request(app: &Arc<App>, received: &RawRequest) -> Result<OllamaRequest, Fault> {
@@ -169,16 +168,16 @@ pub(super) async fn create_ollama_generation(
         stream: request.stream,
         sampling,
     });
-    errors::response_or_openai_error(generate_from(&app, &received.head, request).await)
+    errors::response_or_openai_error(generate_from(&app, &received, request).await)
 }
 
 async fn generate_from(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     request: Result<OllamaRequest, Fault>,
 ) -> Result<Response<Body>, Fault> {
     let OllamaRequest { member, prompts, stream, sampling } = request?;
-    let resolved = request::resolve_model(app, head, None, None)?;
+    let resolved = request::resolve_model(app, received, None, None)?;
     let structured = sampling.is_structured_output();
     let generation = SglangGenerationRequest {
         id: new_request_id(),
@@ -194,9 +193,9 @@ async fn generate_from(
         echo: false,
     };
     // These bodies cannot name another server.
-    let target = PrefillBootstrapTarget::from_request_body([None; 3], None, &head.headers, 0)?;
+    let target = PrefillBootstrapTarget::from_request_body([None; 3], None, &received.headers, 0)?;
     let (reply, _) =
-        request::start_sglang_generation(app, head, resolved, generation, &target).await?;
+        request::start_sglang_generation(app, received, resolved, generation, &target).await?;
     let counter = EndedRequestCounter {
         metrics: app.metrics.clone(),
         streaming: stream,
@@ -206,7 +205,8 @@ async fn generate_from(
     let model = app.service.models.displayed_model_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };
-        let mut response = stream::stream_reply_without_keep_alive(app, head, reply, render).await;
+        let mut response =
+            stream::stream_reply_without_keep_alive(app, received, reply, render).await;
         set_line_type(&mut response);
         return Ok(response);
     }

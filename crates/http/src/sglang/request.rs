@@ -7,12 +7,13 @@ use serde_json::Value;
 
 use super::disaggregation::PrefillBootstrapTarget;
 use crate::app::App;
+use crate::body::RawRequest;
 use crate::generation::{self, RejectedGeneration};
-use crate::request_head::{RequestHead, names};
+use crate::request_head::names;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvBlockSaltAndSession, KvTransfer, OutputTokenBudget, Reply,
-    RequestSubmissionChecks, RequestedTools, ResolvedModel, ValidatedRequestFacts,
+    GenerationRequest, KvBlockSaltAndSession, KvTransfer, ModelTarget, OutputTokenBudget, Reply,
+    RequestSubmissionChecks, RequestedTools, ValidatedRequestFacts,
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
@@ -108,10 +109,10 @@ pub(super) fn explicit_context_length(app: &App) -> Option<u32> {
 /// An injected failure; SGLang's 400 for an adapter that is not loaded.
 pub(super) fn resolve_model(
     app: &App,
-    head: &RequestHead,
+    received: &RawRequest,
     model: Option<&str>,
     lora_path: Option<&Value>,
-) -> Result<ResolvedModel, Fault> {
+) -> Result<ModelTarget, Fault> {
     if !super::pooling::has_generation_model(app) {
         return Err(Fault::bad_request(
             "This server has an embedding model (--is-embedding), which generates no text.",
@@ -126,11 +127,10 @@ pub(super) fn resolve_model(
     let is_given = |name: &&str| !name.is_empty();
     let adapter = named.filter(is_given).or(listed.filter(is_given));
     let Some(adapter) = adapter else {
-        return generation::resolve_model(app, head, None, Ok(()));
+        return generation::resolve_model(app, received, None, Ok(()));
     };
-    generation::resolve_model(app, head, None, check_adapter(app, adapter))?;
-    let resolved = app.service.resolve_model(&app.rules, Some(adapter));
-    resolved.map_err(|refusal| generation::request_error_fault(app, refusal))
+    generation::resolve_model(app, received, None, check_adapter(app, adapter))?;
+    generation::resolve_model_target(app, Some(adapter))
 }
 
 /// Checks that the LoRA adapter of a request is loaded.
@@ -163,8 +163,8 @@ pub(super) fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
 /// The error of a check, an injected failure, or a full queue; late errors are those of a pair.
 pub(super) async fn start_sglang_generation(
     app: &App,
-    head: &RequestHead,
-    resolved: ResolvedModel,
+    received: &RawRequest,
+    resolved: ModelTarget,
     from: SglangGenerationRequest,
     target: &PrefillBootstrapTarget,
 ) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedGeneration> {
@@ -197,7 +197,7 @@ pub(super) async fn start_sglang_generation(
         },
         prompts: from.prompts,
         transfer,
-        ..generation::new_generation_request(app, head, from.id)
+        ..generation::new_generation_request(app, received, from.id)
     };
     let request = GenerationRequest { rank: from.rank.or(room_rank), ..request };
     let started = generation::start_generation(app, resolved, request).await;

@@ -35,7 +35,6 @@ pub(super) async fn create_response(
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let request: SglangResponsesRequest =
         endpoint::read_request(app, received, &endpoint::RESPONSES)?;
-    let head = &received.head;
     request.validate_responses_request(|model| knows_model(app, model))?;
     let body = request.to_chat_body()?;
     let bounds = &app.rules.defaults.bounds;
@@ -48,12 +47,12 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     if chat.messages.is_empty() {
         return Err(Fault::bad_request(format!("{EMPTY_CONVERSATION_ERROR} None")));
     }
-    let started = start_chat(app, head, &chat, calls).await?;
+    let started = start_chat(app, received, &chat, calls).await?;
     let StartedChatGeneration { reply, format, counter } = started;
     let format = SglangResponsesFormat::new(request, format);
     if chat.stream {
         let render = ResponseStream::new(format, counter);
-        let response = stream::stream_reply_without_keep_alive(app, head, reply, render);
+        let response = stream::stream_reply_without_keep_alive(app, received, reply, render);
         return Ok(response.await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {

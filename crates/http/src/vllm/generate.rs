@@ -15,7 +15,7 @@ use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, Rejected
 use crate::media;
 use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
-use crate::request_head::{RequestHead, request_id};
+use crate::request_head::request_id;
 use crate::stream;
 use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::prompt::{PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds};
@@ -48,24 +48,25 @@ impl GenerationRequestBody for GenerateRequest {
 
 pub(crate) async fn create_generation(
     State(app): State<Arc<App>>,
-    received: RawRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
-    let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
+    let bounds = &app.rules.defaults.bounds;
     let text = received.raw_body_for_schema_check(&app);
     if let Some((request, value)) =
         text.and_then(|text| GenerateRequest::parse_long_prompt_and_body(text, bounds))
     {
         return answer_generate(
             &app,
-            head,
+            &received,
             &value,
             ParsedRequestBody::new_without_model_lookup(request),
         )
         .await;
     }
     let value = received.parse_dialect_json(&app)?;
-    let read = ParsedRequestBody::parse_generation_request_body(&app, head, Cow::Borrowed(&value))?;
-    answer_generate(&app, head, &value, read).await
+    let read =
+        ParsedRequestBody::parse_generation_request_body(&app, &received, Cow::Borrowed(&value))?;
+    answer_generate(&app, &received, &value, read).await
 }
 
 /// Returns the `kv_transfer_params` of a generate request: from its root, or from `extra_args` as
@@ -80,14 +81,14 @@ fn kv_transfer_params(request: &GenerateRequest) -> Option<&Map<String, Value>> 
 
 async fn answer_generate(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     value: &Value,
     read: ParsedRequestBody<GenerateRequest>,
 ) -> HandlerResult {
-    let (mut request, resolved) = read.into_body_and_model(app, head)?;
+    let (mut request, resolved) = read.into_body_and_model(app, received)?;
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
-    let id = request_id(app.dialect.generate_id_prefix(), &head.headers, given);
+    let id = request_id(app.dialect.generate_id_prefix(), &received.headers, given);
     let terms = RequestKvTransfer::read_kv_transfer_params(app, &id, kv_transfer_params(&request));
     let params = request.sampling_params.clone();
     let interval = generation::min_tokens_per_event(params.stream_interval);
@@ -97,10 +98,10 @@ async fn answer_generate(
         sampling: Ok(Some(Box::new(params))).into(),
         priority: request.priority,
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_block_labels(head, request.cache_salt.as_deref(), None, None),
+        kv_labels: generation::kv_block_labels(received, request.cache_salt.as_deref(), None, None),
         prefix_cache: PrefixCacheReadRules::with_hit_threshold(transfer::cache_hit_threshold(
             app,
-            &head.headers,
+            &received.headers,
             value,
         )),
         prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
@@ -111,7 +112,7 @@ async fn answer_generate(
             }],
             ..PromptTextsOrTokenIds::default()
         }),
-        ..generation::new_generation_request(app, head, id)
+        ..generation::new_generation_request(app, received, id)
     };
     let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
@@ -125,12 +126,12 @@ async fn answer_generate(
     drop((facts, request));
     if stream {
         let render = GenerateStream::new(view);
-        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
+        return Ok(stream::stream_reply(app, received, reply, render, interval).await);
     }
     let body =
         generation::render_finished_reply(reply, move |reply| view.generate_body_json(reply))
             .await?;
-    Ok(generation::json_response_with_load_header(app, &head.headers, body))
+    Ok(generation::json_response_with_load_header(app, &received.headers, body))
 }
 
 fn generate_view(

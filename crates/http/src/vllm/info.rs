@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{http_exception, ok_json_response, parse_raw_json};
 use crate::app::App;
-use crate::body::{JsonRequest, RawRequest};
+use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::query;
 use vllm_sim_wire::VllmVersion;
@@ -151,10 +151,11 @@ pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `POST /v1/systemone` and `POST /v1/decisions`, which no simulated model supports.
-pub(crate) async fn reject_structured_decision_request(_any: JsonRequest) -> Fault {
-    Fault::new(
-        501,
-        ErrorType::NotImplemented,
-        "The model does not support the structured decision API",
-    )
+pub(crate) async fn reject_structured_decision_request(
+    State(app): State<Arc<App>>,
+    mut received: RawRequest,
+) -> HandlerResult {
+    received.parse_dialect_json(&app)?;
+    let message = "The model does not support the structured decision API";
+    Err(Fault::new(501, ErrorType::NotImplemented, message))
 }

@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 use super::ok_json_response;
 use crate::anthropic::chat_conversion as convert_messages;
 use crate::app::App;
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::dialect::{ApiEndpoint, RenderRouteFormat};
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationRequestBody as _};
 use crate::media;
 use crate::openai::responses::chat_conversion as convert_responses;
 use crate::openai::{chat, completion};
-use crate::request_head::{RequestHead, new_random_hex_id, request_id};
+use crate::request_head::{new_random_hex_id, request_id};
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{Conversation, PromptSource};
 use vllm_sim_wire::VllmVersion;
@@ -37,43 +37,39 @@ const OMITTED_MAX_TOKENS: i128 = 16;
 
 pub(crate) async fn render_chat(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let value = generation::convert_and_check_render_body(&app, ApiEndpoint::Chat, value)?;
-    answer_rendered_chat(&app, &head, &value, ChatRequest::TEXT_MEMBERS).await
+    answer_rendered_chat(&app, &received, &value, ChatRequest::TEXT_MEMBERS).await
 }
 
 pub(crate) async fn render_messages(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let request = MessagesRequest::parse_messages_request(&value, &app.rules.defaults.bounds)?;
     let mut chat = convert_messages::to_chat_body(&app, &request)?;
     if let Some(members) = chat.as_object_mut() {
         // vLLM converts messages to a chat without a tool choice, not to one with `none`.
         members.entry("tool_choice").or_insert(Value::Null);
     }
-    answer_rendered_chat(&app, &head, &chat, MessagesRequest::TEXT_MEMBERS).await
-}
-
-pub(crate) async fn render_responses(
-    State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
-) -> HandlerResult {
-    answer_rendered_response(&app, &head, &value).await
+    answer_rendered_chat(&app, &received, &chat, MessagesRequest::TEXT_MEMBERS).await
 }
 
 /// Handles `POST /v1/completions/render`: returns a list with one element per prompt.
 pub(crate) async fn render_completions(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let value = generation::convert_and_check_render_body(&app, ApiEndpoint::Completions, value)?;
     let mut request =
         CompletionRequest::parse_completion_request(&value, &app.rules.defaults.bounds)
             .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     check_renders_model(&app, request.model.as_deref())?;
-    head.check_prompt_encodable(CompletionRequest::TEXT_MEMBERS)?;
+    received.check_prompt_encodable(CompletionRequest::TEXT_MEMBERS)?;
     if request.use_beam_search {
         reject_beam_search(&app)?;
     }
@@ -81,7 +77,7 @@ pub(crate) async fn render_completions(
     let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
     let inputs = PromptSource::Inputs(completion::take_prompt_inputs(&mut request));
     let prompts = app.service.create_prompts(&app.rules, inputs).await?;
-    let id = request_id("cmpl-", &head.headers, request.request_id.as_deref());
+    let id = request_id("cmpl-", &received.headers, request.request_id.as_deref());
     let mut out = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.iter().enumerate() {
         out.push(render_result(&app, prompt, || {
@@ -103,14 +99,14 @@ pub(crate) async fn render_completions(
 /// its texts.
 async fn answer_rendered_chat(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     value: &Value,
     members: &[&str],
 ) -> Result<Response<Body>, Fault> {
     let mut request = ChatRequest::parse_chat_request(value, &app.rules.defaults.bounds)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     check_renders_model(app, request.model.as_deref())?;
-    head.check_prompt_encodable(members)?;
+    received.check_prompt_encodable(members)?;
     if request.use_beam_search {
         reject_beam_search(app)?;
     }
@@ -120,7 +116,8 @@ async fn answer_rendered_chat(
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.requested_output_limit().1, &prompt);
         let params = sampling_params(app, request.sampling_params(&app.rules.defaults)?, budget)?;
-        let id = request_id("chatcmpl-", &head.headers, request.request_id.as_deref()).to_string();
+        let id =
+            request_id("chatcmpl-", &received.headers, request.request_id.as_deref()).to_string();
         let sampling = sampling_params_json(app, &params, extra_args(&params), value);
         let mut rendered = generate_request_json(app, value, id, &prompt.tokens, sampling)?;
         if app.rules.limits.version >= VllmVersion::V033 {
@@ -134,14 +131,14 @@ async fn answer_rendered_chat(
 }
 
 /// Renders the prompt of a Responses request; the id of the result ignores the request-id header.
-async fn answer_rendered_response(
-    app: &Arc<App>,
-    head: &RequestHead,
-    value: &Value,
-) -> Result<Response<Body>, Fault> {
+pub(crate) async fn render_responses(
+    State(app): State<Arc<App>>,
+    mut received: RawRequest,
+) -> HandlerResult {
+    let (app, value) = (&app, &received.parse_dialect_json(&app)?);
     let request = ResponsesRequest::parse_responses_request(value, &app.rules.defaults.bounds)?;
     check_renders_model(app, request.model.as_deref())?;
-    head.check_prompt_encodable(ResponsesRequest::TEXT_MEMBERS)?;
+    received.check_prompt_encodable(ResponsesRequest::TEXT_MEMBERS)?;
     request.validate_without_prompt(&app.rules.limits)?;
     let messages = convert_responses::responses_chat_messages(&request, None)?;
     let mut chat = convert_responses::to_chat_request(&request, &messages)?;

@@ -10,15 +10,16 @@ use serde_json::{Value, json};
 
 use super::{bare_text_response, lora};
 use crate::app::App;
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::error::HandlerResult;
 
 /// Handles `POST /adapters`: loads a LoRA adapter from `{"name", "src"}` and the options of vLLM's
 /// route.
 pub(crate) async fn register_lora_adapter(
     State(app): State<Arc<App>>,
-    JsonRequest { value, .. }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let mut request = json!({});
     for (member, field) in [
         ("name", "lora_name"),

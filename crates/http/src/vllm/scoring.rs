@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::ok_json_response;
 use crate::app::App;
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::error::{self, HandlerResult};
 use crate::generation;
 use crate::request_head::request_id;
@@ -27,14 +27,14 @@ use vllm_sim_wire::vllm::GenerativeScoringRequest;
 /// Handles `POST /generative_scoring`; equal prompts get equal scores.
 pub(crate) async fn create_generative_scoring(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let request = GenerativeScoringRequest::parse_generative_scoring_request(&value)?;
-    let resolved = app.service.resolve_model(&app.rules, request.model.as_deref());
-    let resolved = resolved.map_err(|refusal| generation::request_error_fault(&app, refusal))?;
-    let shown = app.service.models.model_name_in_responses(resolved.model_target());
+    let resolved = generation::resolve_model_target(&app, request.model.as_deref())?;
+    let shown = app.service.models.model_name_in_responses(&resolved);
     check_scoring_request(&app, &request)?;
-    head.check_prompt_encodable(&["query", "items"])?;
+    received.check_prompt_encodable(&["query", "items"])?;
     let prompts = item_prompts(&app, &request)?;
     let data: Vec<Value> = prompts
         .iter()
@@ -46,14 +46,14 @@ pub(crate) async fn create_generative_scoring(
         .collect();
     let items = prompts.len();
     let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-    let id = request_id("generative-scoring-", &head.headers, request.request_id.as_deref());
+    let id = request_id("generative-scoring-", &received.headers, request.request_id.as_deref());
     // vLLM generates one token per item, so items queue, count in metrics and use the prefix cache.
     let generation = GenerationRequest {
         prompts: PromptSource::Ready(prompts),
         max_tokens: Some(1),
         room: OutputTokenBudget::Context,
         checks: RequestSubmissionChecks::OnlySamplingRanges,
-        ..generation::new_generation_request(&app, &head, id.clone())
+        ..generation::new_generation_request(&app, &received, id.clone())
     };
     let started = generation::start_generation(&app, resolved, generation).await;
     let (mut reply, _) = started.map_err(Fault::from)?;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::engine_control::record_admin_operation_time;
 use super::{http_exception, ok_json_response, parse_raw_json};
 use crate::app::App;
-use crate::body::{JsonRequest, RawRequest};
+use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use vllm_sim_observe::metrics::AdminOperation;
 use vllm_sim_wire::fault::Fault;
@@ -75,8 +75,9 @@ pub(crate) async fn get_weight_version(State(app): State<Arc<App>>) -> Response<
 
 pub(crate) async fn set_weight_version(
     State(app): State<Arc<App>>,
-    JsonRequest { value, .. }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     let request = WeightVersionRequest::parse_weight_version_request(&value)?;
     if request.abort_all_requests {
         app.service.abort_requests(None);
@@ -86,7 +87,11 @@ pub(crate) async fn set_weight_version(
 }
 
 /// Handles `POST /weight_checker`: always succeeds, as there are no weights to compare.
-pub(crate) async fn check_weights(_any: JsonRequest) -> HandlerResult {
+pub(crate) async fn check_weights(
+    State(app): State<Arc<App>>,
+    mut received: RawRequest,
+) -> HandlerResult {
+    received.parse_dialect_json(&app)?;
     Ok(ok_json_response(&json!({"success": true})))
 }
 

@@ -11,20 +11,6 @@ use crate::scripted::ScriptedReply;
 use vllm_sim_engine::{MediaEncoderKind, PromptMediaItem, SimTime};
 use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokenHandling, TokenFragments};
 
-/// The model that answers a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ModelTarget {
-    /// The base model, under any of its served names.
-    Base,
-    /// A loaded LoRA adapter.
-    Lora {
-        /// Name of the LoRA adapter, shown as the model in responses.
-        name: Arc<str>,
-        /// Numeric id of the LoRA adapter in the engines.
-        id: u32,
-    },
-}
-
 /// A tokenized prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenizedPrompt {

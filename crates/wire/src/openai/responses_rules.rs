@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 
 use super::responses::ResponsesRequest;
 use super::rules;
-use super::shared_request_fields::StructuredOutputs;
+use super::shared_request_fields::{StructuredOutputs, to_token_logit_bias};
 use crate::fault::{ErrorType, Fault};
 use crate::limits::ServerLimits;
-use crate::sampling::{self, SamplingDefaults, SamplingParams, StringOrList};
+use crate::sampling::{SamplingDefaults, SamplingParams};
 
 impl ResponsesRequest {
     /// Checks the Responses request as vLLM does right after the model lookup.
@@ -83,7 +83,7 @@ impl ResponsesRequest {
             top_k: self.top_k.or(defaults.top_k).unwrap_or(0),
             min_p: or(self.min_p, defaults.min_p, 0.0),
             seed: self.seed.map(i128::from),
-            stop: self.stop.as_ref().map(|stop| StringOrList(stop.0.clone())),
+            stop: self.stop.clone(),
             stop_token_ids: self.stop_token_ids.clone(),
             ignore_eos: self.ignore_eos,
             logprobs: self.wants_logprobs().then_some(self.top_logprobs),
@@ -95,7 +95,7 @@ impl ResponsesRequest {
             include_stop_str_in_output: self.include_stop_str_in_output,
             output_kind: if self.stream == Some(true) { 1 } else { 2 },
             structured_outputs: self.structured_outputs()?,
-            logit_bias: self.logit_bias.as_ref().map(sampling::to_token_logit_bias).transpose()?,
+            logit_bias: self.logit_bias.as_ref().map(to_token_logit_bias).transpose()?,
             extra_args: rules::extra(
                 self.vllm_xargs.as_ref(),
                 self.kv_transfer_params.as_ref(),

@@ -14,12 +14,11 @@ use vllm_sim_python::{self as python, PythonValue};
 use super::chat::ChatRequest;
 use super::completion::{CompletionPrompt, CompletionRequest};
 use super::shared_request_fields::{
-    ChatToolChoice, ExtraSamplingArgs, LogitBias, ResponseFormat, StructuredOutputs,
+    ChatToolChoice, ExtraSamplingArgs, ResponseFormat, StructuredOutputs, to_token_logit_bias,
 };
 use crate::fault::Fault;
 use crate::limits::ServerLimits;
-use crate::sampling::{self, SamplingDefaults, SamplingParams, StringOrList, TokenLogitBias};
-use crate::sampling_checks;
+use crate::sampling::{SamplingDefaults, SamplingParams, check_sequence_count};
 use crate::version::VllmVersion;
 
 /// Builds the sampling parameters whose fields have the same names in chat and completion requests.
@@ -35,7 +34,7 @@ macro_rules! shared_params {
             top_k: $request.top_k.or($defaults.top_k).unwrap_or(0),
             min_p: or($request.min_p, $defaults.min_p, 0.0),
             seed: $request.seed.map(i128::from),
-            stop: $request.stop.as_ref().map(|stop| StringOrList(stop.0.clone())),
+            stop: $request.stop.clone(),
             stop_token_ids: stop_ids($request.stop_token_ids.as_deref(), $defaults),
             ignore_eos: $request.ignore_eos,
             min_tokens: $request.min_tokens,
@@ -49,7 +48,7 @@ macro_rules! shared_params {
                 $request.structured_outputs.as_ref(),
                 $request.response_format.as_ref(),
             )?,
-            logit_bias: bias($request.logit_bias.as_ref())?,
+            logit_bias: $request.logit_bias.as_ref().map(to_token_logit_bias).transpose()?,
             allowed_token_ids: $request.allowed_token_ids.clone(),
             extra_args: extra(
                 $request.vllm_xargs.as_ref(),
@@ -291,7 +290,7 @@ fn beam_search_params(
     temperature: Option<f64>,
     defaults: &SamplingDefaults,
 ) -> Result<Box<SamplingParams>, Fault> {
-    sampling_checks::check_sequence_count(n, "beam_width", defaults.bounds.n)?;
+    check_sequence_count(n, "beam_width", defaults.bounds.n)?;
     Ok(Box::new(SamplingParams {
         n,
         temperature: temperature.or(defaults.temperature).unwrap_or(1.0),
@@ -311,10 +310,6 @@ fn stop_ids(asked: Option<&[i128]>, defaults: &SamplingDefaults) -> Option<Vec<i
     let mut ids = asked.unwrap_or_default().to_vec();
     ids.extend(defaults.stop_token_ids.iter().copied());
     Some(ids)
-}
-
-fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenLogitBias>, Fault> {
-    asked.map(sampling::to_token_logit_bias).transpose()
 }
 
 /// Builds the sampling parameter `extra_args` from a request's custom arguments (`vllm_xargs`) and

@@ -6,12 +6,12 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, PythonValue};
 
-use crate::bounds;
 use crate::fault::Fault;
 use crate::schema::{
-    ANY_LENGTH, INT, LengthLimits, RequestField, STR, Schema, ValidatorError, int_at_least_schema,
-    int_between_schema, wire_model,
+    ANY_LENGTH, FLOAT, INT, LengthLimits, RequestField, STR, Schema, ValidatorError,
+    int_at_least_schema, int_between_schema, wire_model,
 };
+use crate::{bounds, lax};
 
 wire_model! {
     /// Options for token usage in a streamed response.
@@ -239,6 +239,48 @@ impl RequestField for ExtraSamplingArgs {
 
 /// Type of the request field `logit_bias`: token ids as text, and their bias.
 pub(crate) type LogitBias = IndexMap<String, f64>;
+
+/// Logit bias per token id, in the order of the request.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TokenLogitBias(pub Vec<(i128, f64)>);
+
+impl RequestField for TokenLogitBias {
+    const SCHEMA: Schema = Schema::Dict(&INT, &FLOAT);
+
+    fn read(value: &Value) -> Option<Self> {
+        let pairs = value.as_object()?.iter();
+        pairs
+            .map(|(id, bias)| Some((id.trim().replace('_', "").parse().ok()?, f64::read(bias)?)))
+            .collect::<Option<_>>()
+            .map(Self)
+    }
+}
+
+/// Converts `logit_bias` of an OpenAI request: keys to token ids, values clamped to -100..100.
+///
+/// # Errors
+/// A 400 with the keys that are not integers.
+pub(crate) fn to_token_logit_bias(bias: &LogitBias) -> Result<TokenLogitBias, Fault> {
+    let id = |text: &str| i128::read(&lax::parse_python_int(text)?);
+    let bad = bias.keys().filter(|key| id(key).is_none());
+    let bad: Vec<Value> = bad.map(|key| Value::from(key.as_str())).collect();
+    if !bad.is_empty() {
+        let keys = python::python_repr(&Value::Array(bad));
+        return Err(Fault::invalid_value_fault(
+            format_args!(
+                "logit_bias contains key(s) that cannot be converted to integer token IDs: {keys}"
+            ),
+            "logit_bias",
+            &keys,
+        ));
+    }
+    // `max(-100.0, nan)` is -100.0 in Python.
+    let clamped = |bias: f64| {
+        if bias.is_nan() { -100.0 } else { bias.clamp(-100.0, 100.0) }
+    };
+    let pairs = bias.iter().filter_map(|(key, bias)| Some((id(key)?, clamped(*bias))));
+    Ok(TokenLogitBias(pairs.collect()))
+}
 
 /// Schema of `truncate_prompt_tokens`; -1 keeps all tokens that fit the context.
 pub(crate) const TRUNCATE_PROMPT_TOKENS_SCHEMA: Schema =

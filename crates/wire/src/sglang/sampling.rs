@@ -17,8 +17,8 @@ use vllm_sim_python as python;
 use super::generate_types::check_sampling_param_types;
 use crate::fault::{ErrorType, Fault};
 use crate::lax::parse_python_int;
-use crate::openai::shared_request_fields::StructuredOutputs;
-use crate::sampling::{SamplingParams, StringOrList, TokenLogitBias};
+use crate::openai::shared_request_fields::{StopStrings, StructuredOutputs, TokenLogitBias};
+use crate::sampling::SamplingParams;
 use crate::schema::RequestField;
 
 /// The temperature below which sampling is greedy.
@@ -405,7 +405,7 @@ impl SglangSamplingParams {
             top_k: self.top_k.filter(|k| *k > 0).unwrap_or(0).into(),
             min_p: self.min_p.unwrap_or(0.0),
             seed: self.sampling_seed.map(i128::from),
-            stop: self.stop.clone().map(|stop| StringOrList(stop.0)),
+            stop: self.stop.clone().map(|stop| StopStrings(stop.0)),
             stop_token_ids: Some(ids.map(|id| i128::from(*id)).collect()),
             ignore_eos: self.ignore_eos.unwrap_or(false),
             min_tokens: self.min_new_tokens.unwrap_or(0).into(),

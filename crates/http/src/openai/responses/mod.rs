@@ -25,20 +25,19 @@ use self::response_store::{
 use self::stream::ResponseStream;
 use super::chat;
 use crate::app::App;
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
 use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
-use crate::request_head::RequestHead;
 use crate::stream::{EventStream, event_stream_response, stream_reply_without_keep_alive};
 use crate::transfer::{self, RequestKvTransfer};
 use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
 use vllm_sim_service::{
-    GenerationRequest, PrefixCacheReadRules, Reply, ResolvedModel, ValidatedRequestFacts,
+    GenerationRequest, ModelTarget, PrefixCacheReadRules, Reply, ValidatedRequestFacts,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -64,16 +63,17 @@ impl GenerationRequestBody for ResponsesRequest {
 
 pub(crate) async fn create_response(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
-    let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
+    let value = received.parse_dialect_json(&app)?;
+    let threshold = transfer::cache_hit_threshold(&app, &received.headers, &value);
     let read = ParsedRequestBody::<ResponsesRequest>::parse_generation_request_body(
         &app,
-        &head,
+        &received,
         Cow::Owned(value),
     )?;
-    let (request, resolved) = read.into_body_and_model(&app, &head)?;
-    answer_response(&app, &head, *request, resolved, threshold).await
+    let (request, resolved) = read.into_body_and_model(&app, &received)?;
+    answer_response(&app, &received, *request, resolved, threshold).await
 }
 
 /// Handles `GET /v1/responses/{id}`: returns a stored response, or the events of a background
@@ -141,14 +141,14 @@ fn invalid_starting_after(given: Option<&str>) -> Fault {
 
 async fn answer_response(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     request: ResponsesRequest,
-    resolved: ResolvedModel,
+    resolved: ModelTarget,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let background = request.background.unwrap_or(false);
-    let (generation, response) = prepare_response(app, head, request, threshold)?;
+    let (generation, response) = prepare_response(app, received, request, threshold)?;
     let started = generation::start_generation(app, resolved, generation).await;
     let (reply, facts) = match started
         .map_err(|refused| refused.with_stream_error_reporting(app.dialect.late_error_reporting()))
@@ -168,10 +168,10 @@ async fn answer_response(
     let frame = response.object_builder(app, &facts);
     drop(facts);
     match response.keep {
-        Some(keep) if background => Ok(respond_in_background(app, head, frame, reply, keep)),
+        Some(keep) if background => Ok(respond_in_background(app, received, frame, reply, keep)),
         keep if stream => {
             let render = ResponseStream::new(frame, keep);
-            Ok(stream_reply_without_keep_alive(app, head, reply, render).await)
+            Ok(stream_reply_without_keep_alive(app, received, reply, render).await)
         }
         keep => {
             let response = finished_object(frame, reply).await?;
@@ -180,7 +180,7 @@ async fn answer_response(
             }
             let mut out = String::new();
             json::write_json_value(&mut out, &response);
-            Ok(generation::json_response_with_load_header(app, &head.headers, out))
+            Ok(generation::json_response_with_load_header(app, &received.headers, out))
         }
     }
 }
@@ -219,13 +219,13 @@ struct PreparedResponse {
 /// Converts a Responses request to a generation request, after looking up the previous response.
 fn prepare_response(
     app: &App,
-    head: &RequestHead,
+    received: &RawRequest,
     mut request: ResponsesRequest,
     hit_threshold: Option<f64>,
 ) -> Result<(GenerationRequest, PreparedResponse), Fault> {
     let id: Arc<str> = match request.request_id.as_deref() {
         Some(given) => given.into(),
-        None => app.dialect.id_format().response_id(&head.headers),
+        None => app.dialect.id_format().response_id(&received.headers),
     };
     let (messages, keep) = messages_and_slot(app, &mut request)?;
     let mut chat = chat_conversion::to_chat_request(&request, &messages)?;
@@ -252,10 +252,10 @@ fn prepare_response(
         tools,
         parses_calls,
         reasoning,
-        priority: generation::request_priority(&head.headers, request.priority),
+        priority: generation::request_priority(&received.headers, request.priority),
         transfer: terms.transfer.clone(),
         kv_labels: generation::kv_block_labels(
-            head,
+            received,
             request.cache_salt.as_deref(),
             request.session_id.as_deref(),
             request.vllm_xargs.as_ref(),
@@ -265,7 +265,7 @@ fn prepare_response(
             bound: PromptLengthLimit::RoomForOutput,
             ..chat::chat_conversation(app, &mut chat)
         }]),
-        ..generation::new_generation_request(app, head, id)
+        ..generation::new_generation_request(app, received, id)
     };
     let asked = PreparedResponse { request: Arc::new(request), terms, keep, parses };
     Ok((generation, asked))
@@ -345,7 +345,7 @@ async fn finished_object(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Res
 /// task.
 fn respond_in_background(
     app: &Arc<App>,
-    head: &RequestHead,
+    received: &RawRequest,
     frame: Arc<ResponseObjectBuilder>,
     reply: Reply,
     keep: ResponseStoreSlot,
@@ -368,7 +368,7 @@ fn respond_in_background(
     let events = log.clone();
     let render = ResponseStream::new(frame.clone(), Some(keep));
     let interval = app.settings.answers.stream_interval;
-    let injector = fault::stream_fault_injector(app, head);
+    let injector = fault::stream_fault_injector(app, received);
     let mut body = EventStream::new(reply, render, interval, injector, None);
     let task = tokio::spawn(async move {
         while let Some(Ok(part)) = body.frame().await {

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::ok_json_response;
 use crate::app::App;
-use crate::body::JsonRequest;
+use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::request_head::ToolCallIds;
 use json_list::iter_array_field;
@@ -41,8 +41,9 @@ use vllm_sim_wire::vllm::derender::{
 
 pub(crate) async fn derender_chat(
     State(app): State<Arc<App>>,
-    JsonRequest { value, .. }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     if value["stream"] == true {
         let request = DerenderStreamRequest::parse_derender_stream_request(&value)?;
         return stream::derender_chat_chunk(&app, &request);
@@ -116,8 +117,9 @@ pub(crate) async fn derender_chat(
 
 pub(crate) async fn derender_completion(
     State(app): State<Arc<App>>,
-    JsonRequest { value, .. }: JsonRequest,
+    mut received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_dialect_json(&app)?;
     if value["stream"] == true {
         let request = DerenderStreamRequest::parse_derender_stream_request(&value)?;
         return stream::derender_completion_chunk(&app, &request);
