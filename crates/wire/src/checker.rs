@@ -160,6 +160,7 @@ impl<'a> SchemaChecker<'a> {
                 SchemaError::new_verbose_error(error, &self.path, value)
             }
             SchemaErrorStyle::Listed => SchemaError::new_fastapi_error(error, &self.path, value),
+            SchemaErrorStyle::Detailed => SchemaError::new_detail_error(error, &self.path),
         };
         error.into()
     }
@@ -346,7 +347,9 @@ impl<'a> SchemaChecker<'a> {
             self.fields_set = None;
             let label = match self.style {
                 _ if self.quiet => None,
-                SchemaErrorStyle::Listed | SchemaErrorStyle::Labelled => {
+                SchemaErrorStyle::Listed
+                | SchemaErrorStyle::Detailed
+                | SchemaErrorStyle::Labelled => {
                     Some(ErrorLocationItem::Branch(pydantic_schema_name(branch)))
                 }
                 _ => branch_label(branch).map(ErrorLocationItem::Key),

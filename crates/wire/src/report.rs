@@ -114,6 +114,8 @@ pub(super) enum SchemaErrorStyle {
     Labelled,
     /// Errors as pydantic's dicts, as FastAPI lists them.
     Listed,
+    /// Errors as JSON, as FastAPI's default response lists them, without input.
+    Detailed,
 }
 
 /// One element of a schema error's location: a name, an index or the branch of a union.
