@@ -192,7 +192,7 @@ def main():
             continue
         named = ["--model-path", str(MODEL), "--served-model-name", "tiny-llama", *flags]
         port = free_port()
-        theirs = Server([given.python, str(app), given.sources, str(port), *named], port, 120)
+        theirs = Server([given.python, str(app), given.sources, str(port), *named], port, 400)
         port = free_port()
         own = ["--random-seed", "7", "--disable-radix-cache", "--replies", replies.name]
         ours = Server([given.binary, "sglang", "--port", str(port), *own, *named], port, 20)

@@ -260,7 +260,7 @@ impl InferenceService {
     /// Returns whether a request with this id waits or runs.
     pub fn has_request(&self, id: &str) -> bool {
         let has_id = |rank: &LiveEngine| rank.has_matching_sequence(|request| *request.id == *id);
-        self.rank_engines().iter().any(|rank| has_id(rank))
+        self.rank_engines().iter().any(has_id)
     }
 
     /// Aborts all requests whose id begins with `prefix`.

@@ -154,15 +154,7 @@ impl<'a> SchemaChecker<'a> {
         if self.quiet {
             return SchemaErrors::one_error_without_details();
         }
-        let error = match self.style {
-            SchemaErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
-            SchemaErrorStyle::Verbose | SchemaErrorStyle::Labelled => {
-                SchemaError::new_verbose_error(error, &self.path, value)
-            }
-            SchemaErrorStyle::Listed => SchemaError::new_fastapi_error(error, &self.path, value),
-            SchemaErrorStyle::Detailed => SchemaError::new_detail_error(error, &self.path),
-        };
-        error.into()
+        SchemaError::new_in_style(self.style, error, &self.path, value).into()
     }
 
     fn lower_exactness(&mut self, exactness: MatchExactness) {
