@@ -335,3 +335,17 @@ async fn a_message_without_content_lacks_it_in_responses() {
     let text = sim.post("/v1/responses", &body).await.text();
     assert!(text.contains("ChatCompletionMessageUserParam].content\\n  Field required"), "{text}");
 }
+
+#[tokio::test]
+async fn members_that_a_tool_lacks_follow_in_the_prompt() {
+    let sim = Sim::sglang(&[]).await;
+    let function = json!({"name": "f", "parameters": {"type": "object"}});
+    let tools = json!([{"type": "function", "function": function}]);
+    let messages = json!([{"role": "user", "content": "x"}]);
+    let body = json!({"messages": messages, "tools": tools});
+    let tokens = sim.post("/tokenize", &body).await.json()["tokens"].clone();
+    let text = sim.post("/detokenize", &json!({"tokens": tokens})).await.json()["text"].to_string();
+    let written =
+        r#"{\"name\": \"f\", \"parameters\": {\"type\": \"object\"}, \"description\": null}"#;
+    assert!(text.contains(written), "{text}");
+}
