@@ -26,7 +26,7 @@
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and message of errors
 //! - `replies`: scripted replies, and the history of requests
-//! - `sglang`, `sglang_shapes`, `sglang_pair`, `sglang_consumers`: errors, metrics, responses, KV events
+//! - `sglang`, `sglang_control`, `sglang_shapes`, `sglang_pair`, `sglang_consumers`: errors, metrics, responses, KV events
 //!   and prefill/decode pairs of `vllm-sim sglang`
 //! - `scenarios`: settings changed while requests run, and failures over time
 //! - `rules`: stop rules, usage, repeatability
@@ -102,6 +102,7 @@ mod rules;
 mod scenarios;
 mod sglang;
 mod sglang_consumers;
+mod sglang_control;
 mod sglang_pair;
 mod sglang_refusals;
 mod sglang_routes;

@@ -149,7 +149,7 @@ async fn routes_with_information_answer_as_sglang() {
 async fn routes_that_are_not_served_are_unknown() {
     let sim = Sim::sglang(&[]).await;
     for path in
-        ["/version", "/v1/systemone", "/set_internal_state", "/inference/v1/generate", "/metrics"]
+        ["/version", "/v1/realtime", "/set_internal_state", "/inference/v1/generate", "/metrics"]
     {
         let answer = sim.get(path).await;
         assert_eq!(
@@ -202,7 +202,7 @@ async fn texts_and_conversations_become_token_ids_and_back() {
 }
 
 /// A server with a request that runs until it is aborted.
-async fn busy(flags: &[&str]) -> (Sim, super::wire::Wire<tokio::net::TcpStream>) {
+pub(crate) async fn busy(flags: &[&str]) -> (Sim, super::wire::Wire<tokio::net::TcpStream>) {
     let slow = ["--time-to-first-token", "10m", "--max-running-requests", "1"];
     let sim = Sim::sglang(&[&slow, flags].concat()).await;
     let body = json!({"text": "x", "rid": "long"}).to_string();
@@ -212,7 +212,7 @@ async fn busy(flags: &[&str]) -> (Sim, super::wire::Wire<tokio::net::TcpStream>)
     (sim, wire)
 }
 
-async fn runs(sim: &Sim, requests: u64) -> bool {
+pub(crate) async fn runs(sim: &Sim, requests: u64) -> bool {
     let load = async || sim.get("/v1/loads").await.json()["loads"][0].clone();
     eventually(async || load().await["num_running_reqs"] == requests).await
 }

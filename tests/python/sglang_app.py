@@ -34,6 +34,14 @@ MESSAGES = {
     "UpdateWeightsFromIPCReqInput": "Succeeded to update model weights.",
     "InitWeightsUpdateGroupReqInput": "Succeeded to initialize custom process group.",
     "DestroyWeightsUpdateGroupReqInput": "Succeeded to destroy custom process group.",
+    "CheckWeightsReqInput": "Success.",
+}
+
+# Messages of `managers/scheduler.py` without hierarchical cache.
+FAILURES = {
+    "ClearHiCacheReqInput": "",
+    "AttachHiCacheStorageReqInput": "Hierarchical cache is not enabled.",
+    "DetachHiCacheStorageReqInput": "Hierarchical cache is not enabled.",
 }
 
 
@@ -135,7 +143,15 @@ class Script:
             return None
         if name == "GetWeightsByNameReqInput":
             return self.manager._result_dispatcher(structs.GetWeightsByNameReqOutput(parameter=None))
-        given = {"success": True, "message": MESSAGES.get(name, "Success")}
+        if name == "GetHiCacheL3LayoutReq":
+            from sglang.srt.mem_cache.hicache_storage import disabled_l3_layout
+            layout = disabled_l3_layout("Hierarchical cache is disabled", page_size=1)
+            return self.manager._result_dispatcher(kind(layout=layout))
+        given = {"success": name not in FAILURES, "message": MESSAGES.get(name, "Success")}
+        if name in FAILURES:
+            given["message"] = FAILURES[name]
+        if name == "CheckWeightsReqInput" and sent.action not in ("snapshot", "compare"):
+            given = {"success": False, "message": f"Unsupported action={sent.action!r}"}
         given = {key: value for key, value in given.items() if key in kind.__struct_fields__}
         return self.manager._result_dispatcher(kind(**given))
 
@@ -166,7 +182,7 @@ class Script:
         if limit is None:
             limit = self.manager.context_len - len(sent.input_ids) - 1
         ids = ids[:max(limit, 1)]
-        ends = text != WORDS * 40 and len(ids) < max(limit, 1)
+        ends = len(ids) < max(limit, 1)
         if ends:
             ids.append(tokenizer.eos_token_id)
         whole, kept, reason = "", [], None

@@ -187,6 +187,49 @@ def messages_cases():
         {"messages": ...}, {"messages": []}, {"model": ...}])
 
 
+def storage_and_logging_cases():
+    """Cases of the hierarchical cache, logging and the check of weights."""
+    for body in ({}, {"log_level": "debug", "log_requests": True, "log_requests_level": 3}, {"log_level": "nope"},
+                 {"log_requests_level": 9}, {"log_requests_format": "nope"}, {"log_requests": "x"}, None):
+        yield "control", "POST", "/configure_logging", body
+    for body in ({"action": "snapshot"}, {"action": "compare"}, {"action": "nope"}, {"action": 5, "selector": "x"}, []):
+        yield "control", "POST", "/weights_checker", body
+    for method in ("GET", "PUT", "DELETE", "POST"):
+        body = None if method != "PUT" else {"hicache_storage_backend": "file"}
+        yield "control", method, "/hicache/storage-backend", body
+    yield "control", "PUT", "/hicache/storage-backend", {}
+    yield "control", "POST", "/hicache/storage-backend/clear", None
+    yield "control", "GET", "/get_hicache_l3_cache_layout", None
+
+
+def transcription_cases():
+    """Cases of a model that transcribes no speech."""
+    file = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\r\n'
+    def part(name, value):
+        return f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+    for parts in ([file], [file, part("language", "en")], [part("model", "x")], [part("file", "x")],
+                  [file, part("response_format", "srt")], [file, part("temperature", "x"), part("stream", "x")]):
+        yield "transcriptions", "POST", "/v1/audio/transcriptions", b"".join(parts) + b"--b--\r\n"
+    yield "transcriptions", "GET", "/v1/audio/transcriptions", None
+
+
+def systemone_cases():
+    """Cases of `/v1/systemone`."""
+    noul = {"type": "noul", "instructions": "Is it blue?"}
+    choice = {"type": "choice", "instructions": "Which?", "criteria": {"red": None, "blue": "cold"}}
+    score = {"type": "score", "criteria": ["low", ["high"]]}
+    base = {"state": "The sky is blue.", "model": "tiny-llama", "questions": {"n": noul, "c": choice, "s": score}}
+    yield from posts("systemone", "/v1/systemone", base, [
+        {}, {"model": "other"}, {"questions": {"n": {"type": "noul", "criteria": {"true": "blue"}}}}, {"state": {"a": 1}},
+        {"questions": {"c": choice}}, {"questions": {"s": score}}, {"questions": {"c": {"type": "choice", "criteria": {"one": None}}}}, {"more": 1}, {"state": ...}, {"state": 5},
+        {"model": ...}, {"model": "tiny-llama:x"}, {"questions": ...}, {"questions": []}, {"questions": {"n": 5}},
+        {"questions": {"n": {}}}, {"questions": {"n": {"type": "noul"}}}, {"questions": {"n": {**noul, "more": 1}}},
+        {"questions": {"c": {"type": "choice"}}}, {"questions": {"c": {**choice, "criteria": {"a": None, "A ": None}}}},
+        {"images": ["x"]}, {"temperature": 1.0}])
+    yield "systemone", "POST", "/v1/systemone", b"{"
+    yield "systemone", "POST", "/v1/systemone", b""
+
+
 def control_cases():
     for path in ("/release_memory_occupation", "/resume_memory_occupation"):
         yield "control", "POST", path, {}
@@ -235,7 +278,8 @@ def ollama_cases():
 def generating_cases():
     """Cases for a generating model."""
     for cases in (generate_cases(), chat_cases(), completion_cases(), embedding_cases("pooling of a generating model"),
-                  responses_cases(), messages_cases(), control_cases(), ollama_cases()):
+                  responses_cases(), messages_cases(), control_cases(), ollama_cases(), storage_and_logging_cases(),
+                  transcription_cases(), systemone_cases()):
         yield from cases
 
 

@@ -58,7 +58,8 @@ class Server:
     def ask(self, method, path, body):
         """Returns status, content type and body of a response."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"content-type": "application/json"}
+        is_form = data is not None and data.startswith(b"--b")
+        headers = {"content-type": "multipart/form-data; boundary=b" if is_form else "application/json"}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=20) as response:
@@ -191,7 +192,7 @@ def main():
             continue
         named = ["--model-path", str(MODEL), "--served-model-name", "tiny-llama", *flags]
         port = free_port()
-        theirs = Server([given.python, str(app), given.sources, str(port), *named], port, 120)
+        theirs = Server([given.python, str(app), given.sources, str(port), *named], port, 400)
         port = free_port()
         own = ["--random-seed", "7", "--disable-radix-cache", "--replies", replies.name]
         ours = Server([given.binary, "sglang", "--port", str(port), *own, *named], port, 20)

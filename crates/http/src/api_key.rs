@@ -27,29 +27,41 @@ impl ApiKeyCheck {
     pub(super) fn new_for_http(
         settings: &MiddlewareSettings,
         dialect: &'static dyn ApiDialect,
+        admin_key: Option<&String>,
+    ) -> Option<Self> {
+        let has_admin_key = admin_key.is_some();
+        let is_guarded = move |request: &Request| {
+            let path = request.uri().path();
+            let needs_admin_key = has_admin_key && dialect.needs_admin_key(path);
+            request.method() != Method::OPTIONS && dialect.needs_api_key(path) && !needs_admin_key
+        };
+        Self::new(&settings.api_keys, is_guarded, unauthorized_response)
+    }
+
+    /// Creates the middleware that checks the key of `--admin-api-key` on the routes that change
+    /// the imitated server; `None` without the flag.
+    pub(super) fn new_for_admin_routes(
+        admin_key: Option<&String>,
+        dialect: &'static dyn ApiDialect,
     ) -> Option<Self> {
         let is_guarded = move |request: &Request| {
-            request.method() != Method::OPTIONS && dialect.needs_api_key(request.uri().path())
+            request.method() != Method::OPTIONS && dialect.needs_admin_key(request.uri().path())
         };
-        Self::new(settings, is_guarded, || {
-            let body = "{\"error\":\"Unauthorized\"}".to_owned();
-            error::json_response(StatusCode::UNAUTHORIZED, body)
-        })
+        Self::new(admin_key.map_or(&[], std::slice::from_ref), is_guarded, unauthorized_response)
     }
 
     /// Creates the middleware that checks API keys of gRPC calls; `None` without `--api-key`.
     pub(super) fn new_for_grpc(settings: &MiddlewareSettings) -> Option<Self> {
-        Self::new(settings, is_guarded_grpc_call, unauthenticated_grpc_response)
+        Self::new(&settings.api_keys, is_guarded_grpc_call, unauthenticated_grpc_response)
     }
 
     fn new(
-        settings: &MiddlewareSettings,
+        keys: &[String],
         is_guarded: impl Fn(&Request) -> bool + Send + Sync + 'static,
         refusal: fn() -> Response,
     ) -> Option<Self> {
-        let keys = &settings.api_keys;
         let is_guarded = Box::new(is_guarded);
-        (!keys.is_empty()).then(|| Self { keys: keys.clone(), is_guarded, refusal })
+        (!keys.is_empty()).then(|| Self { keys: keys.to_vec(), is_guarded, refusal })
     }
 }
 
@@ -60,6 +72,11 @@ impl Middleware for ApiKeyCheck {
             false => Ok(None),
         }
     }
+}
+
+fn unauthorized_response() -> Response {
+    let body = "{\"error\":\"Unauthorized\"}".to_owned();
+    error::json_response(StatusCode::UNAUTHORIZED, body)
 }
 
 fn is_guarded_grpc_call(call: &Request) -> bool {

@@ -19,7 +19,7 @@ use super::request_history::RequestHistory;
 use super::server_controls::ServerControls;
 use super::settings::{HttpSettings, ServerSettings};
 use super::sglang::disaggregation::PrefillOrDecodeServer;
-use super::sglang::session_store::SglangSessions;
+use super::sglang::session_store::SglangServerState;
 use super::transfer::KvTransferWarningLimits;
 use super::transfer::params::engine_id_of_rank;
 use vllm_sim_config::LoadedConfig;
@@ -97,8 +97,7 @@ pub struct App {
     pub(super) engine_id: Arc<str>,
     pub(super) transfer_warnings: KvTransferWarningLimits,
     pub(super) profiling: AtomicBool,
-    /// Open sessions of `vllm-sim sglang`.
-    pub(super) sessions: Arc<SglangSessions>,
+    pub(super) sglang: SglangServerState,
     stopping: AtomicBool,
 }
 
@@ -162,7 +161,7 @@ impl App {
             load: ServerLoad::default(),
             responses: Arc::default(),
             profiling: AtomicBool::new(false),
-            sessions: Arc::default(),
+            sglang: SglangServerState::default(),
             stopping: AtomicBool::new(false),
         }
     }

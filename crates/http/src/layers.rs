@@ -135,6 +135,7 @@ fn http_stack(
 ) -> MiddlewareStack {
     let paths = PathRewriter::new(&settings.root_path, app.dialect.has_lenient_paths());
     let message_memory = app.service().large_body_memory().clone();
+    let admin_key = app.settings.server.admin_key.as_ref();
     let before_log = enabled([
         Some(Box::new(paths)),
         app.history.clone().map(RequestHistoryLayer::new_for_http).map(boxed),
@@ -143,7 +144,8 @@ fn http_stack(
     let after_log = enabled([
         settings.request_id_headers.then(|| boxed(RequestIdHeader)),
         Some(Box::new(FixedHeaders::new(settings, Some(app)))),
-        ApiKeyCheck::new_for_http(settings, app.dialect).map(boxed),
+        ApiKeyCheck::new_for_http(settings, app.dialect, admin_key).map(boxed),
+        ApiKeyCheck::new_for_admin_routes(admin_key, app.dialect).map(boxed),
         Some(Box::new(CorsRules(Arc::new(settings.cors.clone())))),
         Some(Box::new(HttpMetricsLayer(app.clone()))),
         Some(Box::new(HeadAndOptions(app.clone()))),

@@ -97,6 +97,12 @@ impl PauseControl {
         state.halts_scheduling() || state.stopping.is_some()
     }
 
+    /// Returns whether the engines run no steps: a pause, sleep or an injected hang.
+    pub fn runs_no_steps(&self) -> bool {
+        let state = self.state.lock();
+        state.halts_scheduling() || state.hung
+    }
+
     /// Clears pause and sleep of the engines, and invalidates every pause or sleep in progress.
     pub(super) fn clear_for_restart(&self, service: &InferenceService) {
         self.update_state(service, |state| {
@@ -249,6 +255,19 @@ impl InferenceService {
         let prompts = |(sequences, n): &(usize, u32)| sequences.div_ceil(*n as usize);
         let parents: usize = parents.into_inner().values().map(prompts).sum();
         ids.map_or(sequences + parents, <[String]>::len)
+    }
+
+    /// Returns whether a request with this id waits or runs.
+    pub fn has_request(&self, id: &str) -> bool {
+        let has_id = |rank: &LiveEngine| rank.has_matching_sequence(|request| *request.id == *id);
+        self.rank_engines().iter().any(has_id)
+    }
+
+    /// Aborts all requests whose id begins with `prefix`.
+    pub fn abort_requests_with_prefix(&self, prefix: &str) {
+        for rank in self.rank_engines() {
+            rank.cancel_matching_sequences(|request| request.id.starts_with(prefix));
+        }
     }
 
     /// Clears the prefix cache of every rank; returns `false` if a rank could not because its

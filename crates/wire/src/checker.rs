@@ -154,14 +154,7 @@ impl<'a> SchemaChecker<'a> {
         if self.quiet {
             return SchemaErrors::one_error_without_details();
         }
-        let error = match self.style {
-            SchemaErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
-            SchemaErrorStyle::Verbose | SchemaErrorStyle::Labelled => {
-                SchemaError::new_verbose_error(error, &self.path, value)
-            }
-            SchemaErrorStyle::Listed => SchemaError::new_fastapi_error(error, &self.path, value),
-        };
-        error.into()
+        SchemaError::new_in_style(self.style, error, &self.path, value).into()
     }
 
     fn lower_exactness(&mut self, exactness: MatchExactness) {
@@ -346,7 +339,9 @@ impl<'a> SchemaChecker<'a> {
             self.fields_set = None;
             let label = match self.style {
                 _ if self.quiet => None,
-                SchemaErrorStyle::Listed | SchemaErrorStyle::Labelled => {
+                SchemaErrorStyle::Listed
+                | SchemaErrorStyle::Detailed
+                | SchemaErrorStyle::Labelled => {
                     Some(ErrorLocationItem::Branch(pydantic_schema_name(branch)))
                 }
                 _ => branch_label(branch).map(ErrorLocationItem::Key),

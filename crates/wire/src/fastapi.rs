@@ -5,13 +5,13 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vllm_sim_python as python;
 
 use super::body::unreadable_value_fault;
 use super::bounds::RequestBounds;
 use super::checker::{CheckError, SchemaChecker};
-use super::fault::Fault;
+use super::fault::{ErrorType, Fault};
 use super::lax::PydanticError;
 use super::report::{ErrorLocationItem, SchemaError, SchemaErrorStyle, SchemaErrors};
 use super::schema::{Model, RequestField, Schema};
@@ -49,6 +49,14 @@ impl BodySchemaErrors {
             SchemaError::new_fastapi_error(error, &location, &Value::Object(Default::default()))
                 .into(),
         )
+    }
+
+    /// Returns the error with status 422 and FastAPI's list of errors, for errors in the style
+    /// `Detailed`.
+    pub(super) fn to_detail_fault(&self) -> Fault {
+        let listed: Vec<&str> = self.0.kept.iter().map(|error| error.input.as_str()).collect();
+        let body = format!("{{\"detail\":[{}]}}", listed.join(","));
+        Fault::new(422, ErrorType::Detail, body)
     }
 
     /// Returns the error message for the client: the text of FastAPI's exception, with the list of
@@ -96,7 +104,22 @@ pub fn read_body<T: RequestField>(
         let error = SchemaError::new_fastapi_error(missing, &[BODY], &Value::Null);
         return Err(BodyReadError::Errors(BodySchemaErrors(error.into())));
     };
-    read_at(BODY, value, bounds)
+    read_at(BODY, value, bounds, SchemaErrorStyle::Listed)
+}
+
+/// Validates a request body and reads its fields; errors are those of FastAPI's default response.
+///
+/// # Errors
+/// The 422 that lists the errors of the body, or the error of a validator function.
+pub fn read_body_or_detail<T: RequestField>(
+    value: &Value,
+    bounds: &RequestBounds,
+) -> Result<T, Fault> {
+    let place = ErrorLocationItem::Key("body");
+    read_at(place, value, bounds, SchemaErrorStyle::Detailed).map_err(|refusal| match refusal {
+        BodyReadError::Errors(errors) => errors.to_detail_fault(),
+        BodyReadError::Fault(fault) => fault,
+    })
 }
 
 /// Validates the query parameters of a request, given as an object of texts, and reads them.
@@ -104,17 +127,18 @@ pub fn read_body<T: RequestField>(
 /// # Errors
 /// The schema errors of the query.
 pub fn read_query<T: RequestField>(value: &Value) -> Result<T, BodyReadError> {
-    read_at(ErrorLocationItem::Key("query"), value, &RequestBounds::default())
+    let bounds = RequestBounds::default();
+    read_at(ErrorLocationItem::Key("query"), value, &bounds, SchemaErrorStyle::Listed)
 }
 
 fn read_at<T: RequestField>(
     place: ErrorLocationItem<'_>,
     value: &Value,
     bounds: &RequestBounds,
+    style: SchemaErrorStyle,
 ) -> Result<T, BodyReadError> {
-    let mut checker = SchemaChecker::at_location(place)
-        .with_bounds(*bounds)
-        .with_error_style(SchemaErrorStyle::Listed);
+    let mut checker =
+        SchemaChecker::at_location(place).with_bounds(*bounds).with_error_style(style);
     let changed = checker.check_value(&T::SCHEMA, value).map_err(|error| match error {
         CheckError::Schema(errors) => BodyReadError::Errors(BodySchemaErrors(errors)),
         CheckError::Raised(fault) => BodyReadError::Fault(fault),
@@ -125,6 +149,22 @@ fn read_at<T: RequestField>(
 }
 
 impl SchemaError {
+    /// Creates a schema error as an item of FastAPI's default response, without input. The context
+    /// is that of Python's `ValueError` alone.
+    pub(super) fn new_detail_error(error: PydanticError, path: &[ErrorLocationItem<'_>]) -> Self {
+        let items = path.iter().map(|item| match item {
+            ErrorLocationItem::Index(index) => Value::from(*index),
+            item => item.location_item_text().into(),
+        });
+        let location: Vec<Value> = items.collect();
+        let mut detail = json!({"type": error.kind, "loc": location, "msg": error.message});
+        if error.kind == "value_error" {
+            // An exception has no JSON of its own.
+            detail["ctx"] = json!({"error": {}});
+        }
+        Self { error, loc: String::new(), input: detail.to_string() }
+    }
+
     /// Creates a schema error as FastAPI formats it: the location omits `body`, and the text of
     /// pydantic's error dict replaces the input.
     pub(super) fn new_fastapi_error(

@@ -114,6 +114,8 @@ pub(super) enum SchemaErrorStyle {
     Labelled,
     /// Errors as pydantic's dicts, as FastAPI lists them.
     Listed,
+    /// Errors as JSON, as FastAPI's default response lists them, without input.
+    Detailed,
 }
 
 /// One element of a schema error's location: a name, an index or the branch of a union.
@@ -142,6 +144,23 @@ pub(super) struct SchemaError {
 }
 
 impl SchemaError {
+    /// Creates a schema error with the texts of a style.
+    pub(super) fn new_in_style(
+        style: SchemaErrorStyle,
+        error: PydanticError,
+        path: &[ErrorLocationItem<'_>],
+        input: &Value,
+    ) -> Self {
+        match style {
+            SchemaErrorStyle::Summarized => Self::new(error, path, input),
+            SchemaErrorStyle::Verbose | SchemaErrorStyle::Labelled => {
+                Self::new_verbose_error(error, path, input)
+            }
+            SchemaErrorStyle::Listed => Self::new_fastapi_error(error, path, input),
+            SchemaErrorStyle::Detailed => Self::new_detail_error(error, path),
+        }
+    }
+
     pub(super) fn new(error: PydanticError, path: &[ErrorLocationItem<'_>], input: &Value) -> Self {
         Self {
             error,

@@ -238,6 +238,16 @@ impl LiveEngine {
         ids.len()
     }
 
+    /// Returns whether the engine has a sequence whose request satisfies `matches`.
+    pub fn has_matching_sequence(&self, matches: impl Fn(&RequestInfo) -> bool) -> bool {
+        let mut ranks = self.shared.ranks.lock();
+        ranks.advance_ranks(self.shared.now());
+        let mut records = ranks[self.rank].records.iter().flatten();
+        let found = records.any(|record| matches(&record.request));
+        self.shared.wake_timer_if_earlier(ranks);
+        found
+    }
+
     /// Stops the engine. Stopping the last engine of a timer thread also ends and joins the thread.
     pub fn stop_engine(&self) {
         let mut ranks = self.shared.ranks.lock();

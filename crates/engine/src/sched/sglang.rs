@@ -65,6 +65,8 @@ pub struct SglangScheduler {
     spare: ForwardPass,
     plan_at: Option<SimTime>,
     paused: bool,
+    /// Whether the end of the running pass retracts all sequences.
+    retracts_all: bool,
     /// Pause before each forward pass of the engine.
     step_pause: Duration,
     /// End times of the delays after the sequences' last tokens, by slot and generation of the
@@ -125,6 +127,7 @@ impl SglangScheduler {
             spare: ForwardPass::default(),
             plan_at: None,
             paused: false,
+            retracts_all: false,
             step_pause: Duration::ZERO,
             tails: TimerQueue::default(),
             draws: None,
@@ -219,6 +222,9 @@ impl SglangScheduler {
         out.push_back((now, SchedulerEvent::Step { begun, prompt_tokens, output_tokens }));
         pass.clear();
         self.spare = pass;
+        if std::mem::take(&mut self.retracts_all) {
+            self.retract_all_sequences(now, out);
+        }
         self.reserve_next_prompt_pages(now, out);
         if !self.paused {
             self.plan_at = Some(now);
@@ -434,6 +440,12 @@ impl Scheduler for SglangScheduler {
                     && self.radix.available_pages() < self.config.num_pages
                 {
                     return false;
+                }
+                if reset == PrefixCacheResetScope::Preempt {
+                    self.retracts_all = self.pass.is_some();
+                    if !self.retracts_all {
+                        self.retract_all_sequences(now, out);
+                    }
                 }
                 if let Some(pass) = &mut self.pass {
                     out.extend(pass.events.drain(..).map(|event| (now, event)));

@@ -20,10 +20,10 @@ const MAX_FIELD_BYTES: usize = 1 << 20;
 const MAX_FORM_PARTS: usize = 1000;
 
 #[derive(Debug, Default)]
-pub(super) struct AudioUploadForm {
+pub(crate) struct AudioUploadForm {
     /// Form fields in their order; a file is an [`UploadedFileIndex`], and the last of several fields with one
     /// name wins.
-    pub(super) fields: Map<String, Value>,
+    pub(crate) fields: Map<String, Value>,
     pub(super) files: Vec<Bytes>,
     texts: usize,
 }
@@ -33,7 +33,7 @@ impl AudioUploadForm {
     ///
     /// # Errors
     /// 400 for a form that is malformed or too large.
-    pub(super) async fn read_audio_upload_form(received: &RawRequest) -> Result<Self, Fault> {
+    pub(crate) async fn read_audio_upload_form(received: &RawRequest) -> Result<Self, Fault> {
         let kind = received.media_type().unwrap_or_default();
         let media = kind.split(';').next().unwrap_or_default().trim();
         if media.eq_ignore_ascii_case("application/x-www-form-urlencoded") {

@@ -25,7 +25,7 @@ use super::error::HandlerResult;
 use super::generation::{self, RejectedGeneration, request_error_fault};
 use super::request_head::request_id;
 use crate::stream;
-use form::AudioUploadForm;
+pub(crate) use form::AudioUploadForm;
 use render::{AudioClip, Transcript, TranscriptStream};
 use vllm_sim_config::SpeechModelCapabilities;
 use vllm_sim_engine::driver::unix_now_secs;

@@ -69,6 +69,12 @@ pub(crate) trait ApiDialect: ServerDialect {
         ["/v1", "/v2", "/inference", "/cohere"].iter().any(|prefix| path.starts_with(prefix))
     }
 
+    /// Returns whether requests to a path need the key of `--admin-api-key`, if there is one, in
+    /// place of an API key.
+    fn needs_admin_key(&self, _path: &str) -> bool {
+        false
+    }
+
     /// Returns a tool's definition as JSON, as the chat template receives it.
     fn template_tool(&self, tool: &ChatTool) -> Value {
         tool.to_template_json()

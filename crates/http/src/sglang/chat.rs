@@ -109,7 +109,7 @@ pub(super) async fn start_chat(
     let model = Some(request.model.as_str());
     let resolved = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured_output();
-    let id = given_or_new_request_id(request.single_request_id()?);
+    let id = given_or_new_request_id(app, request.single_request_id()?)?;
     let hides_output = sampling.max_new_tokens() == Some(0);
     let generation = SglangGenerationRequest {
         id: id.clone(),

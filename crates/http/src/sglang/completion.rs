@@ -53,7 +53,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let model = Some(request.model.as_str());
     let resolved = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured_output();
-    let id = given_or_new_request_id(request.rid.as_ref());
+    let id = given_or_new_request_id(app, request.rid.as_ref())?;
     let generation = SglangGenerationRequest {
         id: id.clone(),
         prompts: PromptSource::Inputs(prompt_inputs(&request)),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -15,11 +16,17 @@ use crate::error;
 use vllm_sim_service::{LoraAdapterLoadMode, PauseMode, PrefixCacheResetScope};
 use vllm_sim_wire::fastapi::RouteFunction;
 use vllm_sim_wire::sglang::server_control::{
-    AbortRequest, ContinueRequest, FlushCacheQuery, LoadAdapterRequest, PauseRequest, Struct,
-    UnloadAdapterRequest,
+    AbortRequest, ConfigureLoggingRequest, ContinueRequest, FlushCacheQuery, LoadAdapterRequest,
+    PauseRequest, Struct, UnloadAdapterRequest,
 };
 
+/// Pause between two checks for running requests while a flush of the cache waits.
+const FLUSH_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Handles `GET|POST /flush_cache`: empties the prefix cache unless requests run or wait.
+///
+/// With a timeout, it waits until they have ended. Source: SGLang 0.5.23
+/// `managers/scheduler_components/flush_wrapper.py`, `managers/scheduler.py` (`is_fully_idle`).
 pub(super) async fn flush_cache(
     State(app): State<Arc<App>>,
     method: Method,
@@ -29,27 +36,54 @@ pub(super) async fn flush_cache(
         Method::GET => RouteFunction { method: "GET", ..endpoint::FLUSH_CACHE },
         _ => endpoint::FLUSH_CACHE,
     };
-    if let Err(fault) = endpoint::read_query::<FlushCacheQuery>(&uri, &["timeout"], &at) {
-        return errors::openai_error(&fault);
+    let timeout = match endpoint::read_query::<FlushCacheQuery>(&uri, &["timeout"], &at) {
+        Ok(FlushCacheQuery { timeout }) => {
+            Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX)
+        }
+        Err(fault) => return errors::openai_error(&fault),
+    };
+    let becomes_idle = async {
+        while is_busy(&app) {
+            tokio::time::sleep(FLUSH_POLL_INTERVAL).await;
+        }
+    };
+    if is_busy(&app) && !timeout.is_zero() {
+        let waited = tokio::time::timeout(timeout, becomes_idle).await;
+        if waited.is_err() {
+            return text_response(StatusCode::BAD_REQUEST, "Timed out waiting for idle state.");
+        }
     }
-    let stats = app.service.rank_engines().iter().map(|rank| rank.stats());
-    let is_busy =
-        stats.map(|stats| stats.running + stats.waiting + stats.deferred).sum::<usize>() > 0;
-    let flushed = !is_busy && app.service.reset_prefix_cache(PrefixCacheResetScope::WhenIdle);
-    let (status, text) = match flushed {
-        true => (
+    let flushed = !is_busy(&app) && app.service.reset_prefix_cache(PrefixCacheResetScope::WhenIdle);
+    match flushed {
+        true => text_response(
             StatusCode::OK,
             "Cache flushed.\nPlease check backend logs for more details. (When there are running \
              or waiting requests, the operation will not be performed.)\n",
         ),
-        false => (StatusCode::BAD_REQUEST, "Flush cache failed.\n"),
-    };
+        false => text_response(StatusCode::BAD_REQUEST, "Flush cache failed.\n"),
+    }
+}
+
+/// Returns whether requests run or wait; requests that a pause holds back do not count.
+fn is_busy(app: &App) -> bool {
+    let counts_waiting = !app.service.control.is_paused();
+    app.service.rank_engines().iter().any(|rank| {
+        let stats = rank.stats();
+        stats.running > 0 || counts_waiting && stats.waiting + stats.deferred > 0
+    })
+}
+
+/// Returns a response that is a plain text without media type.
+pub(super) fn text_response(status: StatusCode, text: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     response
 }
 
 /// Handles `POST /abort_request`: aborts a request, or all; an unknown id is no error.
+///
+/// The tokenizer manager knows a request by its exact id, the scheduler by the beginning of the id.
+/// Source: SGLang 0.5.23 `tokenizer_manager.py` and `scheduler.py`, both `abort_request`.
 pub(super) async fn abort_request(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -59,17 +93,21 @@ pub(super) async fn abort_request(
             Ok(request) => request,
             Err(fault) => return errors::openai_error(&fault),
         };
-    let id = request.rid.filter(|id| !id.is_empty());
-    match (request.abort_all, id) {
-        (true, _) => {
-            app.service.abort_requests(None);
+    match request.rid {
+        _ if request.abort_all => abort_all_requests(&app),
+        Some(id) if !id.is_empty() && app.service.has_request(&id) => {
+            app.service.abort_requests_with_prefix(&id);
+            app.metrics.on_abort_command();
         }
-        (false, Some(id)) => {
-            app.service.abort_requests(Some(&[id]));
-        }
-        (false, None) => {}
+        _ => {}
     }
     error::empty_response(StatusCode::OK)
+}
+
+/// Aborts all requests, and counts the command in the metrics.
+pub(super) fn abort_all_requests(app: &App) {
+    app.service.abort_requests(None);
+    app.metrics.on_abort_command();
 }
 
 /// Handles `POST /pause_generation`: by default aborts running requests; later requests wait.
@@ -83,7 +121,7 @@ pub(super) async fn pause_generation(
             Err(fault) => return errors::openai_error(&fault),
         };
     if request.mode == "abort" {
-        app.service.abort_requests(None);
+        abort_all_requests(&app);
     }
     app.service.pause_generation(PauseMode::Keep).await;
     if request.mode == "retract" {
@@ -109,6 +147,28 @@ pub(super) async fn continue_generation(
     json_ok(&json!({"message": "Generation continued successfully.", "status": "ok"}))
 }
 
+/// Handles `POST /configure_logging`, which has no effect here.
+pub(super) async fn configure_logging(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    const LEVELS: [&str; 8] =
+        ["CRITICAL", "FATAL", "ERROR", "WARN", "WARNING", "INFO", "DEBUG", "NOTSET"];
+    let read = endpoint::read_request(&app, &received, &endpoint::CONFIGURE_LOGGING);
+    let Struct(request): Struct<ConfigureLoggingRequest> = match read {
+        Ok(request) => request,
+        Err(fault) => return errors::openai_error(&fault),
+    };
+    let is_level = |level: &str| LEVELS.contains(&&*level.to_uppercase());
+    let is_known = request.log_level.as_deref().is_none_or(is_level)
+        && request.log_requests_level.is_none_or(|level| (0..=3).contains(&level))
+        && request.log_requests_format.as_deref().is_none_or(|f| matches!(f, "text" | "json"));
+    match is_known {
+        true => error::empty_response(StatusCode::OK),
+        false => errors::openai_error(&errors::unhandled_exception_fault()),
+    }
+}
+
 /// Handles `POST /load_lora_adapter`: loads a LoRA adapter from a folder.
 pub(super) async fn load_lora_adapter(
     State(app): State<Arc<App>>,
@@ -121,8 +181,8 @@ pub(super) async fn load_lora_adapter(
         };
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
-    if !app.settings.lora.enabled {
-        return adapter_error(LORA_DISABLED.to_owned(), Value::Null);
+    if let Some(refusal) = lora_refusal(&app) {
+        return refusal;
     }
     let loaded = models.loaded_lora_adapters().iter().any(|adapter| *adapter.name == **name);
     let failure = if loaded {
@@ -152,8 +212,8 @@ pub(super) async fn unload_lora_adapter(
             Ok(request) => request,
             Err(fault) => return errors::openai_error(&fault),
         };
-    if !app.settings.lora.enabled {
-        return adapter_error(LORA_DISABLED.to_owned(), Value::Null);
+    if let Some(refusal) = lora_refusal(&app) {
+        return refusal;
     }
     let name = &request.lora_name;
     if app.service.models.unload_lora_adapter(name) {
@@ -167,7 +227,16 @@ pub(super) async fn unload_lora_adapter(
     adapter_error(message, Value::Null)
 }
 
-const LORA_DISABLED: &str = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA.";
+/// Returns the response of a server that loads and unloads no LoRA adapters; several data-parallel
+/// ranks fail an assertion.
+fn lora_refusal(app: &App) -> Option<Response<Body>> {
+    if !app.settings.lora.enabled {
+        let message = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA.";
+        return Some(adapter_error(message.to_owned(), Value::Null));
+    }
+    let has_several_ranks = app.rules.limits.data_parallel_ranks > 1;
+    has_several_ranks.then(|| errors::openai_error(&errors::unhandled_exception_fault()))
+}
 
 /// Returns the response to the loading or unloading of a LoRA adapter, with all loaded adapters and
 /// their paths.

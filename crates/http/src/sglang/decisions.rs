@@ -35,18 +35,15 @@ pub(super) async fn create_decisions(
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let request: DecisionRequest = endpoint::read_request(app, received, &endpoint::DECISIONS)?;
-    check(app, &request)?;
+    check_decision_server(app, "/v1/decisions", &request.model, &request.images)?;
+    check_prompt_format(&request)?;
     let (mut answers, mut tokens) = (Map::new(), 0);
     for question in &request.questions {
         let decision = Decision::of_question(question);
-        let scored = score(app, &request, &decision).await;
-        let (answer, prompt) = scored.map_err(|fault| Fault {
-            message: format!("question '{}': {}", decision.id, fault.message),
-            error_type: ErrorType::BadRequestName,
-            ..fault
-        })?;
-        tokens += prompt;
-        answers.insert(decision.id.to_owned(), answer);
+        let kwargs = &request.chat_template_kwargs;
+        let scored = score(app, (&request.input, kwargs), &decision, request.temperature).await?;
+        tokens += scored.prompt.len();
+        answers.insert(decision.id.to_owned(), answer_json(&request, &decision, &scored));
     }
     let body = json!({
         "object": "decisions",
@@ -61,22 +58,24 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     Ok(error::json_response(StatusCode::OK, body.to_string()))
 }
 
-/// Checks the members of a request that do not depend on its questions.
-fn check(app: &App, request: &DecisionRequest) -> Result<(), Fault> {
+/// Checks the server, and the members of a request that do not depend on its questions.
+///
+/// # Errors
+/// SGLang's 400, which names the route.
+pub(super) fn check_decision_server(
+    app: &App,
+    route: &str,
+    model: &str,
+    images: &[Value],
+) -> Result<(), Fault> {
     let text = if !has_generation_model(app) {
-        "/v1/decisions requires a generation model".to_owned()
-    } else if let Some((_, adapter)) = request.model.split_once(':') {
-        format!("model names the LoRA adapter '{adapter}', which /v1/decisions does not support")
-    } else if !request.images.is_empty() {
-        "/v1/decisions images require a model served with multimodal input, and some vision models \
-         need --enable-multimodal"
-            .to_owned()
-    } else if let Some(version) =
-        request.prompt_format_version.filter(|version| *version != PROMPT_FORMAT_VERSION)
-    {
+        format!("{route} requires a generation model")
+    } else if let Some((_, adapter)) = model.split_once(':') {
+        format!("model names the LoRA adapter '{adapter}', which {route} does not support")
+    } else if !images.is_empty() {
         format!(
-            "prompt_format_version {version} is not served, this server uses version \
-             {PROMPT_FORMAT_VERSION}"
+            "{route} images require a model served with multimodal input, and some vision models \
+             need --enable-multimodal"
         )
     } else {
         return Ok(());
@@ -84,18 +83,80 @@ fn check(app: &App, request: &DecisionRequest) -> Result<(), Fault> {
     Err(Fault::bad_request(text))
 }
 
-/// Returns the answer to a question, and the length of its prompt in tokens.
-async fn score(
+fn check_prompt_format(request: &DecisionRequest) -> Result<(), Fault> {
+    match request.prompt_format_version.filter(|version| *version != PROMPT_FORMAT_VERSION) {
+        None => Ok(()),
+        Some(version) => Err(Fault::bad_request(format!(
+            "prompt_format_version {version} is not served, this server uses version \
+             {PROMPT_FORMAT_VERSION}"
+        ))),
+    }
+}
+
+/// Scores of the answers to a question.
+pub(super) struct ScoredDecision {
+    /// Token ids of the prompt that asks the question.
+    pub(super) prompt: Vec<u32>,
+    /// Token id of each answer's label.
+    labels: Vec<i64>,
+    /// Probability of each answer; they sum to 1.
+    pub(super) probabilities: Vec<f64>,
+    /// Probability of all labels together as the next token.
+    pub(super) label_mass: f64,
+}
+
+impl ScoredDecision {
+    /// Returns the index of the most likely answer, the first of several.
+    pub(super) fn most_likely(&self) -> usize {
+        let order =
+            |a: &usize, b: &usize| self.probabilities[*a].total_cmp(&self.probabilities[*b]);
+        (0..self.probabilities.len()).rev().max_by(order).unwrap_or(0)
+    }
+
+    /// Returns the mean level of a score.
+    pub(super) fn mean_level(&self) -> f64 {
+        let levels = self.probabilities.iter().enumerate();
+        levels.map(|(level, probability)| level as f64 * probability).sum()
+    }
+
+    /// Returns the probabilities of the answers by their names.
+    pub(super) fn by_name(&self, decision: &Decision<'_>) -> Map<String, Value> {
+        let names = decision.names.iter().cloned();
+        names.zip(self.probabilities.iter().map(|one| json!(one))).collect()
+    }
+}
+
+/// Scores the answers to a question about an input; a chat template with these arguments renders
+/// its prompt.
+///
+/// # Errors
+/// SGLang's 400, which names the question.
+pub(super) async fn score(
     app: &Arc<App>,
-    request: &DecisionRequest,
+    (input, kwargs): (&Value, &Map<String, Value>),
     decision: &Decision<'_>,
-) -> Result<(Value, usize), Fault> {
-    let message = decision.message(&request.input);
+    temperature: f64,
+) -> Result<ScoredDecision, Fault> {
     let body = json!({
-        "messages": [{"role": "user", "content": message}],
-        "chat_template_kwargs": request.chat_template_kwargs,
+        "messages": [{"role": "user", "content": decision.message(input)}],
+        "chat_template_kwargs": kwargs,
     });
-    let mut chat = ChatRequest::parse_chat_request(&body, &app.rules.defaults.bounds)?;
+    let named = |fault: Fault| Fault {
+        message: format!("question '{}': {}", decision.id, fault.message),
+        error_type: ErrorType::BadRequestName,
+        ..fault
+    };
+    let scored = score_body(app, &body, decision, temperature).await;
+    scored.map_err(named)
+}
+
+async fn score_body(
+    app: &Arc<App>,
+    body: &Value,
+    decision: &Decision<'_>,
+    temperature: f64,
+) -> Result<ScoredDecision, Fault> {
+    let mut chat = ChatRequest::parse_chat_request(body, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
     let (prompt, _) = app.service.tokenize_conversation(&app.rules, conversation).await?;
@@ -108,29 +169,31 @@ async fn score(
     }
     let labels = label_ids(app, &decision.labels())?;
     let logprobs = label_logprobs(&prompt, &labels);
-    let probabilities = softmax(&logprobs, request.temperature);
-    let named = decision.names.iter().cloned().zip(probabilities.iter().map(|one| json!(one)));
+    let probabilities = softmax(&logprobs, temperature);
+    let label_mass = logprobs.iter().map(|value| value.exp()).sum();
+    Ok(ScoredDecision { prompt, labels, probabilities, label_mass })
+}
+
+fn answer_json(
+    request: &DecisionRequest,
+    decision: &Decision<'_>,
+    scored: &ScoredDecision,
+) -> Value {
     let mut answer = json!({
         "type": decision.kind,
-        "probabilities": named.collect::<Map<_, _>>(),
-        "label_mass": logprobs.iter().map(|value| value.exp()).sum::<f64>(),
+        "probabilities": scored.by_name(decision),
+        "label_mass": scored.label_mass,
     });
-    let best = (0..probabilities.len())
-        .rev()
-        .max_by(|a, b| probabilities[*a].total_cmp(&probabilities[*b]));
     match decision.kind {
-        "choice" => answer["choice"] = best.map(|at| decision.names[at].clone()).into(),
-        "score" => {
-            let levels = probabilities.iter().enumerate();
-            answer["score"] = levels.map(|(level, one)| level as f64 * one).sum::<f64>().into();
-        }
+        "choice" => answer["choice"] = decision.names[scored.most_likely()].as_str().into(),
+        "score" => answer["score"] = scored.mean_level().into(),
         _ => {}
     }
     if request.return_prompt_token_ids {
-        answer["prompt_token_ids"] = json!(prompt);
-        answer["label_token_ids"] = json!(labels);
+        answer["prompt_token_ids"] = json!(scored.prompt);
+        answer["label_token_ids"] = json!(scored.labels);
     }
-    Ok((answer, prompt.len()))
+    answer
 }
 
 /// Returns the token id of each label.

@@ -11,6 +11,38 @@ use vllm_sim_wire::openai::shared_request_fields::ChatTool;
 use vllm_sim_wire::sglang::SGLANG_VERSION;
 use vllm_sim_wire::{Fault, ServerLimits, VllmVersion};
 
+/// Paths of the routes that change a server.
+const ADMIN_PATHS: [&str; 28] = [
+    "/flush_cache",
+    "/hicache/storage-backend",
+    "/hicache/storage-backend/clear",
+    "/start_profile",
+    "/stop_profile",
+    "/freeze_gc",
+    "/update_weights_from_disk",
+    "/update_weights_from_tensor",
+    "/update_weights_from_distributed",
+    "/update_weights_from_ipc",
+    "/init_weights_update_group",
+    "/destroy_weights_update_group",
+    "/begin_weight_update",
+    "/end_weight_update",
+    "/update_weight_version",
+    "/get_weights_by_name",
+    "/release_memory_occupation",
+    "/resume_memory_occupation",
+    "/weights_checker",
+    "/slow_down",
+    "/load_lora_adapter",
+    "/unload_lora_adapter",
+    "/configure_logging",
+    "/abort_request",
+    "/pause_generation",
+    "/continue_generation",
+    "/set_internal_state",
+    "/pd_role_switch",
+];
+
 /// The request checks of SGLang's tokenizer manager.
 #[derive(Debug)]
 pub(crate) struct SglangDialect;
@@ -82,9 +114,27 @@ impl ApiDialect for SglangDialect {
         !OPEN.iter().any(|prefix| path.starts_with(prefix))
     }
 
+    /// Returns whether SGLang marks the route of a path `ADMIN_OPTIONAL`.
+    ///
+    /// Source: SGLang 0.5.23 `http_server.py`, `auth_level`.
+    fn needs_admin_key(&self, path: &str) -> bool {
+        ADMIN_PATHS.contains(&path)
+    }
+
     /// Returns a tool's definition for chat templates, with SGLang's additional `defer_loading`.
+    ///
+    /// Members of a function that the client left out follow those that it sent. Source: SGLang
+    /// 0.5.23 `openai/protocol.py`, `Function`.
     fn template_tool(&self, tool: &ChatTool) -> Value {
         let mut tool = tool.to_template_json();
+        if let Some(function) = tool["function"].as_object_mut() {
+            for name in ["description", "parameters"] {
+                if function.get(name).is_some_and(Value::is_null) {
+                    function.shift_remove(name);
+                    function.insert(name.to_owned(), Value::Null);
+                }
+            }
+        }
         tool["defer_loading"] = Value::Null;
         tool
     }

@@ -42,6 +42,10 @@ pub(super) const UPDATE_WEIGHTS_FROM_DISTRIBUTED: RouteFunction =
 pub(super) const UPDATE_WEIGHTS_FROM_IPC: RouteFunction =
     post(1508, "update_weights_from_ipc", "/update_weights_from_ipc");
 pub(super) const FLUSH_CACHE: RouteFunction = post(1025, "flush_cache", "/flush_cache");
+pub(super) const ATTACH_CACHE_STORAGE: RouteFunction = RouteFunction {
+    method: "PUT",
+    ..post(1123, "attach_hicache_storage_backend", "/hicache/storage-backend")
+};
 pub(super) const GET_LOADS: RouteFunction = RouteFunction {
     file: "/sgl-workspace/sglang/python/sglang/srt/entrypoints/v1_loads.py",
     line: 96,
@@ -57,12 +61,15 @@ pub(super) const RELEASE_MEMORY: RouteFunction =
     post(1575, "release_memory_occupation", "/release_memory_occupation");
 pub(super) const RESUME_MEMORY: RouteFunction =
     post(1587, "resume_memory_occupation", "/resume_memory_occupation");
+pub(super) const WEIGHTS_CHECKER: RouteFunction = post(1599, "check_weights", "/weights_checker");
 pub(super) const SLOW_DOWN: RouteFunction = post(1621, "slow_down", "/slow_down");
 pub(super) const LOAD_LORA: RouteFunction = post(1652, "load_lora_adapter", "/load_lora_adapter");
 pub(super) const UNLOAD_LORA: RouteFunction =
     post(1676, "unload_lora_adapter", "/unload_lora_adapter");
 pub(super) const OPEN_SESSION: RouteFunction = post(1687, "open_session", "/open_session");
 pub(super) const CLOSE_SESSION: RouteFunction = post(1701, "close_session", "/close_session");
+pub(super) const CONFIGURE_LOGGING: RouteFunction =
+    post(1711, "configure_logging", "/configure_logging");
 pub(super) const ABORT: RouteFunction = post(1721, "abort_request", "/abort_request");
 pub(super) const PARSE_FUNCTION_CALL: RouteFunction =
     post(1734, "parse_function_call_request", "/parse_function_call");
@@ -81,6 +88,8 @@ pub(super) const TOKENIZE: RouteFunction = post(1906, "openai_v1_tokenize", "/to
 pub(super) const DETOKENIZE: RouteFunction = post(1924, "openai_v1_detokenize", "/detokenize");
 pub(super) const SCORE: RouteFunction = post(2050, "v1_score_request", "/v1/score");
 pub(super) const DECISIONS: RouteFunction = post(2058, "v1_decisions_request", "/v1/decisions");
+pub(super) const TRANSCRIPTIONS: RouteFunction =
+    post(1942, "openai_v1_audio_transcriptions", "/v1/audio/transcriptions");
 pub(super) const RESPONSES: RouteFunction = post(2066, "v1_responses_request", "/v1/responses");
 pub(super) const RERANK: RouteFunction = post(2101, "v1_rerank_request", "/v1/rerank");
 pub(super) const OLLAMA_CHAT: RouteFunction = post(2131, "ollama_chat", "/api/chat");

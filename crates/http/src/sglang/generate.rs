@@ -129,6 +129,9 @@ async fn answer(
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
     let rank = request::data_parallel_rank(app, &received.headers, rank)?;
     let rids = request_ids(request.rid.as_ref(), &batch)?;
+    if request.rid.is_some() {
+        rids.iter().try_for_each(|rid| request::check_unused_request_id(app, rid))?;
+    }
     let session = session_turn(app, request, &mut batch, &rids).await?;
     let is_single = batch.is_single && params.first().is_none_or(|one| one.output_count() == 1);
     if request.stream {
@@ -392,7 +395,7 @@ async fn session_turn(
     let begin =
         app.service.generator.tokenizer().encode("", SpecialTokenHandling::With).first().copied();
     let place = (begin, app.service.now());
-    let turn = app.sessions.add_request_to_session(params, &rids[0], tokens, place)?;
+    let turn = app.sglang.sessions.add_request_to_session(params, &rids[0], tokens, place)?;
     *prompt = PromptTextOrTokenIds::Tokens {
         ids: turn.prompt_token_ids().collect(),
         text: None,

@@ -1,6 +1,8 @@
 //! Routes of SGLang with information about server and model.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -18,10 +20,39 @@ fn json_ok(value: &Value) -> Response<Body> {
     error::json_response(StatusCode::OK, value.to_string())
 }
 
-/// Handles `GET /health`, `/health_generate`, `/ready` and `/ping`: 503 until the simulated
-/// start-up is complete, and during shutdown.
-pub(super) async fn get_health(state: State<Arc<App>>) -> Response<Body> {
-    ops::get_ready(state).await
+/// Longest wait of a health check for a token (`HEALTH_CHECK_TIMEOUT`).
+const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Pause between two checks for a token in a health check.
+const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Handles `GET /health` and `/health_generate`: 503 until the simulated start-up is complete, and
+/// during shutdown.
+///
+/// SGLang generates a token for a health check. Engines that run no steps generate none, so the
+/// check fails after its timeout, and `/ready` and `/ping` fail until another check succeeds.
+/// Source: SGLang 0.5.23 `http_server.py`, `health_generate`.
+pub(super) async fn get_health(State(app): State<Arc<App>>) -> Response<Body> {
+    if !app.is_serving() {
+        return ops::get_ready(State(app)).await;
+    }
+    let runs_steps = async {
+        while app.service.control.runs_no_steps() {
+            tokio::time::sleep(HEALTH_CHECK_INTERVAL).await;
+        }
+    };
+    let checked = tokio::time::timeout(HEALTH_CHECK_TIMEOUT, runs_steps).await;
+    app.sglang.failed_health_check.store(checked.is_err(), Ordering::Relaxed);
+    get_ping(State(app)).await
+}
+
+/// Handles `GET /ping`: 503 until the simulated start-up is complete, during shutdown, and after a
+/// failed health check.
+pub(super) async fn get_ping(State(app): State<Arc<App>>) -> Response<Body> {
+    if app.sglang.failed_health_check.load(Ordering::Relaxed) {
+        return error::empty_response(StatusCode::SERVICE_UNAVAILABLE);
+    }
+    ops::get_ready(State(app)).await
 }
 
 /// Handles `GET /ready`: 503 also while generation is paused.
@@ -29,7 +60,7 @@ pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
     if app.service.control.is_paused() {
         return error::empty_response(StatusCode::SERVICE_UNAVAILABLE);
     }
-    ops::get_ready(State(app)).await
+    get_ping(State(app)).await
 }
 
 /// Handles `GET /v1/models`: the model and the loaded adapters.
@@ -105,7 +136,8 @@ pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body
     }))
 }
 
-fn disaggregation_mode(app: &App) -> &'static str {
+/// Returns the mode of a server of a prefill/decode pair, as `--disaggregation-mode` names it.
+pub(super) fn disaggregation_mode(app: &App) -> &'static str {
     app.disaggregation.as_ref().map_or("null", |pair| pair.disaggregation_mode_name())
 }
 

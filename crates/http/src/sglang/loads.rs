@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
-use super::info::{kv_cache_token_capacity, metrics_gauge_value};
+use super::info::{disaggregation_mode, kv_cache_token_capacity, metrics_gauge_value};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::error;
@@ -108,7 +108,7 @@ fn load(app: &App, rank: usize, include: Option<&[String]>) -> Value {
         });
     }
     if shows("disagg") {
-        load["disaggregation"] = disaggregation();
+        load["disaggregation"] = disaggregation(app);
     }
     if shows("queues") {
         load["queues"] = json!({
@@ -118,9 +118,9 @@ fn load(app: &App, rank: usize, include: Option<&[String]>) -> Value {
     load
 }
 
-fn disaggregation() -> Value {
+fn disaggregation(app: &App) -> Value {
     json!({
-        "mode": "null",
+        "mode": disaggregation_mode(app),
         "prefill_bootstrap_queue_reqs": 0,
         "prefill_inflight_queue_reqs": 0,
         "decode_prealloc_queue_reqs": 0,

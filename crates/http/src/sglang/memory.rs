@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::json;
 
-use super::{endpoint, errors};
+use super::{control, endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
@@ -97,7 +97,7 @@ pub(super) async fn update_weight_version(
         Err(fault) => return errors::openai_error(&fault),
     };
     if abort_all_requests {
-        app.service.abort_requests(None);
+        control::abort_all_requests(&app);
     }
     app.weight_version.store(Arc::new(new_version.clone()));
     let body = json!({

@@ -5,6 +5,7 @@
 //!
 //! Source: SGLang 0.5.23 `srt/entrypoints/http_server.py`.
 
+mod cache_storage;
 mod chat;
 mod chat_render;
 mod completion;
@@ -34,7 +35,9 @@ mod routes;
 mod score;
 pub(crate) mod session_store;
 mod sessions;
+mod systemone;
 mod tokenize;
+mod transcription;
 mod usage;
 mod weights;
 

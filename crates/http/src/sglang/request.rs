@@ -48,9 +48,26 @@ pub(super) fn new_request_id() -> Arc<str> {
 }
 
 /// Returns the request id for an OpenAI route: the first id in `rid`, or a new one.
-pub(super) fn given_or_new_request_id(rid: Option<&Value>) -> Arc<str> {
+///
+/// # Errors
+/// SGLang's 400 for the id of a request that has not ended.
+pub(super) fn given_or_new_request_id(app: &App, rid: Option<&Value>) -> Result<Arc<str>, Fault> {
     let given = rid.map(first_element_or_self).and_then(Value::as_str).filter(|id| !id.is_empty());
-    given.map_or_else(new_request_id, Into::into)
+    let Some(id) = given else {
+        return Ok(new_request_id());
+    };
+    check_unused_request_id(app, id)?;
+    Ok(id.into())
+}
+
+/// Checks that no request with this id waits or runs.
+///
+/// Source: SGLang 0.5.23 `tokenizer_manager.py`, `_init_req_state`.
+pub(super) fn check_unused_request_id(app: &App, id: &str) -> Result<(), Fault> {
+    match app.service.has_request(id) {
+        true => Err(Fault::bad_request(format!("Duplicate request ID detected: {id}"))),
+        false => Ok(()),
+    }
 }
 
 /// Returns the first element of a list, or the value itself.

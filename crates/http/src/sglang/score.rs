@@ -18,6 +18,7 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
+use vllm_sim_python::python_repr;
 use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::pooling::class_probabilities;
 use vllm_sim_wire::fault::Fault;
@@ -108,8 +109,13 @@ async fn prompts(
     let joined = |query: &Value, item: &Value| -> Option<Value> {
         let (first, second) = if request.item_first { (item, query) } else { (query, item) };
         match (first, second) {
-            (Value::String(first), Value::String(second)) => {
-                Some(format!("{first}{second}").into())
+            // Python formats a list of token ids into the text.
+            _ if query.is_string() => {
+                let text = |value: &Value| match value {
+                    Value::String(text) => text.clone(),
+                    other => python_repr(other),
+                };
+                Some(format!("{}{}", text(first), text(second)).into())
             }
             (Value::Array(first), Value::Array(second)) => {
                 Some(first.iter().chain(second).cloned().collect())

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -25,6 +26,14 @@ const MAX_SESSIONS: usize = 65_536;
 /// Open sessions of a server, by id.
 #[derive(Default)]
 pub(crate) struct SglangSessions(Mutex<HashMap<String, Session>>);
+
+/// State of a server that only `vllm-sim sglang` has.
+#[derive(Default)]
+pub(crate) struct SglangServerState {
+    pub(crate) sessions: Arc<SglangSessions>,
+    /// Whether the last health check failed.
+    pub(crate) failed_health_check: AtomicBool,
+}
 
 struct Session {
     /// Finished requests of this session, by request id.

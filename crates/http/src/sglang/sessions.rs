@@ -38,7 +38,7 @@ pub(super) async fn open_session(
         return errors::native_route_error_response(&Fault::bad_request(STREAMING_DISABLED));
     }
     let now = app.service.now();
-    match app.sessions.open_session(request.session_id, request.timeout, now) {
+    match app.sglang.sessions.open_session(request.session_id, request.timeout, now) {
         Some(id) => error::json_response(StatusCode::OK, Value::from(id).to_string()),
         None => errors::native_route_error_response(&Fault::bad_request(NOT_OPENED)),
     }
@@ -52,7 +52,7 @@ pub(super) async fn close_session(
     let read = endpoint::read_request(&app, &received, &endpoint::CLOSE_SESSION);
     match read {
         Ok(Struct(CloseSessionRequest { session_id })) => {
-            app.sessions.close_session(&session_id);
+            app.sglang.sessions.close_session(&session_id);
             error::empty_response(StatusCode::OK)
         }
         Err(fault) => errors::openai_error(&fault),

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::session_store::SessionTurn;
 use crate::app::App;
-use crate::openai::response_shape::TokenCounts;
+use crate::openai::response_shape::{TokenCounts, end_reason_of_choice};
+use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{FinishedRequest, Metrics};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::openai::shared_request_fields::StreamOptions;
@@ -128,6 +129,7 @@ impl EndedRequestCounter {
             self.metrics.on_finished_request(&FinishedRequest {
                 streaming: self.streaming,
                 structured: self.structured,
+                aborted: end_reason_of_choice(choice) != SequenceEndReason::Finished,
                 prompt_tokens,
                 cached_tokens: cached_tokens(choice, prompt_tokens),
                 output_tokens,

@@ -10,40 +10,28 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
+use axum::routing::post;
 use serde_json::{Value, json};
 
-use super::{endpoint, errors};
-use crate::app::App;
+use super::{control, endpoint, errors};
+use crate::app::{App, Route};
 use crate::body::RawRequest;
 use crate::error;
+use vllm_sim_python::python_repr_of_str;
 use vllm_sim_service::PrefixCacheResetScope;
 use vllm_sim_wire::fastapi::RouteFunction;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
 use vllm_sim_wire::sglang::server_control::Struct;
 use vllm_sim_wire::sglang::weight_requests::{
-    BeginWeightUpdateRequest, DestroyWeightsUpdateGroupRequest, EndWeightUpdateRequest,
-    InitWeightsUpdateGroupRequest, UpdateEffects, UpdateWeightsFromDiskRequest,
-    UpdateWeightsFromDistributedRequest, UpdateWeightsFromIpcRequest,
+    BeginWeightUpdateRequest, CheckWeightsRequest, DestroyWeightsUpdateGroupRequest,
+    EndWeightUpdateRequest, InitWeightsUpdateGroupRequest, UpdateEffects,
+    UpdateWeightsFromDiskRequest, UpdateWeightsFromDistributedRequest, UpdateWeightsFromIpcRequest,
     UpdateWeightsFromTensorRequest, WeightsByNameRequest,
 };
 
 /// Success text of a weight update from files or from tensors of another process.
 const UPDATED: &str = "Succeeded to update model weights.";
-
-/// Handles a weight update: reads the request, applies its effects, and returns SGLang's result.
-fn update<T>(app: &App, received: &RawRequest, at: &RouteFunction, message: &str) -> Response<Body>
-where
-    Struct<T>: RequestField,
-    T: UpdateEffects,
-{
-    respond::<T>(
-        app,
-        received,
-        at,
-        |request| json!({"success": true, "message": with_version(message, request)}),
-    )
-}
 
 fn respond<T>(
     app: &App,
@@ -60,7 +48,7 @@ where
         Err(fault) => return errors::openai_error(&fault),
     };
     if request.aborts_requests() {
-        app.service.abort_requests(None);
+        control::abort_all_requests(app);
     }
     if request.flushes_cache() {
         app.service.reset_prefix_cache(PrefixCacheResetScope::Forget);
@@ -76,6 +64,44 @@ fn with_version(message: &str, request: &impl UpdateEffects) -> String {
         Some(version) => format!("{message} Weight version updated to {version}."),
         None => message.to_owned(),
     }
+}
+
+/// Returns the routes whose success is one text, each with the type of its request.
+pub(super) fn weight_update_routes() -> [Route; 7] {
+    [
+        update_route::<UpdateWeightsFromDistributedRequest>(
+            &endpoint::UPDATE_WEIGHTS_FROM_DISTRIBUTED,
+            "Succeeded to update parameter online.",
+        ),
+        update_route::<UpdateWeightsFromTensorRequest>(
+            &endpoint::UPDATE_WEIGHTS_FROM_TENSOR,
+            "Success",
+        ),
+        update_route::<UpdateWeightsFromIpcRequest>(&endpoint::UPDATE_WEIGHTS_FROM_IPC, UPDATED),
+        update_route::<InitWeightsUpdateGroupRequest>(
+            &endpoint::INIT_WEIGHTS_GROUP,
+            "Succeeded to initialize custom process group.",
+        ),
+        update_route::<DestroyWeightsUpdateGroupRequest>(
+            &endpoint::DESTROY_WEIGHTS_GROUP,
+            "Succeeded to destroy custom process group.",
+        ),
+        update_route::<BeginWeightUpdateRequest>(&endpoint::BEGIN_WEIGHT_UPDATE, "Success"),
+        update_route::<EndWeightUpdateRequest>(&endpoint::END_WEIGHT_UPDATE, "Success"),
+    ]
+}
+
+fn update_route<T>(at: &'static RouteFunction, message: &'static str) -> Route
+where
+    Struct<T>: RequestField,
+    T: UpdateEffects + 'static,
+{
+    let body =
+        move |request: &T| json!({"success": true, "message": with_version(message, request)});
+    let handler = move |State(app): State<Arc<App>>, received: RawRequest| {
+        std::future::ready(respond::<T>(&app, &received, at, body))
+    };
+    (at.path, at.method, post(handler))
 }
 
 /// Handles `POST /update_weights_from_disk`.
@@ -97,81 +123,6 @@ pub(super) async fn update_weights_from_disk(
     )
 }
 
-/// Handles `POST /update_weights_from_distributed`.
-pub(super) async fn update_weights_from_distributed(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
-    let message = "Succeeded to update parameter online.";
-    let at = &endpoint::UPDATE_WEIGHTS_FROM_DISTRIBUTED;
-    update::<UpdateWeightsFromDistributedRequest>(&app, &received, at, message)
-}
-
-/// Handles `POST /update_weights_from_tensor`.
-pub(super) async fn update_weights_from_tensor(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
-    update::<UpdateWeightsFromTensorRequest>(
-        &app,
-        &received,
-        &endpoint::UPDATE_WEIGHTS_FROM_TENSOR,
-        "Success",
-    )
-}
-
-/// Handles `POST /update_weights_from_ipc`.
-pub(super) async fn update_weights_from_ipc(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
-    update::<UpdateWeightsFromIpcRequest>(
-        &app,
-        &received,
-        &endpoint::UPDATE_WEIGHTS_FROM_IPC,
-        UPDATED,
-    )
-}
-
-/// Handles `POST /init_weights_update_group`.
-pub(super) async fn init_weights_update_group(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
-    let message = "Succeeded to initialize custom process group.";
-    update::<InitWeightsUpdateGroupRequest>(&app, &received, &endpoint::INIT_WEIGHTS_GROUP, message)
-}
-
-/// Handles `POST /destroy_weights_update_group`.
-pub(super) async fn destroy_weights_update_group(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
-    let message = "Succeeded to destroy custom process group.";
-    update::<DestroyWeightsUpdateGroupRequest>(
-        &app,
-        &received,
-        &endpoint::DESTROY_WEIGHTS_GROUP,
-        message,
-    )
-}
-
-/// Handles `POST /begin_weight_update`.
-pub(super) async fn begin_weight_update(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
-    update::<BeginWeightUpdateRequest>(&app, &received, &endpoint::BEGIN_WEIGHT_UPDATE, "Success")
-}
-
-/// Handles `POST /end_weight_update`.
-pub(super) async fn end_weight_update(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
-    update::<EndWeightUpdateRequest>(&app, &received, &endpoint::END_WEIGHT_UPDATE, "Success")
-}
-
 /// Handles `POST /get_weights_by_name`: no parameter exists.
 pub(super) async fn get_weights_by_name(
     State(app): State<Arc<App>>,
@@ -188,6 +139,33 @@ pub(super) async fn get_weights_by_name(
         }
         Err(fault) => errors::openai_error(&fault),
     }
+}
+
+/// Handles `POST /weights_checker`: a copy of the weights always equals them.
+///
+/// Source: SGLang 0.5.23 `srt/utils/weight_checker.py`, `handle`.
+pub(super) async fn check_weights(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    let at = &endpoint::WEIGHTS_CHECKER;
+    let read = endpoint::read_request::<Option<Struct<CheckWeightsRequest>>>(&app, &received, at);
+    let request = match read {
+        Ok(request) => request,
+        Err(fault) => return errors::openai_error(&fault),
+    };
+    let action = request.map_or_else(|| "checksum".to_owned(), |Struct(request)| request.action);
+    let failure = match action.as_str() {
+        "snapshot" | "compare" => None,
+        "checksum" | "reset_tensors" => Some(format!("action {action} is not simulated")),
+        _ => Some(format!("Unsupported action={}", python_repr_of_str(&action))),
+    };
+    let (status, success) = match failure {
+        None => (StatusCode::OK, true),
+        Some(_) => (StatusCode::BAD_REQUEST, false),
+    };
+    let message = failure.unwrap_or_else(|| "Success.".to_owned());
+    error::json_response(status, json!({"success": success, "message": message}).to_string())
 }
 
 /// Handles `POST /start_profile`: no profile is written.

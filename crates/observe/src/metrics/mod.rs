@@ -183,6 +183,14 @@ impl Metrics {
         }
     }
 
+    /// Counts a command to abort one request or all, for an imitated server that counts such
+    /// commands; vLLM counts the requests.
+    pub fn on_abort_command(&self) {
+        if let Some(imitated) = &self.imitated {
+            imitated.on_abort_command();
+        }
+    }
+
     /// Returns the value of a gauge of a rank that replaces vLLM's, by its name without prefix; 0 if
     /// there is none.
     pub fn own_gauge(&self, name: &str, rank: usize) -> f64 {

@@ -16,6 +16,9 @@ pub(crate) trait OwnMetrics: Send + Sync {
     /// Counts a request whose response has ended.
     fn on_finished(&self, request: &FinishedRequest);
 
+    /// Counts a command to abort one request or all.
+    fn on_abort_command(&self);
+
     /// Returns the current value of a gauge of a rank, by its name without prefix; 0 for an unknown
     /// name.
     fn gauge(&self, name: &str, rank: usize) -> f64;
@@ -26,6 +29,8 @@ pub(crate) trait OwnMetrics: Send + Sync {
 pub struct FinishedRequest {
     /// Whether the response was streamed.
     pub streaming: bool,
+    /// Whether the request was aborted.
+    pub aborted: bool,
     /// Whether the output was constrained by a grammar.
     pub structured: bool,
     /// Number of prompt tokens of the request.

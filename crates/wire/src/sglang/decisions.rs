@@ -15,14 +15,14 @@ use crate::schema::{
     ValidatorError, optional_field, required_field, wire_model,
 };
 
-const TEXT: Schema =
+pub(super) const TEXT: Schema =
     Schema::Union(&[STR, Schema::Dict(&STR, &Schema::Any), Schema::List(&Schema::Any, ANY_LENGTH)]);
-const NULLABLE_TEXT: Schema = Schema::Nullable(&TEXT);
-const FILLED_TEXT: Schema = Schema::After(check_not_blank, &TEXT);
+pub(super) const NULLABLE_TEXT: Schema = Schema::Nullable(&TEXT);
+pub(super) const FILLED_TEXT: Schema = Schema::After(check_not_blank, &TEXT);
 const FILLED_STR: Schema = Schema::After(check_not_blank, &STR);
-const MAP: Schema = Schema::Dict(&STR, &Schema::Any);
+pub(super) const MAP: Schema = Schema::Dict(&STR, &Schema::Any);
 
-const fn question(name: &'static str, fields: &'static [Field]) -> Model {
+pub(super) const fn question(name: &'static str, fields: &'static [Field]) -> Model {
     Model { name, kind: ClassKind::Strict, fields, before: &[], after: None }
 }
 
@@ -89,7 +89,7 @@ wire_model! {
     }
 }
 
-fn is_blank(value: &Value) -> bool {
+pub(super) fn is_blank(value: &Value) -> bool {
     match value {
         Value::String(text) => text.chars().all(python::is_python_whitespace),
         Value::Object(map) => map.is_empty(),
@@ -121,6 +121,14 @@ fn check_ids(questions: &Value) -> Result<Option<Value>, ValidatorError> {
 fn check_option_names(question: &Map<String, Value>) -> Result<(), ValidatorError> {
     let options = question.get("options").and_then(Value::as_array);
     let names = options.into_iter().flatten().filter_map(|option| option.get("name")?.as_str());
+    check_distinct_names(names).map_err(|text| {
+        let id = python::python_repr(question.get("id").unwrap_or(&Value::Null));
+        ValidatorError::ValueError(format!("question {id}: {text}"))
+    })
+}
+
+/// Checks that the names of options are distinct lines of a prompt; the error is SGLang's text.
+pub(super) fn check_distinct_names<'n>(names: impl Iterator<Item = &'n str>) -> Result<(), String> {
     let mut seen = HashSet::new();
     for name in names {
         let key = name.trim_matches(python::is_python_whitespace).to_lowercase();
@@ -134,8 +142,7 @@ fn check_option_names(question: &Map<String, Value>) -> Result<(), ValidatorErro
         } else {
             continue;
         };
-        let id = python::python_repr(question.get("id").unwrap_or(&Value::Null));
-        return Err(ValidatorError::ValueError(format!("question {id}: {text}")));
+        return Err(text);
     }
     Ok(())
 }
@@ -176,6 +183,35 @@ impl<'q> Decision<'q> {
         Self { id: text("id"), kind, text: &question["question"], names, details }
     }
 
+    /// Reads a question of `POST /v1/systemone` that matches its schema.
+    pub fn of_system_one_question(id: &'q str, question: &'q Value) -> Self {
+        let criteria = &question["criteria"];
+        let kind = match question["type"].as_str() {
+            Some("choice") => "choice",
+            Some("score") => "score",
+            _ => "yes_no",
+        };
+        let (names, details): (Vec<String>, Vec<&Value>) = match criteria {
+            Value::Array(levels) => {
+                levels.iter().enumerate().map(|(at, level)| (at.to_string(), level)).unzip()
+            }
+            Value::Object(options) if kind == "choice" => {
+                options.iter().map(|(name, detail)| (name.clone(), detail)).unzip()
+            }
+            noul => [("yes", &noul["true"]), ("no", &noul["false"])]
+                .map(|(name, detail)| (name.to_owned(), detail))
+                .into_iter()
+                .unzip(),
+        };
+        Self { id, kind, text: &question["instructions"], names, details }
+    }
+
+    /// Returns the descriptions of the answers by their names.
+    pub fn details_by_name(&self) -> Map<String, Value> {
+        let details = self.details.iter().map(|detail| (*detail).clone());
+        self.names.iter().cloned().zip(details).collect()
+    }
+
     /// Returns the labels that answer the question: letters, level indices, or yes and no.
     pub fn labels(&self) -> Vec<String> {
         match self.kind {
@@ -186,13 +222,18 @@ impl<'q> Decision<'q> {
 
     /// Returns the message that asks the question about an input.
     pub fn message(&self, input: &Value) -> String {
-        let question = shown_text(self.text);
+        let question = if is_blank(self.text) { String::new() } else { shown_text(self.text) };
         let (lead, last) = match self.kind {
             "choice" => ("Question:", "Answer with the letter of one option only."),
             "score" => ("Question:", "Answer with the number of one level only."),
             _ => ("Is the following true?", "Answer with yes or no only."),
         };
-        let mut lines = vec![shown_text(input), String::new(), format!("{lead} {question}")];
+        let mut lines = vec![shown_text(input), String::new()];
+        match (question.is_empty(), self.kind) {
+            (false, _) => lines.push(format!("{lead} {question}")),
+            (true, "yes_no") => lines.push(lead.to_owned()),
+            (true, _) => {}
+        }
         for ((label, name), detail) in self.labels().iter().zip(&self.names).zip(&self.details) {
             let detail = shown_text(detail);
             match self.kind {

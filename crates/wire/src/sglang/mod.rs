@@ -18,7 +18,9 @@ pub mod pooling;
 pub mod responses;
 pub mod sampling;
 pub mod server_control;
+pub mod system_one;
 pub mod tokenize;
+pub mod transcription;
 pub mod weight_requests;
 
 use crate::fault::{ErrorType, Fault};

@@ -399,7 +399,7 @@ fn chat_message(index: usize, item: &Value) -> Result<Option<Value>, Fault> {
         (None | Some("message"), role) => {
             let mut message = Map::new();
             message.extend(role.map(|role| ("role".to_owned(), role.into())));
-            if let Some(content) = item.get("content") {
+            if let Some(content) = item.get("content").filter(|content| !content.is_null()) {
                 message.insert("content".to_owned(), chat_content(index, content)?);
             }
             message.into()

@@ -41,6 +41,8 @@ msgspec_structs! {
     SlowDownRequest: "SlowDownReqInput",
     WeightVersionRequest: "UpdateWeightVersionReqInput",
     VertexRequest: "VertexGenerateReqInput",
+    ConfigureLoggingRequest: "ConfigureLoggingReq",
+    AttachCacheStorageRequest: "AttachHiCacheStorageReqInput",
 }
 
 wire_model! {
@@ -146,9 +148,45 @@ wire_model! {
 }
 
 wire_model! {
+    /// A request to change what the server logs.
+    pub struct ConfigureLoggingRequest: TypedDict "function-after[build_struct(), ConfigureLoggingReq]" {
+        /// Whether requests are logged.
+        log_requests: Option<bool> = None,
+        /// Amount of each request that is logged: 0 to 3.
+        log_requests_level: Option<i64> = None,
+        /// Format of logged requests: `text` or `json`.
+        log_requests_format: Option<String> = None,
+        /// Name of a log level of Python.
+        log_level: Option<String> = None,
+        /// Folder for files of requests.
+        dump_requests_folder: Option<String> = None,
+        /// Number of requests in a file.
+        dump_requests_threshold: Option<i64> = None,
+        /// Folder for requests before a crash.
+        crash_dump_folder: Option<String> = None,
+        /// Members of `meta_info` that files of requests leave out.
+        dump_requests_exclude_meta_keys: Option<Vec<String>> = None,
+    }
+}
+
+wire_model! {
+    /// A request to attach a storage backend to the hierarchical cache.
+    pub struct AttachCacheStorageRequest: TypedDict "function-after[build_struct(), AttachHiCacheStorageReqInput]" {
+        /// Name of the storage backend.
+        hicache_storage_backend: String,
+        /// Configuration of the storage backend, as JSON.
+        hicache_storage_backend_extra_config_json: Option<String> = None,
+        /// Policy for prefetches from the storage backend.
+        hicache_storage_prefetch_policy: Option<String> = None,
+        /// Policy for writes to the storage backend.
+        hicache_write_policy: Option<String> = None,
+    }
+}
+
+wire_model! {
     /// Query parameters of a request to empty the prefix cache.
     pub struct FlushCacheQuery: Plain "query" {
-        /// Longest wait for running requests, in seconds; there is no wait here.
+        /// Longest wait until no request runs or waits, in seconds.
         timeout: f64 [Schema::Float(NumberBounds { ge: Some(0.0), le: None, gt: None })] = 0.0,
     }
 }

@@ -35,6 +35,7 @@ msgspec_structs! {
     BeginWeightUpdateRequest: "BeginWeightUpdateReqInput",
     EndWeightUpdateRequest: "EndWeightUpdateReqInput",
     WeightsByNameRequest: "GetWeightsByNameReqInput",
+    CheckWeightsRequest: "CheckWeightsReqInput",
 }
 
 const SELECTOR: Schema = Schema::Literal(&["target", "draft", "all"]);
@@ -180,6 +181,20 @@ wire_model! {
         name: String,
         /// Maximum number of values to return of the named model parameter.
         truncate_size: i64 = 100,
+    }
+}
+
+wire_model! {
+    /// A request to copy, compare or hash the weights.
+    pub struct CheckWeightsRequest: TypedDict "function-after[build_struct(), CheckWeightsReqInput]" {
+        /// Action on the weights: `checksum`, `snapshot`, `reset_tensors` or `compare`.
+        action: String = "checksum".to_owned(),
+        /// Whether a comparison allows the error of quantization.
+        allow_quant_error: bool = false,
+        /// Parts of the names of tensors to leave out.
+        skip_tensor_list: Option<Vec<String>> = None,
+        /// Models to check: `target`, `draft` or `all`.
+        selector: String [SELECTOR] = "all".to_owned(),
     }
 }
 

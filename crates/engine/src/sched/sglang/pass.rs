@@ -333,19 +333,39 @@ impl SglangScheduler {
             if is_last && !self.destinations.has_transferred_sequences() {
                 break;
             }
-            let slot = self.running.remove(victim);
-            self.release_pages(slot);
-            self.waiting.push_back(slot);
-            self.seqs[slot].preempted = true;
-            self.stats.preemptions += 1;
+            self.retract_sequence(victim, now, out);
             retracted = true;
-            out.push_back((now, SchedulerEvent::Preempted { id: self.seqs[slot].id }));
             if is_last {
                 // Transferred prompts hold the pages that the last sequence lacks: they go on instead.
                 self.admit_transferred_sequences(now, out);
             }
         }
         retracted
+    }
+
+    /// Moves the running sequence with this index to the end of the waiting queue and frees its
+    /// KV cache pages.
+    fn retract_sequence(&mut self, index: usize, now: SimTime, out: &mut Outbox) {
+        let slot = self.running.remove(index);
+        self.release_pages(slot);
+        self.waiting.push_back(slot);
+        self.seqs[slot].preempted = true;
+        self.stats.preemptions += 1;
+        out.push_back((now, SchedulerEvent::Preempted { id: self.seqs[slot].id }));
+    }
+
+    /// Retracts all running sequences and restarts partly computed prompts.
+    ///
+    /// **Source:** sglang 0.5.23 `srt/managers/scheduler.py`, `pause_generation` with `retract`.
+    pub(super) fn retract_all_sequences(&mut self, now: SimTime, out: &mut Outbox) {
+        self.restart_partial_prompts();
+        let mut index = 0;
+        while let Some(&slot) = self.running.get(index) {
+            match self.seqs[slot].drained {
+                true => index += 1,
+                false => self.retract_sequence(index, now, out),
+            }
+        }
     }
 
     /// Releases the first output tokens of prompts that a prefill pass has completed, if there are

@@ -56,10 +56,15 @@ impl OwnMetrics for SglangMetrics {
         &self.vecs
     }
 
-    /// Counts a request whose response has ended.
+    /// Counts a request whose response has ended. One that was aborted before its first token
+    /// counts nowhere.
     ///
-    /// **Source:** `TokenizerMetricsCollector.observe_one_finished_request`.
+    /// **Source:** `TokenizerMetricsCollector.observe_one_finished_request`, and
+    /// `TokenizerManager.collect_metrics` and `_handle_abort_req`.
     fn on_finished(&self, request: &FinishedRequest) {
+        if request.aborted && request.output_tokens == 0 {
+            return;
+        }
         let (prompt, output) = (f64::from(request.prompt_tokens), f64::from(request.output_tokens));
         let cached = f64::from(request.cached_tokens.min(request.prompt_tokens));
         let streaming = usize::from(request.streaming);
@@ -75,7 +80,7 @@ impl OwnMetrics for SglangMetrics {
         observe(&self.server, Id::E2e, streaming, request.e2e_s);
         if let Some(ttft) = request.ttft_s {
             observe(&self.server, Id::Ttft, streaming, ttft);
-            if request.output_tokens > 1 {
+            if request.output_tokens > 1 && !request.aborted {
                 let tpot = (request.e2e_s - ttft).max(0.0) / (output - 1.0);
                 observe(&self.server, Id::Tpot, streaming, tpot);
             }
@@ -83,6 +88,11 @@ impl OwnMetrics for SglangMetrics {
         observe(&self.server, Id::PromptLength, 0, prompt);
         observe(&self.server, Id::UncachedLength, 0, prompt - cached);
         observe(&self.server, Id::GenerationLength, 0, output);
+    }
+
+    /// Counts a command once, however many requests it aborts.
+    fn on_abort_command(&self) {
+        add(&self.server, Id::AbortedRequests, 0, 1.0);
     }
 
     fn observer(&self, rank: usize) -> Box<dyn EngineObserver> {
@@ -188,10 +198,10 @@ impl EngineObserver for SglangObserver {
                 (0..*n).for_each(|_| observe(server, Id::Itl, 0, gap));
             }
             SchedulerEvent::Preempted { .. } => add(&self.engine, Id::Retractions, 0, 1.0),
-            SchedulerEvent::Ended {
-                end: SequenceEndReason::Aborted | SequenceEndReason::Cancelled,
-                ..
-            } => add(server, Id::AbortedRequests, 0, 1.0),
+            // A client that disconnects aborts its request. Commands count themselves.
+            SchedulerEvent::Ended { end: SequenceEndReason::Aborted, .. } => {
+                add(server, Id::AbortedRequests, 0, 1.0);
+            }
             _ => {}
         }
     }
