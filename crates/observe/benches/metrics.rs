@@ -48,6 +48,7 @@ fn main() {
         model_name: "meta-llama/Llama-3.1-8B-Instruct".to_owned(),
         engines: (0..ranks).map(|r| r.to_string()).collect(),
         max_model_len: 131_072,
+        engine_stats: true,
         lora: Some(4),
         legacy: true,
         tool_parser: true,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cell::MetricCell;
-use super::families::{FAMILIES, FINISH_REASONS, Id, VLLM_FINISH_REASON_COUNT};
+use super::families::{FAMILIES, FINISH_REASONS, Id};
 use super::resident_adapters::LoraSlotCounts;
 use super::series::{MetricCellVec, MetricCells};
 use super::settings::{CpuOffloadInfo, MetricsCompat, MetricsSettings, UnixClock};
@@ -222,8 +222,8 @@ impl EngineMetricsObserver {
         let is_llmd = self.metrics.compat == MetricsCompat::Llmd;
         let success = &cells.series_cells(Id::Success)[reason];
         success.add_as_sole_metric_writer(1);
-        if reason >= VLLM_FINISH_REASON_COUNT {
-            success.expose_metric_series((self.metrics.clock)());
+        if reason >= Id::Success.family().hidden_from {
+            success.expose_metric_series((self.metrics.clock.0)());
         }
         let last = if record.output > 0 { record.last } else { record.scheduled };
         let first = if record.output > 0 { record.first } else { record.scheduled };
@@ -338,7 +338,7 @@ impl EngineObserver for EngineMetricsObserver {
             SchedulerEvent::Host(event) => {
                 let EngineMetrics { cells, offload, clock, .. } = &*self.metrics;
                 if let Some(offload) = offload {
-                    offload.record_host_cache_event(cells, event, clock());
+                    offload.record_host_cache_event(cells, event, (clock.0)());
                 }
             }
             _ => {}

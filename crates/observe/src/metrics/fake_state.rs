@@ -50,49 +50,35 @@ pub(super) struct FakeMetricsState {
 }
 
 impl FakeMetricsState {
-    /// Applies the configured fake metrics to the families on `/metrics`.
+    /// Applies the configured fake metrics to these families, which `/metrics` exposes. Replaces
+    /// those with fake values by hidden ones for the real values.
     pub(super) fn new(
         (fake, refresh): &(FakeMetrics, Duration),
         settings: &MetricsSettings,
-        exposed: &[Arc<MetricCellVec>],
+        vecs: &mut [Arc<MetricCellVec>],
     ) -> Self {
-        let engines = (0..settings.engines.len()).map(|rank| MetricCells::of_engine(exposed, rank));
+        let engines = (0..settings.engines.len()).map(|rank| MetricCells::of_engine(vecs, rank));
         let state = Self {
             engines: engines.collect(),
-            lora: LoraRequestsInfo::new(settings, exposed),
+            lora: LoraRequestsInfo::new(settings, vecs),
             refresh: *refresh,
             clock: settings.clock,
             gauges: Mutex::default(),
         };
-        let stepped = FAMILIES.iter().enumerate().filter(|(_, family)| family.hidden_until_step);
-        for (id, _) in stepped {
-            let cells = state.engines.iter().flat_map(|cells| cells.series_cells(id));
-            cells.for_each(|cell| cell.expose_metric_series(1.0));
-        }
         let mut initial = fake.clone();
         initial.loras.get_or_insert_default();
         state.update_fake_metrics(&initial);
+        let hidden = MetricCellVec::from_family_list(FAMILIES, settings);
+        let is_llmd = settings.compat != MetricsCompat::Vllm;
+        let faked = KEYS.iter().filter(|(_, _, counts)| !(is_llmd && *counts));
+        for id in faked.map(|(_, id, _)| *id).chain([Id::WaitingByReason, Id::LoraRequests]) {
+            vecs[id as usize] = hidden[id as usize].clone();
+        }
         state
     }
 
-    /// Returns families for the real values, which differ from the exposed ones where those have
-    /// fake values.
-    pub(super) fn families_of_real_values(
-        settings: &MetricsSettings,
-        mut vecs: Vec<Arc<MetricCellVec>>,
-    ) -> Vec<Arc<MetricCellVec>> {
-        let hidden = MetricCellVec::from_family_list(FAMILIES, settings);
-        let is_llmd = settings.compat != MetricsCompat::Vllm;
-        let faked =
-            KEYS.iter().filter(|(_, _, counts)| !(is_llmd && *counts)).map(|(_, id, _)| *id);
-        for id in faked.chain([Id::WaitingByReason, Id::LoraRequests]) {
-            vecs[id as usize] = hidden[id as usize].clone();
-        }
-        vecs
-    }
-
     pub(super) fn update_fake_metrics(&self, update: &FakeMetrics) {
-        let at = (self.clock)();
+        let at = (self.clock.0)();
         let mut gauges = self.gauges.lock();
         for ((key, _, _), gauge) in KEYS.iter().zip(&mut *gauges) {
             if let Some(new) = update.values.get(*key).and_then(FakeGauge::from_json) {

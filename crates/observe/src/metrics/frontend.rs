@@ -101,7 +101,7 @@ impl Metrics {
 
     /// Records the start of an administrator's operation; [`Self::operation_ended`] must follow.
     pub fn operation_started(&self, operation: AdminOperation) {
-        let [_, in_flight] = self.operation_series(operation, (self.clock)());
+        let [_, in_flight] = self.operation_series(operation, (self.clock.0)());
         in_flight.add(1.0);
     }
 

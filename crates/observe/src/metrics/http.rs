@@ -102,7 +102,7 @@ impl HttpMetrics {
             let (name, method) = (handler.name.as_str(), METHODS[method]);
             let labels: [&[&str]; 4] =
                 [&[name, method, CLASSES[class]], &[name], &[name], &[name, method]];
-            let now = (self.clock)();
+            let now = (self.clock.0)();
             std::array::from_fn(|i| self.vecs[i].with_label_values(labels[i], now))
         });
         let [requests, request_sizes, response_sizes, durations] = series;
@@ -120,7 +120,7 @@ fn is_excluded(route: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ApiServerCount, Metrics};
+    use super::super::{ApiServerCount, Metrics, UnixClock};
     use super::*;
 
     fn metrics(api_servers: ApiServerCount) -> Arc<Metrics> {
@@ -128,9 +128,7 @@ mod tests {
         Metrics::new(MetricsSettings {
             routes: routes.map(str::to_owned).to_vec(),
             api_servers,
-            runtime_series: false,
-            engine_stats: false,
-            clock: || 5.0,
+            clock: UnixClock(|| 5.0),
             ..MetricsSettings::default()
         })
     }
@@ -144,7 +142,7 @@ mod tests {
     #[test]
     fn a_series_appears_with_its_first_request() {
         let metrics = metrics(ApiServerCount::One);
-        let families = text(&metrics).matches("# TYPE").count();
+        let families = text(&metrics).matches("# TYPE http_").count();
         assert_eq!(families, 5 + 1, "{}", text(&metrics));
 
         let http = metrics.http_metrics();
@@ -156,7 +154,7 @@ mod tests {
         let text = text(&metrics);
         let series: Vec<_> = text
             .lines()
-            .filter(|l| !l.starts_with('#') && !l.contains("highr") && !l.contains("_bucket"))
+            .filter(|l| l.starts_with("http_") && !l.contains("highr") && !l.contains("_bucket"))
             .collect();
         assert_eq!(
             series,

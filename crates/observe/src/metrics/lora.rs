@@ -45,7 +45,7 @@ impl LoraRequestsInfo {
     /// Returns the current Unix time, which is the value of a series; llm-d's simulator has whole
     /// seconds.
     fn current_unix_seconds(&self) -> f64 {
-        let unix = (self.clock)();
+        let unix = (self.clock.0)();
         if self.compat == MetricsCompat::Llmd { unix.trunc() } else { unix }
     }
 
@@ -225,8 +225,12 @@ mod tests {
 
     fn info(max_lora: u32, compat: MetricsCompat) -> Arc<LoraRequestsInfo> {
         let lora = Some(max_lora);
-        let settings =
-            MetricsSettings { lora, compat, clock: || 10.5, ..MetricsSettings::default() };
+        let settings = MetricsSettings {
+            lora,
+            compat,
+            clock: UnixClock(|| 10.5),
+            ..MetricsSettings::default()
+        };
         let vecs = MetricCellVec::from_family_list(FAMILIES, &settings);
         Arc::new(LoraRequestsInfo::new(&settings, &vecs))
     }

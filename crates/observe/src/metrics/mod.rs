@@ -7,14 +7,9 @@
 //! because endpoint pickers scrape every 50 ms. Within a family the first engine comes first:
 //! endpoint pickers read the first series.
 //!
-//! [`MetricsSettings::legacy`] adds deprecated names that share the cells of current ones:
-//! `gpu_cache_usage_perc`, `gpu_prefix_cache_{queries,hits}_total`, `gpu_prefix_cache_hit_rate`,
-//! `prefix_cache_{queries,hits}` without `_total`, `time_per_output_token_seconds`,
-//! `max_num_generation_tokens` (all `vllm:`). They have no `_created` series.
-//!
-//! `request_success_total` has vLLM's label `finished_reason`; llm-d's simulator calls it
-//! `finish_reason`. [`MetricsSettings::finish_reason_label`] adds the second label with the same value to
-//! every series. The family then differs from vLLM's.
+//! [`MetricsSettings::legacy`] adds deprecated names that share the cells of current ones, without
+//! `_created` series. `request_success_total` has vLLM's label `finished_reason`; with llm-d's rules
+//! it also has the label `finish_reason` of llm-d's simulator, with the same value.
 //!
 //! Not exposed: metrics of hardware and connectors that are not simulated (Mooncake, HF3FS,
 //! HiSparse, UMBP), of watermarks, NaN counting and diffusion.
@@ -64,7 +59,7 @@ pub use own_metrics::FinishedRequest;
 pub use resident_adapters::LoraSlotCounts;
 pub use settings::{
     ApiServerCount, CpuOffloadInfo, MetricPreviewFeatures, MetricsCompat, MetricsSettings,
-    UnixClock, unix_time_seconds,
+    UnixClock,
 };
 pub use transfers::NixlTransferMetricParams;
 
@@ -120,10 +115,8 @@ impl Metrics {
         } else if settings.api_servers == ApiServerCount::Several {
             exposed.sort_by_key(|vec| vec.family.group);
         }
-        let fake = settings.fake.as_ref().map(|fake| FakeMetricsState::new(fake, settings, &vecs));
-        if fake.is_some() {
-            vecs = FakeMetricsState::families_of_real_values(settings, vecs);
-        }
+        let fake = settings.fake.as_ref();
+        let fake = fake.map(|fake| FakeMetricsState::new(fake, settings, &mut vecs));
         let lora = Arc::new(LoraRequestsInfo::new(settings, &vecs));
         if fake.is_none() {
             lora.reset_for_restart();
@@ -132,11 +125,11 @@ impl Metrics {
             .map(|rank| Arc::new(EngineMetrics::new(&vecs, settings, rank)));
         let own = SimulatorMetrics::new();
         Arc::new(Self {
-            page: MetricsPage::new(settings, exposed, own.clone()),
+            page: MetricsPage::new(settings.api_servers, exposed, own.clone()),
             engines: engines.collect(),
             server: MetricCells::of_engine(&vecs, 0),
             http: HttpMetrics::new(settings, &vecs),
-            process: Id::StartTime.family().is_exposed(settings).then(ProcessMetrics::new),
+            process: Id::StartTime.family().is_exposed(settings).then(ProcessMetrics::default),
             own,
             fake,
             lora,
@@ -211,7 +204,7 @@ impl Metrics {
         if self.fake.is_some() {
             return;
         }
-        let now = (self.clock)();
+        let now = (self.clock.0)();
         let imitated = self.imitated.iter().flat_map(|imitated| imitated.vecs());
         self.vecs.iter().chain(imitated).for_each(|vec| vec.reset_for_restart(now));
         self.engines.iter().for_each(|engine| engine.recent.clear_engine_samples());

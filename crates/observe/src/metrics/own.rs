@@ -85,11 +85,7 @@ mod tests {
 
     #[test]
     fn faults_are_sorted_by_scenario_and_written_as_other_counters() {
-        let metrics = Metrics::new(MetricsSettings {
-            engine_stats: false,
-            runtime_series: false,
-            ..MetricsSettings::default()
-        });
+        let metrics = Metrics::new(MetricsSettings::default());
         metrics.on_fault("stall", "b", "1");
         metrics.on_fault("stall", "a", "2");
         let often = metrics.own.faults.with_label_values(&["cut", "", ""]);

@@ -114,7 +114,7 @@ mod tests {
     /// Returns the adapters on the GPU and in CPU memory after these uses; `running` cannot be
     /// evicted.
     fn after(uses: &[&str], running: &str) -> (String, String) {
-        let settings = MetricsSettings::default();
+        let settings = MetricsSettings { engines: vec!["0".to_owned()], ..Default::default() };
         let vecs = MetricCellVec::from_family_list(FAMILIES, &settings);
         let engine = Arc::new(EngineMetrics::new(&vecs, &settings, 0));
         let loaded = vecs[Id::LoraLoaded as usize].clone();

@@ -38,11 +38,8 @@ impl SglangMetrics {
         let vecs = MetricCellVec::from_family_list(FAMILIES, settings);
         let ranks = 0..settings.engines.len();
         let engines: Vec<_> = ranks.map(|rank| MetricCells::of_engine(&vecs, rank)).collect();
-        let block_size = settings.cache_config.first().and_then(|labels| {
-            let found = labels.iter().find(|(name, _)| name == "block_size");
-            found.and_then(|(_, size)| size.parse().ok())
-        });
-        let page_size = block_size.unwrap_or(1);
+        let block_size = settings.cache_config.iter().find(|(name, _)| name == "block_size");
+        let page_size = block_size.and_then(|(_, size)| size.parse().ok()).unwrap_or(1);
         for cells in &engines {
             cells[Id::PageSize].set(page_size.into());
             cells[Id::ContextLength].set(settings.max_model_len.into());
