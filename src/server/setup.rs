@@ -187,7 +187,6 @@ pub(super) fn ngram_speculation_settings(config: &Config) -> Option<NgramLookupS
 /// Returns the engine features that metrics, KV events and traces depend on.
 pub(super) fn engine_features(config: &Config) -> EngineFeatures {
     EngineFeatures {
-        loras: config.lora.enabled,
         cache: has_prefix_cache(config) && config.engine.prefix_cache.enable_prefix_caching
             || config.engine.prefix_cache.enable_kvcache,
         steps: config.engine.scheduler != SchedulerKind::Pool,

@@ -55,7 +55,7 @@ fn main() {
         routes: (0..60).map(|i| format!("/v1/route/{i}")).collect(),
         ..MetricsSettings::default()
     };
-    let features = EngineFeatures { steps: true, loras: true, ..EngineFeatures::default() };
+    let features = EngineFeatures { steps: true, ..EngineFeatures::default() };
     let tokens = |n: u32| SchedulerEvent::Tokens { id: SeqId(1), n };
     let record = decoding_sequence(None);
     for ranks in [1, 8] {

@@ -168,15 +168,6 @@ impl Family {
         bounds.into()
     }
 
-    /// Returns the number of the metric family's series per owner: for each engine, or for the
-    /// server.
-    pub(crate) fn series_per_owner(&self, settings: &MetricsSettings) -> usize {
-        match self.labels.contains(&"position") {
-            true => settings.spec_positions as usize,
-            false => self.values.iter().map(|values| values.len()).product(),
-        }
-    }
-
     /// Returns the number of owners of the family's series: the engines, or only the server.
     pub(crate) fn owner_count(&self, settings: &MetricsSettings) -> usize {
         match self.labels.iter().any(|label| matches!(*label, "engine" | "tp_rank")) {
@@ -194,36 +185,39 @@ impl Family {
         has_times.then(|| format!("{base}_created"))
     }
 
-    /// Returns names and values of the labels of a metric series by its owner and index.
-    pub(crate) fn series_labels(
+    /// Returns names and values of the labels of the series of an engine or of the server.
+    pub(crate) fn labels_of_owner(
         &self,
         settings: &MetricsSettings,
         owner: usize,
-        mut index: usize,
-    ) -> MetricLabels {
-        let mut labels = self.info.map_or_else(Vec::new, |info| info(settings));
-        let mut values = self.values.iter().rev();
-        for name in self.labels.iter().rev() {
-            let value = match *name {
-                "model_name" => settings.model_name.clone(),
-                "engine" => settings.engines[owner].clone(),
-                "position" => index.to_string(),
-                "engine_type" => "unified".to_owned(),
-                "tp_rank" | "pp_rank" | "moe_ep_rank" => "0".to_owned(),
-                "dp_rank" if settings.engines.len() > 1 => settings.engines[owner].clone(),
-                _ => {
-                    let Some(values) = values.next() else { continue };
-                    let value = values[index % values.len()];
-                    index /= values.len();
-                    value.to_owned()
-                }
+    ) -> Vec<MetricLabels> {
+        let mut series = vec![self.info.map_or_else(Vec::new, |info| info(settings))];
+        let mut further = self.values.iter();
+        for name in self.labels {
+            let values = match *name {
+                "model_name" => vec![settings.model_name.clone()],
+                "engine" => vec![settings.engines[owner].clone()],
+                "position" => (0..settings.spec_positions).map(|index| index.to_string()).collect(),
+                "engine_type" => vec!["unified".to_owned()],
+                "tp_rank" | "pp_rank" | "moe_ep_rank" => vec!["0".to_owned()],
+                "dp_rank" if settings.engines.len() > 1 => vec![settings.engines[owner].clone()],
+                _ => match further.next() {
+                    Some(values) => values.iter().map(|value| (*value).to_owned()).collect(),
+                    None => continue,
+                },
             };
-            if *name == "finished_reason" && settings.compat == MetricsCompat::Llmd {
-                labels.push(("finish_reason".to_owned(), value.clone()));
-            }
-            labels.push(((*name).to_owned(), value));
+            let with_value = |value: &String, labels: &MetricLabels| {
+                let mut labels = labels.clone();
+                if *name == "finished_reason" && settings.compat == MetricsCompat::Llmd {
+                    labels.push(("finish_reason".to_owned(), value.clone()));
+                }
+                labels.push(((*name).to_owned(), value.clone()));
+                labels
+            };
+            let of_labels = |labels| values.iter().map(move |value| with_value(value, labels));
+            series = series.iter().flat_map(of_labels).collect();
         }
-        labels
+        series
     }
 
     /// Returns the labels `le` of the metric family's histogram buckets.

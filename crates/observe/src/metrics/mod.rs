@@ -31,7 +31,6 @@ mod lora;
 mod mfu;
 mod number;
 mod own;
-pub(crate) mod own_metrics;
 mod page;
 mod process;
 mod resident_adapters;
@@ -55,7 +54,6 @@ pub use frontend::{
 };
 pub use http::{HttpHandlerId, HttpMetrics};
 pub use mfu::MfuObserver;
-pub use own_metrics::FinishedRequest;
 pub use resident_adapters::LoraSlotCounts;
 pub use settings::{
     ApiServerCount, CpuOffloadInfo, MetricPreviewFeatures, MetricsCompat, MetricsSettings,
@@ -63,9 +61,10 @@ pub use settings::{
 };
 pub use transfers::NixlTransferMetricParams;
 
+pub use crate::imitated::FinishedRequest;
 pub use crate::recent::{LatencyPercentiles, RecentLatencies};
 
-use crate::imitated::create_own_metrics;
+use crate::imitated::{OwnMetrics, create_own_metrics};
 use crate::recent::latency_percentiles;
 use engine::EngineMetricsObserver;
 use fake_state::FakeMetricsState;
@@ -73,7 +72,6 @@ use families::{FAMILIES, Id};
 use family::Topic;
 use lora::{LoraObserver, LoraRequestsInfo};
 use own::SimulatorMetrics;
-use own_metrics::OwnMetrics;
 use page::MetricsPage;
 use process::ProcessMetrics;
 use resident_adapters::ResidentLoraAdapters;
@@ -96,16 +94,16 @@ pub struct Metrics {
     fake: Option<FakeMetricsState>,
     lora: Arc<LoraRequestsInfo>,
     /// Metrics of an imitated server whose families replace vLLM's; `None` for vLLM's.
-    imitated: Option<Box<dyn OwnMetrics>>,
+    imitated: Option<OwnMetrics>,
     length: AtomicUsize,
-    clock: UnixClock,
+    settings: Arc<MetricsSettings>,
 }
 
 impl Metrics {
     /// Creates all metric series that the settings select, at zero.
     pub fn new(mut settings: MetricsSettings) -> Arc<Self> {
         let imitated = create_own_metrics(&mut settings);
-        let settings = &settings;
+        let settings = &Arc::new(settings);
         let mut vecs = MetricCellVec::from_family_list(FAMILIES, settings);
         let mut exposed = vecs.clone();
         exposed.retain(|vec| vec.family.is_exposed(settings));
@@ -117,18 +115,18 @@ impl Metrics {
         }
         let fake = settings.fake.as_ref();
         let fake = fake.map(|fake| FakeMetricsState::new(fake, settings, &mut vecs));
-        let lora = Arc::new(LoraRequestsInfo::new(settings, &vecs));
+        let lora = Arc::new(LoraRequestsInfo::new(settings.clone(), &vecs));
         if fake.is_none() {
             lora.reset_for_restart();
         }
         let engines = (0..settings.engines.len())
-            .map(|rank| Arc::new(EngineMetrics::new(&vecs, settings, rank)));
+            .map(|rank| Arc::new(EngineMetrics::new(&vecs, settings.clone(), rank)));
         let own = SimulatorMetrics::new();
         Arc::new(Self {
             page: MetricsPage::new(settings.api_servers, exposed, own.clone()),
             engines: engines.collect(),
             server: MetricCells::of_engine(&vecs, 0),
-            http: HttpMetrics::new(settings, &vecs),
+            http: HttpMetrics::new(settings.clone(), &vecs),
             process: Id::StartTime.family().is_exposed(settings).then(ProcessMetrics::default),
             own,
             fake,
@@ -136,7 +134,7 @@ impl Metrics {
             imitated,
             vecs,
             length: AtomicUsize::new(0),
-            clock: settings.clock,
+            settings: settings.clone(),
         })
     }
 
@@ -160,8 +158,8 @@ impl Metrics {
             ResidentLoraAdapters::new(slots, vec, metrics.clone())
         });
         let mut observers: Vec<Box<dyn EngineObserver>> =
-            vec![Box::new(EngineMetricsObserver::new(metrics, features))];
-        if features.loras {
+            vec![Box::new(EngineMetricsObserver { metrics, features })];
+        if self.settings.lora.is_some() {
             observers.push(Box::new(LoraObserver::new(self.lora.clone(), resident)));
         }
         observers.extend(self.imitated.iter().map(|imitated| imitated.observer(rank)));
@@ -204,7 +202,7 @@ impl Metrics {
         if self.fake.is_some() {
             return;
         }
-        let now = (self.clock.0)();
+        let now = (self.settings.clock.0)();
         let imitated = self.imitated.iter().flat_map(|imitated| imitated.vecs());
         self.vecs.iter().chain(imitated).for_each(|vec| vec.reset_for_restart(now));
         self.engines.iter().for_each(|engine| engine.recent.clear_engine_samples());

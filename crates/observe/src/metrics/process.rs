@@ -52,9 +52,7 @@ impl ProcessMetrics {
             cells[id].expose_metric_series(now_unix);
         };
         let stat = read_cached(&STAT, STAT_CACHE_S, now_unix, read_stat);
-        let Some([cpu, start, size, resident]) = stat else {
-            return;
-        };
+        let Some([cpu, start, size, resident]) = stat else { return };
         let (start, before) = self.restarted_at.lock().unwrap_or((start, 0.0));
         set(Id::VirtualMemory, size);
         set(Id::ResidentMemory, resident);

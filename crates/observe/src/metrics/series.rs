@@ -134,36 +134,44 @@ impl MetricCellVec {
         now_unix: f64,
         others: &[Arc<Self>],
     ) -> Self {
-        let desc = Desc::new(
-            family.name.to_owned(),
-            family.help_text(settings).to_owned(),
-            family.labels.iter().map(|label| (*label).to_owned()).collect(),
-            Default::default(),
-        );
         let bounds = family.bucket_bounds(settings);
-        let owners = match family.alias {
-            Some(id) => others[id as usize].owners.clone(),
-            None if family.added => Vec::new(),
-            None => {
-                let owners = 0..family.owner_count(settings);
-                owners.map(|_| family.cells(settings, &bounds, now_unix)).collect()
+        let awaits_step = family.hidden_until_step
+            && settings.api_servers == ApiServerCount::Several
+            && settings.fake.is_none();
+        let new_cell = |index: usize| {
+            let cell = MetricCell::new(family.kind, &bounds);
+            cell.set(f64::from(u8::from(family.info.is_some())));
+            if index < family.hidden_from && !awaits_step {
+                cell.expose_metric_series(now_unix);
             }
+            cell
         };
-        let count = owners.iter().map(|cells| cells.len()).sum();
-        let series = (0..count).map(|position| {
-            let (owner, index) = match family.by_engine {
-                true => (position / (count / owners.len()), position % (count / owners.len())),
-                false => (position % owners.len(), position / owners.len()),
+        let count = if family.added { 0 } else { family.owner_count(settings) };
+        let (mut owners, mut series) = (Vec::<Arc<[MetricCell]>>::new(), Vec::new());
+        for owner in 0..count {
+            let labels = family.labels_of_owner(settings, owner);
+            let cells = match family.alias {
+                Some(id) => others[id as usize].owners[owner].clone(),
+                None => (0..labels.len()).map(new_cell).collect(),
             };
-            Arc::new(MetricSeries {
-                position: position as i64,
-                labels: label_pairs(family.series_labels(settings, owner, index)),
-                cells: (owners[owner].clone(), index),
-                divisors: family.divisor.map(|id| others[id as usize].owners[owner].clone()),
-            })
-        });
-        let mut series: Vec<_> = series.collect();
+            for (index, labels) in labels.into_iter().enumerate() {
+                let position = match family.by_engine {
+                    true => owner * cells.len() + index,
+                    false => index * count + owner,
+                };
+                series.push(Arc::new(MetricSeries {
+                    position: position as i64,
+                    labels: label_pairs(labels),
+                    cells: (cells.clone(), index),
+                    divisors: family.divisor.map(|id| others[id as usize].owners[owner].clone()),
+                }));
+            }
+            owners.push(cells);
+        }
         series.sort_by(|a, b| a.label_values().cmp(b.label_values()));
+        let (name, help) = (family.name.to_owned(), family.help_text(settings).to_owned());
+        let labels = family.labels.iter().map(|label| (*label).to_owned());
+        let desc = Desc::new(name, help, labels.collect(), Default::default());
         Self {
             family,
             desc: desc.expect("names, labels and HELP texts in the list are valid"),
@@ -280,29 +288,6 @@ impl MetricCellVec {
             histogram.set_sample_count(total);
             histogram.set_sample_sum(sum);
         })
-    }
-}
-
-impl Family {
-    /// Creates the cells of an engine or of the server.
-    fn cells(
-        &self,
-        settings: &MetricsSettings,
-        bounds: &Arc<[f64]>,
-        now: f64,
-    ) -> Arc<[MetricCell]> {
-        let no_step = self.hidden_until_step
-            && settings.api_servers == ApiServerCount::Several
-            && settings.fake.is_none();
-        let cells = (0..self.series_per_owner(settings)).map(|i| {
-            let cell = MetricCell::new(self.kind, bounds);
-            cell.set(f64::from(u8::from(self.info.is_some())));
-            if i < self.hidden_from && !no_step {
-                cell.expose_metric_series(now);
-            }
-            cell
-        });
-        cells.collect()
     }
 }
 

@@ -2,15 +2,15 @@
 //!
 //! SGLang's scheduler updates the gauges and the times between tokens; here [`SglangObserver`] does
 //! so from engine events. SGLang's tokenizer manager counts a request when it ends; here the HTTP
-//! handlers call [`OwnMetrics::on_finished`].
+//! handlers call [`SglangMetrics::on_finished`].
 //!
 //! **Source:** SGLang 0.5.23 `srt/observability/metrics_collector.py`.
 
 use std::sync::Arc;
 
 use super::families::{FAMILIES, Id};
+use crate::imitated::FinishedRequest;
 use crate::metrics::family::Family;
-use crate::metrics::own_metrics::{FinishedRequest, OwnMetrics};
 use crate::metrics::series::{MetricCellVec, MetricCells};
 use crate::metrics::settings::{ApiServerCount, MetricsSettings};
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
@@ -46,17 +46,16 @@ impl SglangMetrics {
         }
         Self { server: MetricCells::of_engine(&vecs, 0), engines, page_size, vecs }
     }
-}
 
-impl OwnMetrics for SglangMetrics {
-    fn vecs(&self) -> &[Arc<MetricCellVec>] {
+    /// Returns the values of SGLang's families, in the order of its `/metrics` page.
+    pub(crate) fn vecs(&self) -> &[Arc<MetricCellVec>] {
         &self.vecs
     }
 
     /// Counts a request whose response has ended.
     ///
     /// **Source:** `TokenizerMetricsCollector.observe_one_finished_request`.
-    fn on_finished(&self, request: &FinishedRequest) {
+    pub(crate) fn on_finished(&self, request: &FinishedRequest) {
         let (prompt, output) = (f64::from(request.prompt_tokens), f64::from(request.output_tokens));
         let cached = f64::from(request.cached_tokens.min(request.prompt_tokens));
         let streaming = usize::from(request.streaming);
@@ -82,7 +81,8 @@ impl OwnMetrics for SglangMetrics {
         observe(&self.server, Id::GenerationLength, 0, output);
     }
 
-    fn observer(&self, rank: usize) -> Box<dyn EngineObserver> {
+    /// Returns the observer of the engine of a data-parallel rank.
+    pub(crate) fn observer(&self, rank: usize) -> Box<dyn EngineObserver> {
         Box::new(SglangObserver {
             engine: self.engines[rank].clone(),
             metrics: self.clone(),
@@ -93,7 +93,7 @@ impl OwnMetrics for SglangMetrics {
 
     /// Returns the current value of a gauge of a rank: `num_used_tokens`, `token_usage`,
     /// `gen_throughput` or `cache_hit_rate`; 0 for another name.
-    fn gauge(&self, name: &str, rank: usize) -> f64 {
+    pub(crate) fn gauge(&self, name: &str, rank: usize) -> f64 {
         let named = |family: &Family| family.name.strip_prefix("sglang:") == Some(name);
         let id = FAMILIES.iter().position(named);
         let cell = |cells: &MetricCells| cells.series_cells(id?).first().map(|cell| cell.get());

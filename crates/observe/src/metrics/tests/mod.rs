@@ -131,8 +131,7 @@ impl TestEngine {
             plan: None,
         };
         let sequence = Sequence::new(SeqId(1), 100, 5);
-        let features =
-            EngineFeatures { loras: true, cache: true, steps: true, ..EngineFeatures::default() };
+        let features = EngineFeatures { cache: true, steps: true, ..EngineFeatures::default() };
         Self {
             observers: EngineObservers(metrics.observers(rank, features)),
             record: SequenceRecord::new(SimTime::ZERO, &sequence, request),
