@@ -7,9 +7,7 @@ use super::cache_config::cache_config_fields;
 #[cfg(feature = "grpc")]
 use super::rules;
 use super::timing;
-use vllm_sim_config::{
-    CliMode, Config, KvConnector, KvTransferConfig, MetricsCompat, ModelTask, SchedulerKind,
-};
+use vllm_sim_config::{CliMode, Config, KvConnector, KvTransferConfig, ModelTask, SchedulerKind};
 use vllm_sim_engine::KvLoadFailurePolicy;
 use vllm_sim_engine::kv::{BlockHashAlgorithm, BlockHashConfig, BlockPoolConfig, OffloadConnector};
 use vllm_sim_http::MiddlewareSettings;
@@ -189,7 +187,6 @@ pub(super) fn ngram_speculation_settings(config: &Config) -> Option<NgramLookupS
 /// Returns the engine features that metrics, KV events and traces depend on.
 pub(super) fn engine_features(config: &Config) -> EngineFeatures {
     EngineFeatures {
-        loras: config.lora.enabled,
         cache: has_prefix_cache(config) && config.engine.prefix_cache.enable_prefix_caching
             || config.engine.prefix_cache.enable_kvcache,
         steps: config.engine.scheduler != SchedulerKind::Pool,
@@ -274,7 +271,6 @@ pub(super) fn grpc_settings(
 pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> MetricsSettings {
     let engine = &config.engine;
     let (first, count) = engine.parallel.local_ranks;
-    let cache = cache_config_labels(cache_config_fields(config), config.model.vllm_version);
     let fake = config
         .metrics
         .fake
@@ -289,7 +285,6 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> MetricsS
         compat: config.model.compat,
         version: config.model.vllm_version,
         legacy: config.metrics.legacy,
-        finish_reason_label: config.model.compat == MetricsCompat::Llmd,
         tool_parser: config.api.tool_call_parser.is_some(),
         // A render-only server has no engine.
         engine_stats: !config.metrics.disable_log_stats && !config.api.scale_out.render_only,
@@ -297,7 +292,7 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> MetricsS
         // llm-d serves every route, so these series would only add noise.
         sockets: config.api.speech.realtime && config.api.task != ModelTask::All,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
-        cache_config: vec![cache; count as usize],
+        cache_config: cache_config_labels(cache_config_fields(config), config.model.vllm_version),
         nixl: uses_nixl(config),
         kv_consumer: engine.kv_offload.is_some()
             || config.kv_transfer.as_ref().is_some_and(|transfer| {
@@ -308,7 +303,6 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> MetricsS
             0 | 1 => ApiServerCount::One,
             _ => ApiServerCount::Several,
         },
-        runtime_series: engine.parallel.api_servers <= 1,
         routes,
         fake: fake.map(|fake| (fake, config.metrics.fake_refresh_interval)),
         ..MetricsSettings::default()

@@ -48,13 +48,14 @@ fn main() {
         model_name: "meta-llama/Llama-3.1-8B-Instruct".to_owned(),
         engines: (0..ranks).map(|r| r.to_string()).collect(),
         max_model_len: 131_072,
+        engine_stats: true,
         lora: Some(4),
         legacy: true,
         tool_parser: true,
         routes: (0..60).map(|i| format!("/v1/route/{i}")).collect(),
         ..MetricsSettings::default()
     };
-    let features = EngineFeatures { steps: true, loras: true, ..EngineFeatures::default() };
+    let features = EngineFeatures { steps: true, ..EngineFeatures::default() };
     let tokens = |n: u32| SchedulerEvent::Tokens { id: SeqId(1), n };
     let record = decoding_sequence(None);
     for ranks in [1, 8] {

@@ -26,7 +26,6 @@ pub struct KvBlockLifetimeObserver {
 
 struct BlockLife {
     born: SimTime,
-    used: SimTime,
     accesses: VecDeque<SimTime>,
 }
 
@@ -40,18 +39,16 @@ impl KvBlockLifetimeObserver {
         self.stored += 1;
         let drawn = mix_u64_pair(0x000b_10c5, self.stored) >> 11;
         if (drawn as f64) < self.share * (1u64 << 53) as f64 {
-            let life = BlockLife { born: at, used: at, accesses: VecDeque::new() };
-            self.lives.insert(key, life);
+            self.lives.insert(key, BlockLife { born: at, accesses: VecDeque::new() });
         }
     }
 
     fn end(&mut self, at: SimTime, key: BlockKey) {
-        let Some(life) = self.lives.remove(&key) else {
-            return;
-        };
+        let Some(life) = self.lives.remove(&key) else { return };
         let cells = &self.metrics.cells;
         cells[Id::BlockLifetime].observe((at - life.born).as_secs_f64());
-        cells[Id::BlockIdle].observe((at - life.used).as_secs_f64());
+        let used = *life.accesses.back().unwrap_or(&life.born);
+        cells[Id::BlockIdle].observe((at - used).as_secs_f64());
         for (before, after) in life.accesses.iter().zip(life.accesses.iter().skip(1)) {
             cells[Id::BlockReuseGap].observe((*after - *before).as_secs_f64());
         }
@@ -73,7 +70,6 @@ impl EngineObserver for KvBlockLifetimeObserver {
         let hit = cached / plan.block_size.max(1);
         for key in plan.keys.iter().take(hit as usize) {
             if let Some(life) = self.lives.get_mut(key) {
-                life.used = at;
                 life.accesses.push_back(at);
                 if life.accesses.len() > REMEMBERED {
                     life.accesses.pop_front();

@@ -5,21 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cell::MetricCell;
-use super::families::{FAMILIES, FINISH_REASONS, Id, VLLM_FINISH_REASON_COUNT};
+use super::families::{FAMILIES, FINISH_REASONS, Id};
 use super::resident_adapters::LoraSlotCounts;
 use super::series::{MetricCellVec, MetricCells};
-use super::settings::{CpuOffloadInfo, MetricsCompat, MetricsSettings, UnixClock};
+use super::settings::{MetricsCompat, MetricsSettings};
 use super::transfers::{self, NixlTransferMetricParams};
 use crate::load_failures::log_kv_load_failure;
 use crate::recent::{LatencyRingBuffer, RecentEngineSamples};
 use vllm_sim_engine::driver::{EngineObserver, PlannedFinishReason, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SequenceEndReason, SimTime};
-
-/// Indices of the values of the label `source` of `vllm:prompt_tokens_cached_by_source_total`.
-const TIER_DEVICE: usize = 0;
-const TIER_HOST: usize = 1;
-const TIER_P2P: usize = 2;
-const TIER_EXTERNAL: usize = 4;
 
 /// Sleep state of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,34 +34,19 @@ pub enum SleepState {
 /// thread may call the public methods.
 pub struct EngineMetrics {
     pub(super) cells: MetricCells,
-    /// Values of the labels `engine` and `model_name`.
-    pub(super) engine: String,
-    pub(super) model_name: String,
-    compat: MetricsCompat,
-    /// Index of the `source` label value for prompt tokens that came from other servers.
-    external_tier: usize,
-    /// CPU memory tier; external prompt tokens come from there unless another server sent them.
-    offload: Option<CpuOffloadInfo>,
-    clock: UnixClock,
+    pub(super) settings: Arc<MetricsSettings>,
+    pub(super) rank: usize,
     pub(super) recent: RecentEngineSamples,
 }
 
 impl EngineMetrics {
     pub(super) fn new(
         vecs: &[Arc<MetricCellVec>],
-        settings: &MetricsSettings,
+        settings: Arc<MetricsSettings>,
         rank: usize,
     ) -> Self {
-        let metrics = Self {
-            cells: MetricCells::of_engine(vecs, rank),
-            engine: settings.engines[rank].clone(),
-            model_name: settings.model_name.clone(),
-            compat: settings.compat,
-            external_tier: if settings.nixl { TIER_P2P } else { TIER_EXTERNAL },
-            offload: settings.offload.clone(),
-            clock: settings.clock,
-            recent: RecentEngineSamples::default(),
-        };
+        let (cells, recent) = (MetricCells::of_engine(vecs, rank), RecentEngineSamples::default());
+        let metrics = Self { cells, settings, rank, recent };
         metrics.set_sleep_state(SleepState::Awake);
         metrics
     }
@@ -105,8 +84,6 @@ impl EngineMetrics {
 /// Features of the engine whose events update the metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EngineFeatures {
-    /// Whether LoRA adapters are enabled in the engine.
-    pub loras: bool,
     /// Whether the engine has a prefix cache.
     pub cache: bool,
     /// Whether the engine emits step events.
@@ -125,39 +102,36 @@ pub struct EngineFeatures {
 /// Observer of one engine: updates the engine's metrics from its events, at the times at which vLLM
 /// does.
 pub(super) struct EngineMetricsObserver {
-    metrics: Arc<EngineMetrics>,
-    features: EngineFeatures,
+    pub(super) metrics: Arc<EngineMetrics>,
+    pub(super) features: EngineFeatures,
 }
 
 impl EngineMetricsObserver {
-    pub(super) fn new(metrics: Arc<EngineMetrics>, features: EngineFeatures) -> Self {
-        Self { metrics, features }
-    }
-
     /// Counts the cache lookup of a sequence's prompt, in tokens, when the sequence is first
     /// scheduled.
     fn count_lookup(&self, cached: u32, external: u32, record: &SequenceRecord) {
         if !record.looked_up || !self.features.cache {
             return;
         }
-        let EngineMetrics { cells, recent, .. } = &*self.metrics;
-        let by_tier = cells.series_cells(Id::CachedTokensBySource);
+        let EngineMetrics { cells, recent, settings, .. } = &*self.metrics;
+        let sources = cells.series_cells(Id::CachedTokensBySource);
+        let [device, host, p2p, _, unspecified] = sources else { return };
         recent.prefix.add_cache_lookup(record.prompt, cached);
         cells[Id::PrefixQueries].add_as_sole_metric_writer(record.prompt);
         cells[Id::PrefixHits].add_as_sole_metric_writer(cached);
-        by_tier[TIER_DEVICE].add_as_sole_metric_writer(cached);
+        device.add_as_sole_metric_writer(cached);
         // A connector is queried for tokens that are not in this engine's cache.
         let queries = record.prompt - cached;
         if queries > 0 && (self.features.connector || external > 0) {
             recent.external.add_cache_lookup(queries, external);
             cells[Id::ExternalQueries].add_as_sole_metric_writer(queries);
             cells[Id::ExternalHits].add_as_sole_metric_writer(external);
-            let is_remote = record.request.kv_source.is_some();
-            let tier = match self.metrics.offload.is_some() && !is_remote {
-                true => TIER_HOST,
-                false => self.metrics.external_tier,
+            let source = match &record.request.kv_source {
+                None if settings.offload.is_some() => host,
+                _ if settings.nixl => p2p,
+                _ => unspecified,
             };
-            by_tier[tier].add_as_sole_metric_writer(external);
+            source.add_as_sole_metric_writer(external);
         }
     }
 
@@ -209,21 +183,22 @@ impl EngineMetricsObserver {
         cells[Id::Drafts].add_as_sole_metric_writer(1);
         cells[Id::DraftTokens].add_as_sole_metric_writer(proposed);
         cells[Id::AcceptedTokens].add_as_sole_metric_writer(accepted);
-        let positions = cells.series_cells(Id::AcceptedTokensPerPos).iter();
-        positions
-            .take(accepted as usize)
-            .for_each(|position| position.add_as_sole_metric_writer(1));
+        let positions = cells.series_cells(Id::AcceptedTokensPerPos);
+        for position in positions.iter().take(accepted as usize) {
+            position.add_as_sole_metric_writer(1);
+        }
     }
 
     /// Counts a sequence that ended, by the index of its reason in [`FINISH_REASONS`]; each choice
     /// of a request is a sequence.
     fn count_end(&self, reason: usize, record: &SequenceRecord) {
         let cells = &self.metrics.cells;
-        let is_llmd = self.metrics.compat == MetricsCompat::Llmd;
+        let MetricsSettings { compat, clock, .. } = &*self.metrics.settings;
+        let is_llmd = *compat == MetricsCompat::Llmd;
         let success = &cells.series_cells(Id::Success)[reason];
         success.add_as_sole_metric_writer(1);
-        if reason >= VLLM_FINISH_REASON_COUNT {
-            success.expose_metric_series((self.metrics.clock)());
+        if reason >= Id::Success.family().hidden_from {
+            success.expose_metric_series((clock.0)());
         }
         let last = if record.output > 0 { record.last } else { record.scheduled };
         let first = if record.output > 0 { record.first } else { record.scheduled };
@@ -249,14 +224,12 @@ impl EngineMetricsObserver {
         observe(Id::DecodeTime, decode);
         observe(Id::RequestPreemptions, record.preemptions.into());
         observe(Id::PrefillComputed, record.prompt.saturating_sub(reused).into());
-        let Some(parent) = &record.request.parent else {
-            return;
-        };
+        let Some(parent) = &record.request.parent else { return };
         parent.longest.fetch_max(record.output, Ordering::Relaxed);
         if parent.open.fetch_sub(1, Ordering::Relaxed) == 1 {
             observe(Id::ParamsN, parent.n.into());
             // llm-d's simulator counts each choice as a request.
-            if self.metrics.compat == MetricsCompat::Vllm {
+            if *compat == MetricsCompat::Vllm {
                 observe(Id::MaxGenerationTokens, parent.longest.load(Ordering::Relaxed).into());
             }
         }
@@ -315,7 +288,8 @@ impl EngineObserver for EngineMetricsObserver {
             }
             SchedulerEvent::Preempted { .. } => cells[Id::Preemptions].add_as_sole_metric_writer(1),
             SchedulerEvent::Ended { end, .. } => {
-                let reason = finish_reason(*end, record.request.finish, self.metrics.compat);
+                let reason =
+                    finish_reason(*end, record.request.finish, self.metrics.settings.compat);
                 if let Some(reason) = reason {
                     self.count_end(reason, record);
                 }
@@ -336,9 +310,9 @@ impl EngineObserver for EngineMetricsObserver {
             // The hit rate of recent requests starts again.
             SchedulerEvent::Cleared => self.metrics.recent.prefix.clear_ring_buffer(),
             SchedulerEvent::Host(event) => {
-                let EngineMetrics { cells, offload, clock, .. } = &*self.metrics;
-                if let Some(offload) = offload {
-                    offload.record_host_cache_event(cells, event, clock());
+                let EngineMetrics { cells, settings, .. } = &*self.metrics;
+                if let Some(offload) = &settings.offload {
+                    offload.record_host_cache_event(cells, event, (settings.clock.0)());
                 }
             }
             _ => {}

@@ -1,12 +1,13 @@
 //! Applies fake metrics to the cells that `/metrics` shows.
 
+use std::convert::identity;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::fake::{FakeGauge, FakeMetrics};
+use super::fake::{FakeGauge, FakeMetrics, parse_fake_gauge};
 use super::families::{FAMILIES, FINISH_REASONS, Id};
 use super::lora::LoraRequestsInfo;
 use super::series::{MetricCellVec, MetricCells};
@@ -50,70 +51,63 @@ pub(super) struct FakeMetricsState {
 }
 
 impl FakeMetricsState {
-    /// Applies the configured fake metrics to the families on `/metrics`.
+    /// Applies the configured fake metrics to these families, which `/metrics` exposes. Replaces
+    /// those with fake values by hidden ones for the real values.
     pub(super) fn new(
         (fake, refresh): &(FakeMetrics, Duration),
-        settings: &MetricsSettings,
-        exposed: &[Arc<MetricCellVec>],
+        settings: &Arc<MetricsSettings>,
+        vecs: &mut [Arc<MetricCellVec>],
     ) -> Self {
-        let engines = (0..settings.engines.len()).map(|rank| MetricCells::of_engine(exposed, rank));
+        let engines = (0..settings.engines.len()).map(|rank| MetricCells::of_engine(vecs, rank));
         let state = Self {
             engines: engines.collect(),
-            lora: LoraRequestsInfo::new(settings, exposed),
+            lora: LoraRequestsInfo::new(settings.clone(), vecs),
             refresh: *refresh,
             clock: settings.clock,
             gauges: Mutex::default(),
         };
-        let stepped = FAMILIES.iter().enumerate().filter(|(_, family)| family.hidden_until_step);
-        for (id, _) in stepped {
-            let cells = state.engines.iter().flat_map(|cells| cells.series_cells(id));
-            cells.for_each(|cell| cell.expose_metric_series(1.0));
+        state.replace_fake_loras(&[]);
+        state.update_fake_metrics(fake);
+        let hidden = MetricCellVec::from_family_list(FAMILIES, settings);
+        let is_llmd = settings.compat != MetricsCompat::Vllm;
+        let faked = KEYS.iter().filter(|(_, _, counts)| !(is_llmd && *counts));
+        for id in faked.map(|(_, id, _)| *id).chain([Id::WaitingByReason, Id::LoraRequests]) {
+            vecs[id as usize] = hidden[id as usize].clone();
         }
-        let mut initial = fake.clone();
-        initial.loras.get_or_insert_default();
-        state.update_fake_metrics(&initial);
         state
     }
 
-    /// Returns families for the real values, which differ from the exposed ones where those have
-    /// fake values.
-    pub(super) fn families_of_real_values(
-        settings: &MetricsSettings,
-        mut vecs: Vec<Arc<MetricCellVec>>,
-    ) -> Vec<Arc<MetricCellVec>> {
-        let hidden = MetricCellVec::from_family_list(FAMILIES, settings);
-        let is_llmd = settings.compat != MetricsCompat::Vllm;
-        let faked =
-            KEYS.iter().filter(|(_, _, counts)| !(is_llmd && *counts)).map(|(_, id, _)| *id);
-        for id in faked.chain([Id::WaitingByReason, Id::LoraRequests]) {
-            vecs[id as usize] = hidden[id as usize].clone();
-        }
-        vecs
-    }
-
     pub(super) fn update_fake_metrics(&self, update: &FakeMetrics) {
-        let at = (self.clock)();
+        let at = (self.clock.0)();
         let mut gauges = self.gauges.lock();
-        for ((key, _, _), gauge) in KEYS.iter().zip(&mut *gauges) {
-            if let Some(new) = update.values.get(*key).and_then(FakeGauge::from_json) {
+        for ((key, id, _), gauge) in KEYS.iter().zip(&mut *gauges) {
+            let round = if *id == Id::KvUsage { identity } else { f64::trunc };
+            let value = update.0.get(*key);
+            if let Some(new) = value.and_then(|new| parse_fake_gauge(new, self.refresh, round)) {
                 *gauge = Some((new, at));
             }
         }
         self.move_gauges(&gauges, at);
         for cells in &self.engines {
             for (key, id, _) in &KEYS[gauges.len()..] {
-                update.values.get(*key).inspect(|value| replace_values(cells, *id, value, at));
+                update.0.get(*key).inspect(|value| replace_values(cells, *id, value, at));
             }
         }
-        if let Some(loras) = &update.loras {
-            let series =
-                loras.iter().map(|lora| ([&*lora.running, &*lora.waiting], lora.timestamp));
-            let mut series: Vec<_> = series.collect();
-            if series.is_empty() {
-                series.push((["", ""], at.trunc()));
-            }
-            self.lora.replace_lora_series(&series);
+        if let Some(Value::Array(loras)) = update.0.get("loras") {
+            self.replace_fake_loras(loras);
         }
+    }
+
+    fn replace_fake_loras(&self, loras: &[Value]) {
+        let series = loras.iter().map(|lora| {
+            let lists = ["running", "waiting"].map(|key| lora[key].as_str().unwrap_or_default());
+            (lists, lora["timestamp"].as_f64().unwrap_or_default())
+        });
+        let mut series: Vec<_> = series.collect();
+        if series.is_empty() {
+            series.push((["", ""], (self.clock.0)().trunc()));
+        }
+        self.lora.replace_lora_series(&series);
     }
 
     pub(super) fn update_fake_gauges(&self, now_unix: f64) {
@@ -122,11 +116,9 @@ impl FakeMetricsState {
 
     fn move_gauges(&self, gauges: &[Option<(FakeGauge, f64)>; 3], now_unix: f64) {
         for ((_, id, _), gauge) in KEYS.iter().zip(gauges) {
-            let Some((gauge, since)) = gauge else {
-                continue;
-            };
+            let Some((gauge, since)) = gauge else { continue };
             let t = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
-            let value = gauge.fake_gauge_value(t, self.refresh, *id != Id::KvUsage);
+            let value = gauge(t);
             for cells in &self.engines {
                 cells[*id].set(value);
                 if *id == Id::Waiting {

@@ -4,7 +4,7 @@
 //! the page, and deviations from the usual [`Family`]. Type, labels, buckets and HELP text of upstream's
 //! families are in the generated [list](super::upstream); families without an entry there have type and
 //! HELP text here: after the function that has their labels, unless they are those of an engine. The head
-//! of a group has the topic, and the condition under which upstream exposes the group.
+//! of a group has the topic, and the condition under which upstream exposes the group; an entry may differ.
 
 use prometheus::proto::MetricType;
 
@@ -16,25 +16,10 @@ use crate::release::is_equal_text;
 
 /// Values of the label `finished_reason`. The last three exist in llm-d-inference-sim only and are
 /// hidden until one is counted.
-pub(super) const FINISH_REASONS: [&str; 8] = [
-    "stop",
-    "length",
-    "abort",
-    "error",
-    "repetition",
-    "tool_calls",
-    "remote_decode",
-    "cache_threshold",
-];
-pub(super) const VLLM_FINISH_REASON_COUNT: usize = 5;
+pub(super) static FINISH_REASONS: &[&str] = FAMILIES[Id::Success as usize].values[0];
 
 const GENERATIONS: &[&[&str]] = &[&["0", "1", "2"]];
 const COPIES: &[&[&str]] = &[&["GPU_to_CPU", "CPU_to_GPU"]];
-const TOOL_PARSER: &[&[&str]] = &[
-    &["streaming", "non_streaming"],
-    &["tool_call", "no_tool_call"],
-    &["chat_completions", "responses", "other"],
-];
 
 /// Declares a list of metric families: the array `FAMILIES`, and the enum `Id` of its indices.
 macro_rules! families {
@@ -64,21 +49,19 @@ macro_rules! families {
 
         /// All metric families, indexed by [`Id`].
         pub(crate) static FAMILIES: &[Family] = &[$($(Family {
-            topic: Topic::$topic,
-            when: $when,
             $($field: $value,)*
-            ..families!(declaration $($word)* $name $($help)?)
+            ..families!(declaration $($word)* $name $($help)?).in_group(Topic::$topic, $when)
         },)*)*];
     };
 }
 pub(crate) use families;
 
 families! {
-    Process, |s| s.runtime_series && s.api_servers == ApiServerCount::One => {
+    Process, |s| s.api_servers == ApiServerCount::One => {
         GcCollected: "python_gc_objects_collected_total" { values: GENERATIONS, created: false };
         GcUncollectable: "python_gc_objects_uncollectable_total" { values: GENERATIONS, created: false };
         GcCollections: "python_gc_collections_total" { values: GENERATIONS, created: false };
-        PythonInfo: "python_info" { info: Some(|_, _| Some(pairs(PYTHON))) };
+        PythonInfo: "python_info" { info: Some(|_| pairs([("implementation", "CPython"), ("major", "3"), ("minor", "12"), ("patchlevel", "12"), ("version", "3.12.12")])) };
         VirtualMemory: "process_virtual_memory_bytes" { hidden_from: 0, when_empty: Absent };
         ResidentMemory: "process_resident_memory_bytes" { hidden_from: 0, when_empty: Absent };
         StartTime: "process_start_time_seconds" { hidden_from: 0, when_empty: Absent };
@@ -127,41 +110,29 @@ families! {
         CopiedBytes: "vllm:kv_offload_total_bytes_total" { values: COPIES, by_engine: true };
         CopyTime: "vllm:kv_offload_total_time_total" { values: COPIES, by_engine: true };
         CopySize: "vllm:kv_offload_size" { values: COPIES, by_engine: true };
-        OffloadInfo: "vllm:kv_offload_config_info" { info: Some(|s, _| s.offload.as_ref().map(offload_config)) };
+        OffloadInfo: "vllm:kv_offload_config_info" { info: Some(|s| s.offload.as_ref().map_or_else(Vec::new, offload_config)) };
     }
 
     Transfers, |s| s.engine_stats && s.offload.as_ref().is_some_and(|o| o.simple) => {
         SimpleLoadBlocks: "vllm:simple_kv_offload_load_blocks_total" {};
         SimpleUsedBlocks: "vllm:simple_kv_offload_used_blocks" {};
         SimplePendingBlocks: "vllm:simple_kv_offload_pending_store_blocks" {};
-        SimpleInfo: "vllm:simple_kv_offload_info" { info: Some(|s, _| s.offload.as_ref().map(simple_offload)) };
+        SimpleInfo: "vllm:simple_kv_offload_info" { info: Some(|s| s.offload.as_ref().map_or_else(Vec::new, simple_offload)) };
     }
 
     Engine, |s| s.engine_stats => {
         Running: "vllm:num_requests_running" { hidden_until_step: true };
         Waiting: "vllm:num_requests_waiting" { hidden_until_step: true };
         WaitingByReason: "vllm:num_requests_waiting_by_reason" { values: &[&["capacity", "deferred"]], hidden_until_step: true };
-    }
-
-    Transfers, |s| s.engine_stats && s.kv_consumer => {
-        KvFetches: "vllm:num_requests_kv_fetch_by_stage" { values: &[&["waiting_to_start", "in_progress", "completed_waiting"]], hidden_until_step: true };
-    }
-
-    Engine, |s| s.engine_stats => {
+        KvFetches: "vllm:num_requests_kv_fetch_by_stage" { topic: Topic::Transfers, when: |s| s.engine_stats && s.kv_consumer, values: &[&["waiting_to_start", "in_progress", "completed_waiting"]], hidden_until_step: true };
         SleepState: "vllm:engine_sleep_state" { values: &[&["awake", "weights_offloaded", "discard_all"]] };
     }
 
     Cache, |s| s.engine_stats => {
         KvUsage: "vllm:kv_cache_usage_perc" { hidden_until_step: true };
-    }
-
-    // vllm-project/vllm#57336; its HELP text is not known.
-    Cache, |s| s.engine_stats && s.previews.token_usage => {
-        KvTokenUsage: GAUGE "vllm:kv_cache_token_usage_perc" { hidden_until_step: true }
+        // vllm-project/vllm#57336; its HELP text is not known.
+        KvTokenUsage: GAUGE "vllm:kv_cache_token_usage_perc" { when: |s| s.engine_stats && s.previews.token_usage, hidden_until_step: true }
             "Fraction of the KV cache's token slots that hold keys and values. 1 means 100 percent usage.";
-    }
-
-    Cache, |s| s.engine_stats => {
         PrefixQueries: "vllm:prefix_cache_queries_total" {};
         PrefixHits: "vllm:prefix_cache_hits_total" {};
         ExternalQueries: "vllm:external_prefix_cache_queries_total" {};
@@ -180,17 +151,11 @@ families! {
     }
 
     Requests, |s| s.engine_stats => {
-        Success: "vllm:request_success_total" { values: &[&FINISH_REASONS], hidden_from: VLLM_FINISH_REASON_COUNT };
+        Success: "vllm:request_success_total" { values: &[&["stop", "length", "abort", "error", "repetition", "tool_calls", "remote_decode", "cache_threshold"]], hidden_from: 5 };
         Rejections: "vllm:admission_rejections_total" { values: &[&["max_num_queued_reqs", "max_num_queued_tokens"]] };
         RequestPromptTokens: "vllm:request_prompt_tokens" {};
         RequestGenerationTokens: "vllm:request_generation_tokens" {};
-    }
-
-    Engine, |s| s.engine_stats => {
-        IterationTokens: "vllm:iteration_tokens_total" {};
-    }
-
-    Requests, |s| s.engine_stats => {
+        IterationTokens: "vllm:iteration_tokens_total" { topic: Topic::Engine };
         MaxGenerationTokens: "vllm:request_max_num_generation_tokens" {};
         ParamsN: "vllm:request_params_n" {};
         ParamsMaxTokens: "vllm:request_params_max_tokens" {};
@@ -226,7 +191,7 @@ families! {
     }
 
     Cache, |s| s.engine_stats && !s.cache_config.is_empty() => {
-        CacheConfig: "vllm:cache_config_info" { labels: &["engine"], info: Some(|s, engine| s.cache_config.get(engine).cloned()) };
+        CacheConfig: "vllm:cache_config_info" { labels: &["engine"], info: Some(|s| s.cache_config.clone()) };
     }
 
     Http, |_| true => {
@@ -237,11 +202,8 @@ families! {
         HttpDuration: "http_request_duration_seconds" { added: true, when_empty: HeaderOfOneServer };
     }
 
-    Requests, |s| s.tool_parser => {
-        ToolParser: "vllm:tool_call_parser_invocations_total" { values: TOOL_PARSER };
-    }
-
     Engine, |_| true => {
+        ToolParser: "vllm:tool_call_parser_invocations_total" { topic: Topic::Requests, when: |s| s.tool_parser, values: &[&["streaming", "non_streaming"], &["tool_call", "no_tool_call"], &["chat_completions", "responses", "other"]] };
         SleepDuration: "vllm:sleep_mode_operation_duration_seconds" { added: true, hidden_from: 0, when_empty: Absent };
         SleepInFlight: "vllm:sleep_mode_operations_in_flight" { added: true, hidden_from: 0, group: MetricPageGroup::SummedGauge, when_empty: Absent };
         WeightsDuration: "vllm:rl_weight_update_operation_duration_seconds" { added: true, hidden_from: 0, when_empty: Absent };
@@ -262,7 +224,7 @@ families! {
             "1 for the active phase of the running scenario.";
     }
 
-    // vLLM up to 0.9, llm-d-inference-sim v0.6, production-stack.
+    // vLLM up to 0.9, the last two up to 0.10; llm-d-inference-sim v0.6, production-stack.
     Cache, |s| s.engine_stats && s.legacy => {
         OldGpuCacheUsage: GAUGE "vllm:gpu_cache_usage_perc" { created: false, alias: Some(Id::KvUsage) }
             "GPU KV-cache usage. 1 means 100 percent usage. DEPRECATED: Use vllm:kv_cache_usage_perc instead.";
@@ -276,13 +238,9 @@ families! {
             "Prefix cache queries, in terms of number of queried tokens.";
         OldPrefixHits: COUNTER "vllm:prefix_cache_hits" { created: false, alias: Some(Id::PrefixHits) }
             "Prefix cache hits, in terms of number of cached tokens.";
-    }
-
-    // vLLM up to 0.10, llm-d-inference-sim.
-    Requests, |s| s.engine_stats && s.legacy => {
-        OldTpot: HISTOGRAM "vllm:time_per_output_token_seconds" { buckets: upstream("vllm:inter_token_latency_seconds").buckets, created: false, alias: Some(Id::Itl) }
+        OldTpot: HISTOGRAM "vllm:time_per_output_token_seconds" { topic: Topic::Requests, buckets: upstream("vllm:inter_token_latency_seconds").buckets, created: false, alias: Some(Id::Itl) }
             "Histogram of time per output token in seconds. DEPRECATED: Use vllm:inter_token_latency_seconds instead.";
-        OldMaxGenerationTokens: HISTOGRAM "vllm:max_num_generation_tokens" { buckets: Buckets::Tokens, created: false, alias: Some(Id::MaxGenerationTokens) }
+        OldMaxGenerationTokens: HISTOGRAM "vllm:max_num_generation_tokens" { topic: Topic::Requests, buckets: Buckets::Tokens, created: false, alias: Some(Id::MaxGenerationTokens) }
             "Histogram of maximum number of requested generation tokens.";
     }
 }
@@ -308,14 +266,6 @@ const fn engine(kind: MetricType, name: &'static str, help: &'static str) -> Fam
     family(kind, name, &["engine", "model_name"], Buckets::Bounds(&[]), help)
 }
 
-const PYTHON: [(&str, &str); 5] = [
-    ("implementation", "CPython"),
-    ("major", "3"),
-    ("minor", "12"),
-    ("patchlevel", "12"),
-    ("version", "3.12.12"),
-];
-
 fn offload_config(info: &CpuOffloadInfo) -> MetricLabels {
     pairs([
         ("cpu_blocks_per_chunk", info.blocks_per_chunk.to_string()),
@@ -326,13 +276,11 @@ fn offload_config(info: &CpuOffloadInfo) -> MetricLabels {
 }
 
 fn simple_offload(info: &CpuOffloadInfo) -> MetricLabels {
-    let blocks = info.chunks.to_string();
-    let (backend, is_off) = ("cpu", "False");
     pairs([
-        ("backend", backend),
-        ("capacity_blocks", &blocks),
-        ("lazy_offload", is_off),
-        ("page_cache", is_off),
+        ("backend", "cpu"),
+        ("capacity_blocks", &*info.chunks.to_string()),
+        ("lazy_offload", "False"),
+        ("page_cache", "False"),
     ])
 }
 

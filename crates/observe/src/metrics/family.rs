@@ -5,7 +5,8 @@ use std::sync::Arc;
 use prometheus::proto::MetricType;
 
 use super::families::Id;
-use super::settings::MetricsSettings;
+use super::number::format_prometheus_float;
+use super::settings::{ApiServerCount, MetricsCompat, MetricsSettings};
 use super::upstream::{OLDER_HELP, SINCE};
 use crate::release::first_vllm_release_of;
 
@@ -78,9 +79,8 @@ pub(crate) struct Family {
     pub(crate) values: &'static [&'static [&'static str]],
     /// Whether series are added to the metric family when they are first used.
     pub(crate) added: bool,
-    /// Returns further labels of an engine's series in a metric family whose value is always 1, or
-    /// `None` if the engine has no series.
-    pub(crate) info: Option<fn(&MetricsSettings, usize) -> Option<MetricLabels>>,
+    /// Returns further labels of the series in a metric family whose value is always 1.
+    pub(crate) info: Option<fn(&MetricsSettings) -> MetricLabels>,
     /// Whether the metric family's series of one engine are adjacent; else engines vary fastest, as
     /// in vLLM.
     pub(crate) by_engine: bool,
@@ -138,6 +138,11 @@ pub(crate) const fn family(
 }
 
 impl Family {
+    /// Returns the metric family with the topic of a group, and the condition to expose the group.
+    pub(crate) const fn in_group(self, topic: Topic, when: fn(&MetricsSettings) -> bool) -> Self {
+        Self { topic, when, ..self }
+    }
+
     /// Returns whether the imitated server exposes the metric family with these settings.
     pub(crate) fn is_exposed(&self, settings: &MetricsSettings) -> bool {
         first_vllm_release_of(SINCE, self.name) <= settings.version && (self.when)(settings)
@@ -163,15 +168,6 @@ impl Family {
         bounds.into()
     }
 
-    /// Returns the number of the metric family's series per owner: for each engine, or for the
-    /// server.
-    pub(crate) fn series_per_owner(&self, settings: &MetricsSettings) -> usize {
-        match self.labels.contains(&"position") {
-            true => settings.spec_positions as usize,
-            false => self.values.iter().map(|values| values.len()).product(),
-        }
-    }
-
     /// Returns the number of owners of the family's series: the engines, or only the server.
     pub(crate) fn owner_count(&self, settings: &MetricsSettings) -> usize {
         match self.labels.iter().any(|label| matches!(*label, "engine" | "tp_rank")) {
@@ -182,48 +178,62 @@ impl Family {
 
     /// Returns the name of the family with the series' creation times, `_created`; a counter's name
     /// loses its `_total`.
-    pub(crate) fn creation_time_family_name(&self) -> Option<String> {
+    pub(crate) fn creation_time_family_name(&self, settings: &MetricsSettings) -> Option<String> {
         let is_counter = self.kind == MetricType::COUNTER;
-        let base = self.name.strip_suffix("_total").filter(|_| is_counter);
-        self.created.then(|| format!("{}_created", base.unwrap_or(self.name)))
+        let base = self.name.strip_suffix("_total").filter(|_| is_counter).unwrap_or(self.name);
+        let has_times = self.created && settings.api_servers == ApiServerCount::One;
+        has_times.then(|| format!("{base}_created"))
     }
 
-    /// Returns names and values of the labels of a metric series by its index; `None` if its owner
-    /// has no series.
-    pub(crate) fn series_labels(
+    /// Returns names and values of the labels of the series of an engine or of the server.
+    pub(crate) fn labels_of_owner(
         &self,
         settings: &MetricsSettings,
         owner: usize,
-        mut index: usize,
-    ) -> Option<MetricLabels> {
-        let mut labels = match self.info {
-            Some(info) => info(settings, owner)?,
-            None => Vec::new(),
-        };
-        let mut values = self.values.iter().rev();
-        for name in self.labels.iter().rev() {
-            let value = match *name {
-                "model_name" => settings.model_name.clone(),
-                "engine" => settings.engines[owner].clone(),
-                "position" => index.to_string(),
-                "engine_type" => "unified".to_owned(),
-                "tp_rank" | "pp_rank" | "moe_ep_rank" => "0".to_owned(),
-                "dp_rank" if settings.engines.len() > 1 => settings.engines[owner].clone(),
-                _ => match values.next() {
-                    Some(values) => {
-                        let value = values[index % values.len()];
-                        index /= values.len();
-                        value.to_owned()
-                    }
+    ) -> Vec<MetricLabels> {
+        let mut series = vec![self.info.map_or_else(Vec::new, |info| info(settings))];
+        let mut further = self.values.iter();
+        for name in self.labels {
+            let values = match *name {
+                "model_name" => vec![settings.model_name.clone()],
+                "engine" => vec![settings.engines[owner].clone()],
+                "position" => (0..settings.spec_positions).map(|index| index.to_string()).collect(),
+                "engine_type" => vec!["unified".to_owned()],
+                "tp_rank" | "pp_rank" | "moe_ep_rank" => vec!["0".to_owned()],
+                "dp_rank" if settings.engines.len() > 1 => vec![settings.engines[owner].clone()],
+                _ => match further.next() {
+                    Some(values) => values.iter().map(|value| (*value).to_owned()).collect(),
                     None => continue,
                 },
             };
-            if *name == "finished_reason" && settings.finish_reason_label {
-                labels.push(("finish_reason".to_owned(), value.clone()));
-            }
-            labels.push(((*name).to_owned(), value));
+            let with_value = |value: &String, labels: &MetricLabels| {
+                let mut labels = labels.clone();
+                if *name == "finished_reason" && settings.compat == MetricsCompat::Llmd {
+                    labels.push(("finish_reason".to_owned(), value.clone()));
+                }
+                labels.push(((*name).to_owned(), value.clone()));
+                labels
+            };
+            let of_labels = |labels| values.iter().map(move |value| with_value(value, labels));
+            series = series.iter().flat_map(of_labels).collect();
         }
-        Some(labels)
+        series
+    }
+
+    /// Returns the labels `le` of the metric family's histogram buckets.
+    ///
+    /// Whole-number bounds are formatted as in Python (`1.0`); with llm-d's rules as in Go (`1`), in
+    /// families that exist from the start.
+    pub(crate) fn bucket_labels(&self, settings: &MetricsSettings) -> Vec<String> {
+        let whole = settings.compat == MetricsCompat::Llmd
+            && self.when_empty == EmptyFamilyRendering::Header;
+        let bounds = self.bucket_bounds(settings);
+        let texts = bounds.iter().map(|bound| {
+            let text = format_prometheus_float(*bound);
+            let bound = text.strip_suffix(".0").filter(|_| whole).unwrap_or(&text);
+            format!("le=\"{bound}\"")
+        });
+        texts.chain(["le=\"+Inf\"".to_owned()]).collect()
     }
 }
 

@@ -41,8 +41,6 @@ pub enum ToolParserApi {
     ChatCompletions,
     /// The parsed reply is one of the Responses API (`/v1/responses`).
     Responses,
-    /// The parsed reply is one of any other API.
-    Other,
 }
 
 /// Operation requested by an administrator. Its metric family appears with the first request.
@@ -101,7 +99,7 @@ impl Metrics {
 
     /// Records the start of an administrator's operation; [`Self::operation_ended`] must follow.
     pub fn operation_started(&self, operation: AdminOperation) {
-        let [_, in_flight] = self.operation_series(operation, (self.clock)());
+        let [_, in_flight] = self.operation_series(operation, (self.settings.clock.0)());
         in_flight.add(1.0);
     }
 

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use super::families::Id;
-use super::series::{MetricCellVec, MetricCells, MetricSeries};
-use super::settings::{MetricsSettings, UnixClock};
+use super::series::{MetricCellVec, MetricSeries};
+use super::settings::MetricsSettings;
 
 const EXCLUDED: [&str; 6] = ["/metrics", "/health", "/load", "/ping", "/version", "/server_info"];
 /// HTTP methods with a label of their own; `OTHER` counts all other methods.
@@ -20,48 +20,42 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Index of a route template in the `handler` label of HTTP metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HttpHandlerId(u16);
+pub struct HttpHandlerId(usize);
 
-/// Series in which a request counts: requests, request sizes, response sizes and durations.
-type RequestSeries = [Arc<MetricSeries>; 4];
+/// Series in which a request counts: requests, request sizes, response sizes and, twice, durations.
+type RequestSeries = [Arc<MetricSeries>; 5];
 
-/// Route template, with the series of its requests by method and class of status; they are looked
-/// up once.
-struct Handler {
-    name: String,
-    series: OnceLock<Box<[OnceLock<RequestSeries>]>>,
-}
+/// Series of the requests of a route by method and class of status; they are looked up once.
+type HandlerSeries = OnceLock<Box<[OnceLock<RequestSeries>]>>;
 
 /// Metrics of HTTP requests, by route template, method and status.
 pub struct HttpMetrics {
-    /// Route templates; the first one is `none`, for requests without a route.
-    handlers: Vec<Handler>,
+    /// Series of requests without a route, and of those of each route of the settings.
+    handlers: Vec<HandlerSeries>,
     /// Index in `handlers` of each route; `None`: the route is excluded from metrics.
     routes: HashMap<String, Option<HttpHandlerId>>,
     /// Families of [`RequestSeries`].
-    vecs: [Arc<MetricCellVec>; 4],
-    server: MetricCells,
-    clock: UnixClock,
+    vecs: [Arc<MetricCellVec>; 5],
+    settings: Arc<MetricsSettings>,
 }
 
 impl HttpMetrics {
-    pub(super) fn new(settings: &MetricsSettings, vecs: &[Arc<MetricCellVec>]) -> Self {
-        use Id::{HttpDuration, HttpRequestSize, HttpRequests, HttpResponseSize};
-        let routes = &settings.routes;
-        let names = ["none"].into_iter().chain(routes.iter().map(String::as_str));
-        let handlers = names.map(|name| Handler { name: name.to_owned(), series: OnceLock::new() });
-        let ids = (1..=u16::MAX).map(HttpHandlerId);
-        let routes = routes.iter().zip(ids).map(|(route, id)| {
+    pub(super) fn new(settings: Arc<MetricsSettings>, vecs: &[Arc<MetricCellVec>]) -> Self {
+        use Id::{
+            HttpDuration, HttpDurationHighr, HttpRequestSize, HttpRequests, HttpResponseSize,
+        };
+        let ids = (1..).map(HttpHandlerId);
+        let routes = settings.routes.iter().zip(ids).map(|(route, id)| {
             let counted = (!is_excluded(route)).then_some(id);
             (route.clone(), counted)
         });
-        let families = [HttpRequests, HttpRequestSize, HttpResponseSize, HttpDuration];
+        let families =
+            [HttpRequests, HttpRequestSize, HttpResponseSize, HttpDuration, HttpDurationHighr];
         Self {
-            handlers: handlers.take(usize::from(u16::MAX)).collect(),
             routes: routes.collect(),
+            handlers: (0..=settings.routes.len()).map(|_| OnceLock::new()).collect(),
             vecs: families.map(|id| vecs[id as usize].clone()),
-            server: MetricCells::of_engine(vecs, 0),
-            clock: settings.clock,
+            settings,
         }
     }
 
@@ -90,26 +84,25 @@ impl HttpMetrics {
         response_bytes: u64,
         seconds: f64,
     ) {
-        let Some(handler) = self.handlers.get(usize::from(handler.0)) else {
-            return;
-        };
+        let Some(series) = self.handlers.get(handler.0) else { return };
         let known = METHODS.iter().position(|m| *m == method);
         let method = known.unwrap_or(METHODS.len() - 1);
         let class = usize::from(status / 100).clamp(1, CLASSES.len()) - 1;
         let count = METHODS.len() * CLASSES.len();
-        let series = handler.series.get_or_init(|| (0..count).map(|_| OnceLock::new()).collect());
+        let series = series.get_or_init(|| (0..count).map(|_| OnceLock::new()).collect());
         let series = series[method * CLASSES.len() + class].get_or_init(|| {
-            let (name, method) = (handler.name.as_str(), METHODS[method]);
-            let labels: [&[&str]; 4] =
-                [&[name, method, CLASSES[class]], &[name], &[name], &[name, method]];
-            let now = (self.clock)();
+            let route = handler.0.checked_sub(1).map(|index| self.settings.routes[index].as_str());
+            let (name, method) = (route.unwrap_or("none"), METHODS[method]);
+            let labels: [&[&str]; 5] =
+                [&[name, method, CLASSES[class]], &[name], &[name], &[name, method], &[]];
+            let now = (self.settings.clock.0)();
             std::array::from_fn(|i| self.vecs[i].with_label_values(labels[i], now))
         });
-        let [requests, request_sizes, response_sizes, durations] = series;
+        let [requests, request_sizes, response_sizes, durations, all_durations] = series;
         requests.add(1.0);
         request_sizes.observe(request_bytes as f64);
         response_sizes.observe(response_bytes as f64);
-        self.server[Id::HttpDurationHighr].observe(seconds);
+        all_durations.observe(seconds);
         durations.observe(seconds);
     }
 }
@@ -120,7 +113,7 @@ fn is_excluded(route: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ApiServerCount, Metrics};
+    use super::super::{ApiServerCount, Metrics, UnixClock};
     use super::*;
 
     fn metrics(api_servers: ApiServerCount) -> Arc<Metrics> {
@@ -128,9 +121,7 @@ mod tests {
         Metrics::new(MetricsSettings {
             routes: routes.map(str::to_owned).to_vec(),
             api_servers,
-            runtime_series: false,
-            engine_stats: false,
-            clock: || 5.0,
+            clock: UnixClock(|| 5.0),
             ..MetricsSettings::default()
         })
     }
@@ -144,7 +135,7 @@ mod tests {
     #[test]
     fn a_series_appears_with_its_first_request() {
         let metrics = metrics(ApiServerCount::One);
-        let families = text(&metrics).matches("# TYPE").count();
+        let families = text(&metrics).matches("# TYPE http_").count();
         assert_eq!(families, 5 + 1, "{}", text(&metrics));
 
         let http = metrics.http_metrics();
@@ -156,7 +147,7 @@ mod tests {
         let text = text(&metrics);
         let series: Vec<_> = text
             .lines()
-            .filter(|l| !l.starts_with('#') && !l.contains("highr") && !l.contains("_bucket"))
+            .filter(|l| l.starts_with("http_") && !l.contains("highr") && !l.contains("_bucket"))
             .collect();
         assert_eq!(
             series,

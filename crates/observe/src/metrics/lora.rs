@@ -11,12 +11,12 @@
 //!
 //! **Source:** vLLM `vllm/v1/metrics/{loggers,stats}.py`; llm-d-inference-sim `metrics.go`.
 
-use std::sync::Arc;
+use std::{ptr, sync::Arc};
 
 use super::families::Id;
 use super::resident_adapters::ResidentLoraAdapters;
 use super::series::MetricCellVec;
-use super::settings::{MetricsCompat, MetricsSettings, UnixClock};
+use super::settings::{MetricsCompat, MetricsSettings};
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SimTime};
 
@@ -26,42 +26,35 @@ const MAX_SERIES: usize = 4096;
 
 /// Series of `vllm:lora_requests_info` of all engines; they have no engine label.
 pub(super) struct LoraRequestsInfo {
-    max_lora: String,
     cell_vec: Arc<MetricCellVec>,
-    compat: MetricsCompat,
-    clock: UnixClock,
+    settings: Arc<MetricsSettings>,
 }
 
 impl LoraRequestsInfo {
-    pub(super) fn new(settings: &MetricsSettings, vecs: &[Arc<MetricCellVec>]) -> Self {
-        Self {
-            max_lora: settings.lora.unwrap_or(1).to_string(),
-            cell_vec: vecs[Id::LoraRequests as usize].clone(),
-            compat: settings.compat,
-            clock: settings.clock,
-        }
+    pub(super) fn new(settings: Arc<MetricsSettings>, vecs: &[Arc<MetricCellVec>]) -> Self {
+        Self { cell_vec: vecs[Id::LoraRequests as usize].clone(), settings }
     }
 
     /// Returns the current Unix time, which is the value of a series; llm-d's simulator has whole
     /// seconds.
     fn current_unix_seconds(&self) -> f64 {
-        let unix = (self.clock)();
-        if self.compat == MetricsCompat::Llmd { unix.trunc() } else { unix }
+        let unix = (self.settings.clock.0)();
+        if self.settings.compat == MetricsCompat::Llmd { unix.trunc() } else { unix }
     }
 
     /// Sets the value of the series with these lists of running and waiting adapters, and adds the
     /// series if there is none.
     fn set_lora_series_value(&self, [running, waiting]: [&str; 2], value: f64) {
         // Shown only when it is added: another engine may just have removed it.
-        let series = self.cell_vec.with_label_values(&[&self.max_lora, running, waiting], 0.0);
+        let max_lora = self.settings.lora.unwrap_or(1).to_string();
+        let series = self.cell_vec.with_label_values(&[&max_lora, running, waiting], 0.0);
         series.set(value);
         let all = self.cell_vec.series();
         if all.len() > MAX_SERIES {
             let others = all.iter().filter(|other| !Arc::ptr_eq(other, &series));
             let oldest =
                 others.min_by(|a, b| a.get().total_cmp(&b.get()).then(a.position.cmp(&b.position)));
-            self.cell_vec
-                .retain_series(|one| oldest.is_none_or(|oldest| !std::ptr::eq(one, &**oldest)));
+            self.cell_vec.retain_series(|one| oldest.is_none_or(|other| !ptr::eq(one, &**other)));
         }
     }
 
@@ -81,21 +74,12 @@ impl LoraRequestsInfo {
     }
 }
 
-#[derive(Debug)]
-struct AdapterRequests {
-    name: Arc<str>,
-    waiting: u32,
-    running: u32,
-}
-
 /// Exposes the adapters of one engine: those with sequences, and those in memory.
 pub(super) struct LoraObserver {
     info: Arc<LoraRequestsInfo>,
-    /// LoRA adapters with sequences, ordered by their first sequence.
-    adapters: Vec<AdapterRequests>,
-    /// Label values of the most recently set series: lists of the running and of the waiting LoRA
-    /// adapters.
-    lists: [String; 2],
+    /// LoRA adapters with their numbers of running and waiting sequences, ordered by their first
+    /// sequence.
+    adapters: Vec<(Arc<str>, [u32; 2])>,
     /// Whether a queued sequence has an adapter that the lists do not show yet.
     queued: bool,
     resident: Option<ResidentLoraAdapters>,
@@ -103,21 +87,19 @@ pub(super) struct LoraObserver {
 
 impl LoraObserver {
     pub(super) fn new(info: Arc<LoraRequestsInfo>, resident: Option<ResidentLoraAdapters>) -> Self {
-        let lists = Default::default();
-        Self { info, adapters: Vec::new(), lists, queued: false, resident }
+        Self { info, adapters: Vec::new(), queued: false, resident }
     }
 
     /// Changes the numbers of running and waiting sequences of an adapter.
-    fn change_adapter_sequence_counts(&mut self, name: &Arc<str>, [running, waiting]: [i32; 2]) {
-        let known = self.adapters.iter().position(|adapter| adapter.name == *name);
+    fn change_adapter_sequence_counts(&mut self, name: &Arc<str>, change: [i32; 2]) {
+        let known = self.adapters.iter().position(|(adapter, _)| adapter == name);
         let index = known.unwrap_or_else(|| {
-            self.adapters.push(AdapterRequests { name: name.clone(), waiting: 0, running: 0 });
+            self.adapters.push((name.clone(), [0, 0]));
             self.adapters.len() - 1
         });
-        let adapter = &mut self.adapters[index];
-        adapter.running = adapter.running.saturating_add_signed(running);
-        adapter.waiting = adapter.waiting.saturating_add_signed(waiting);
-        if adapter.running + adapter.waiting == 0 {
+        let counts = &mut self.adapters[index].1;
+        counts.iter_mut().zip(change).for_each(|(n, by)| *n = n.saturating_add_signed(by));
+        if *counts == [0, 0] {
             self.adapters.remove(index);
         }
     }
@@ -131,26 +113,25 @@ impl LoraObserver {
 
     fn update_exposed_adapter_lists(&mut self) {
         self.queued = false;
-        self.lists.iter_mut().for_each(String::clear);
-        let both = self.info.compat != MetricsCompat::Llmd;
-        for AdapterRequests { name, running, waiting } in &self.adapters {
-            for (list, n) in self.lists.iter_mut().zip([*running, *waiting]) {
-                if both || n > 0 {
+        let mut lists = [String::new(), String::new()];
+        let both = self.info.settings.compat != MetricsCompat::Llmd;
+        for (name, counts) in &self.adapters {
+            for (list, n) in lists.iter_mut().zip(counts) {
+                if both || *n > 0 {
                     let comma = if list.is_empty() { "" } else { "," };
                     list.extend([comma, name]);
                 }
             }
         }
-        let lists = self.lists.each_ref().map(String::as_str);
-        self.info.set_lora_series_value(lists, self.info.current_unix_seconds());
+        let [running, waiting] = &lists;
+        self.info.set_lora_series_value([running, waiting], self.info.current_unix_seconds());
     }
 
     /// Records the use of an adapter in memory: it was loaded, or a sequence with it starts or ends.
     fn use_in_memory(&mut self, name: &Arc<str>) {
         if let Some(resident) = &mut self.resident {
-            let is_running = |other: &str| {
-                self.adapters.iter().any(|one| *one.name == *other && one.running > 0)
-            };
+            let is_running =
+                |other: &str| self.adapters.iter().any(|(name, [n, _])| **name == *other && *n > 0);
             resident.use_lora_adapter(name, is_running);
         }
     }
@@ -173,25 +154,18 @@ impl EngineObserver for LoraObserver {
         record: &SequenceRecord,
         _: SimTime,
     ) {
-        let Some(adapter) = &record.request.lora else {
-            return;
+        let Some(adapter) = &record.request.lora else { return };
+        let change = match event {
+            SchedulerEvent::Scheduled { .. } | SchedulerEvent::Resumed { .. } => [1, -1],
+            SchedulerEvent::Preempted { .. } => [-1, 1],
+            SchedulerEvent::Ended { .. } if record.running => [-1, 0],
+            SchedulerEvent::Ended { .. } => [0, -1],
+            _ => return,
         };
-        match event {
-            SchedulerEvent::Scheduled { .. } | SchedulerEvent::Resumed { .. } => {
-                self.show_sequences(adapter, [1, -1]);
-                self.use_in_memory(adapter);
-            }
-            SchedulerEvent::Preempted { .. } => {
-                self.use_in_memory(adapter);
-                self.show_sequences(adapter, [-1, 1]);
-            }
-            SchedulerEvent::Ended { .. } if record.running => {
-                self.use_in_memory(adapter);
-                self.show_sequences(adapter, [-1, 0]);
-            }
-            SchedulerEvent::Ended { .. } => self.show_sequences(adapter, [0, -1]),
-            _ => {}
+        if change[0] != 0 {
+            self.use_in_memory(adapter);
         }
+        self.show_sequences(adapter, change);
     }
 
     fn on_engine_stats(&mut self, _: &EngineStats) {
@@ -220,15 +194,20 @@ impl EngineObserver for LoraObserver {
 
 #[cfg(test)]
 mod tests {
+    use super::super::UnixClock;
     use super::super::families::FAMILIES;
     use super::*;
 
     fn info(max_lora: u32, compat: MetricsCompat) -> Arc<LoraRequestsInfo> {
         let lora = Some(max_lora);
-        let settings =
-            MetricsSettings { lora, compat, clock: || 10.5, ..MetricsSettings::default() };
+        let settings = MetricsSettings {
+            lora,
+            compat,
+            clock: UnixClock(|| 10.5),
+            ..MetricsSettings::default()
+        };
         let vecs = MetricCellVec::from_family_list(FAMILIES, &settings);
-        Arc::new(LoraRequestsInfo::new(&settings, &vecs))
+        Arc::new(LoraRequestsInfo::new(Arc::new(settings), &vecs))
     }
 
     /// Returns the label values and the value of each series.

@@ -42,9 +42,7 @@ impl EngineObserver for MfuObserver {
         record: &SequenceRecord,
         _: SimTime,
     ) {
-        let SchedulerEvent::Tokens { n, .. } = event else {
-            return;
-        };
+        let SchedulerEvent::Tokens { n, .. } = event else { return };
         let mut tokens = *n;
         if record.output == *n {
             let computed = record.prompt.saturating_sub(record.cached + record.external);

@@ -7,14 +7,9 @@
 //! because endpoint pickers scrape every 50 ms. Within a family the first engine comes first:
 //! endpoint pickers read the first series.
 //!
-//! [`MetricsSettings::legacy`] adds deprecated names that share the cells of current ones:
-//! `gpu_cache_usage_perc`, `gpu_prefix_cache_{queries,hits}_total`, `gpu_prefix_cache_hit_rate`,
-//! `prefix_cache_{queries,hits}` without `_total`, `time_per_output_token_seconds`,
-//! `max_num_generation_tokens` (all `vllm:`). They have no `_created` series.
-//!
-//! `request_success_total` has vLLM's label `finished_reason`; llm-d's simulator calls it
-//! `finish_reason`. [`MetricsSettings::finish_reason_label`] adds the second label with the same value to
-//! every series. The family then differs from vLLM's.
+//! [`MetricsSettings::legacy`] adds deprecated names that share the cells of current ones, without
+//! `_created` series. `request_success_total` has vLLM's label `finished_reason`; with llm-d's rules
+//! it also has the label `finish_reason` of llm-d's simulator, with the same value.
 //!
 //! Not exposed: metrics of hardware and connectors that are not simulated (Mooncake, HF3FS,
 //! HiSparse, UMBP), of watermarks, NaN counting and diffusion.
@@ -36,7 +31,6 @@ mod lora;
 mod mfu;
 mod number;
 mod own;
-pub(crate) mod own_metrics;
 mod page;
 mod process;
 mod resident_adapters;
@@ -60,17 +54,17 @@ pub use frontend::{
 };
 pub use http::{HttpHandlerId, HttpMetrics};
 pub use mfu::MfuObserver;
-pub use own_metrics::FinishedRequest;
 pub use resident_adapters::LoraSlotCounts;
 pub use settings::{
     ApiServerCount, CpuOffloadInfo, MetricPreviewFeatures, MetricsCompat, MetricsSettings,
-    UnixClock, unix_time_seconds,
+    UnixClock,
 };
 pub use transfers::NixlTransferMetricParams;
 
+pub use crate::imitated::FinishedRequest;
 pub use crate::recent::{LatencyPercentiles, RecentLatencies};
 
-use crate::imitated::create_own_metrics;
+use crate::imitated::{OwnMetrics, create_own_metrics};
 use crate::recent::latency_percentiles;
 use engine::EngineMetricsObserver;
 use fake_state::FakeMetricsState;
@@ -78,7 +72,6 @@ use families::{FAMILIES, Id};
 use family::Topic;
 use lora::{LoraObserver, LoraRequestsInfo};
 use own::SimulatorMetrics;
-use own_metrics::OwnMetrics;
 use page::MetricsPage;
 use process::ProcessMetrics;
 use resident_adapters::ResidentLoraAdapters;
@@ -101,16 +94,16 @@ pub struct Metrics {
     fake: Option<FakeMetricsState>,
     lora: Arc<LoraRequestsInfo>,
     /// Metrics of an imitated server whose families replace vLLM's; `None` for vLLM's.
-    imitated: Option<Box<dyn OwnMetrics>>,
+    imitated: Option<OwnMetrics>,
     length: AtomicUsize,
-    clock: UnixClock,
+    settings: Arc<MetricsSettings>,
 }
 
 impl Metrics {
     /// Creates all metric series that the settings select, at zero.
     pub fn new(mut settings: MetricsSettings) -> Arc<Self> {
         let imitated = create_own_metrics(&mut settings);
-        let settings = &settings;
+        let settings = &Arc::new(settings);
         let mut vecs = MetricCellVec::from_family_list(FAMILIES, settings);
         let mut exposed = vecs.clone();
         exposed.retain(|vec| vec.family.is_exposed(settings));
@@ -120,30 +113,28 @@ impl Metrics {
         } else if settings.api_servers == ApiServerCount::Several {
             exposed.sort_by_key(|vec| vec.family.group);
         }
-        let fake = settings.fake.as_ref().map(|fake| FakeMetricsState::new(fake, settings, &vecs));
-        if fake.is_some() {
-            vecs = FakeMetricsState::families_of_real_values(settings, vecs);
-        }
-        let lora = Arc::new(LoraRequestsInfo::new(settings, &vecs));
+        let fake = settings.fake.as_ref();
+        let fake = fake.map(|fake| FakeMetricsState::new(fake, settings, &mut vecs));
+        let lora = Arc::new(LoraRequestsInfo::new(settings.clone(), &vecs));
         if fake.is_none() {
             lora.reset_for_restart();
         }
         let engines = (0..settings.engines.len())
-            .map(|rank| Arc::new(EngineMetrics::new(&vecs, settings, rank)));
+            .map(|rank| Arc::new(EngineMetrics::new(&vecs, settings.clone(), rank)));
         let own = SimulatorMetrics::new();
         Arc::new(Self {
-            page: MetricsPage::new(settings, exposed, own.clone()),
+            page: MetricsPage::new(settings.api_servers, exposed, own.clone()),
             engines: engines.collect(),
             server: MetricCells::of_engine(&vecs, 0),
-            http: HttpMetrics::new(settings, &vecs),
-            process: Id::StartTime.family().is_exposed(settings).then(ProcessMetrics::new),
+            http: HttpMetrics::new(settings.clone(), &vecs),
+            process: Id::StartTime.family().is_exposed(settings).then(ProcessMetrics::default),
             own,
             fake,
             lora,
             imitated,
             vecs,
             length: AtomicUsize::new(0),
-            clock: settings.clock,
+            settings: settings.clone(),
         })
     }
 
@@ -167,8 +158,8 @@ impl Metrics {
             ResidentLoraAdapters::new(slots, vec, metrics.clone())
         });
         let mut observers: Vec<Box<dyn EngineObserver>> =
-            vec![Box::new(EngineMetricsObserver::new(metrics, features))];
-        if features.loras {
+            vec![Box::new(EngineMetricsObserver { metrics, features })];
+        if self.settings.lora.is_some() {
             observers.push(Box::new(LoraObserver::new(self.lora.clone(), resident)));
         }
         observers.extend(self.imitated.iter().map(|imitated| imitated.observer(rank)));
@@ -219,7 +210,7 @@ impl Metrics {
         if self.fake.is_some() {
             return;
         }
-        let now = (self.clock)();
+        let now = (self.settings.clock.0)();
         let imitated = self.imitated.iter().flat_map(|imitated| imitated.vecs());
         self.vecs.iter().chain(imitated).for_each(|vec| vec.reset_for_restart(now));
         self.engines.iter().for_each(|engine| engine.recent.clear_engine_samples());

@@ -20,11 +20,10 @@ impl SimulatorMetrics {
     pub(super) fn new() -> Self {
         const CONSTANT: &str = "names and labels in the list are valid";
         let [faults, phase] = [Id::Faults, Id::ScenarioPhase].map(Id::family);
+        let [for_faults, for_phase] = [faults, phase].map(|one| Opts::new(one.name, one.help));
         Self {
-            faults: IntCounterVec::new(Opts::new(faults.name, faults.help), faults.labels)
-                .expect(CONSTANT),
-            phase: IntGaugeVec::new(Opts::new(phase.name, phase.help), phase.labels)
-                .expect(CONSTANT),
+            faults: IntCounterVec::new(for_faults, faults.labels).expect(CONSTANT),
+            phase: IntGaugeVec::new(for_phase, phase.labels).expect(CONSTANT),
         }
     }
 }
@@ -51,20 +50,16 @@ impl Collector for SimulatorMetrics {
         self.faults.desc().into_iter().chain(self.phase.desc()).collect()
     }
 
-    /// Returns the metric families of vllm-sim itself; series of the phases of one scenario are
-    /// next to each other.
+    /// Returns the metric families of vllm-sim itself, with series sorted by kind, scenario and phase.
     fn collect(&self) -> Vec<MetricFamily> {
         let mut families = self.faults.collect();
         families.append(&mut self.phase.collect());
         for family in &mut families {
             let metrics = family.mut_metric();
-            // The labels are sorted by name, so those of a scenario and its phase are the last two.
+            // Labels are sorted by name: kind, phase and scenario.
             metrics.sort_by_cached_key(|metric| {
-                let values = metric.get_label().iter().map(|label| label.value().to_owned());
-                let mut values: Vec<_> = values.collect();
-                let last = values.len() - 1;
-                values.swap(last - 1, last);
-                values
+                let labels = metric.get_label();
+                [0, 2, 1].map(|index| labels.get(index).map(|label| label.value().to_owned()))
             });
             for (position, metric) in metrics.iter_mut().enumerate() {
                 // prometheus registers empty labels; they are omitted in the text.
@@ -85,11 +80,7 @@ mod tests {
 
     #[test]
     fn faults_are_sorted_by_scenario_and_written_as_other_counters() {
-        let metrics = Metrics::new(MetricsSettings {
-            engine_stats: false,
-            runtime_series: false,
-            ..MetricsSettings::default()
-        });
+        let metrics = Metrics::new(MetricsSettings::default());
         metrics.on_fault("stall", "b", "1");
         metrics.on_fault("stall", "a", "2");
         let often = metrics.own.faults.with_label_values(&["cut", "", ""]);

@@ -13,108 +13,68 @@ use std::sync::Arc;
 
 use prometheus::Registry;
 use prometheus::core::Collector;
-use prometheus::proto::MetricType;
+use prometheus::proto::{Metric, MetricType};
 
-use super::family::{EmptyFamilyRendering, Family, Topic};
-use super::number::format_prometheus_float;
+use super::family::EmptyFamilyRendering::{Absent, Header, HeaderOfOneServer};
+use super::family::{Family, Topic};
 use super::series::{MetricCellCollector, MetricCellVec};
-use super::settings::{ApiServerCount, MetricsCompat, MetricsSettings};
+use super::settings::ApiServerCount;
 use super::text::PrometheusTextWriter;
 
 pub(super) struct MetricsPage {
     registry: Registry,
-    entries: Vec<Entry>,
-    /// Indices of the entries, sorted by the name of the family.
-    by_name: Vec<usize>,
+    vecs: Vec<Arc<MetricCellVec>>,
     api_servers: ApiServerCount,
-}
-
-/// Metric family on the page of `/metrics`.
-struct Entry {
-    vec: Arc<MetricCellVec>,
-    /// Name of the family of creation times.
-    created: Option<String>,
-    /// Labels `le` of the metric family's histogram buckets.
-    le: Vec<String>,
 }
 
 impl MetricsPage {
     /// Creates the page of these families, in this order: registers a Prometheus collector for each
     /// topic, and one for vllm-sim's own families.
     pub(super) fn new(
-        settings: &MetricsSettings,
-        mut vecs: Vec<Arc<MetricCellVec>>,
+        api_servers: ApiServerCount,
+        vecs: Vec<Arc<MetricCellVec>>,
         own: impl Collector + 'static,
     ) -> Self {
-        let api_servers = settings.api_servers;
-        let entries = vecs.iter().map(|vec| {
-            let created = vec.family.creation_time_family_name();
-            let created = created.filter(|_| api_servers == ApiServerCount::One);
-            Entry { created, le: le_labels(vec.family, settings), vec: vec.clone() }
-        });
-        let entries: Vec<_> = entries.collect();
-        let mut by_name: Vec<_> = (0..entries.len()).collect();
-        by_name.sort_by_key(|index| vecs[*index].family.name);
         let registry = Registry::new();
         let register = |collector: Box<dyn Collector>| {
-            let registered = registry.register(collector);
-            registered.expect("the names of families in the list differ");
+            registry.register(collector).expect("the names of families in the list differ");
         };
-        vecs.retain(|vec| vec.family.topic != Topic::Own);
-        vecs.sort_by_key(|vec| vec.family.topic);
-        for of_topic in vecs.chunk_by(|a, b| a.family.topic == b.family.topic) {
+        let mut by_topic = vecs.clone();
+        by_topic.retain(|vec| vec.family.topic != Topic::Own);
+        by_topic.sort_by_key(|vec| vec.family.topic);
+        for of_topic in by_topic.chunk_by(|a, b| a.family.topic == b.family.topic) {
             register(Box::new(MetricCellCollector(of_topic.to_vec())));
         }
         register(Box::new(own));
-        Self { registry, entries, by_name, api_servers }
+        Self { registry, vecs, api_servers }
     }
 
     /// Appends the text of `/metrics` to `out`.
     pub(super) fn write_metrics_page(&self, out: &mut String) {
         let families = self.registry.gather();
-        let mut gathered = families.iter().peekable();
-        let mut in_order = vec![None; self.entries.len()];
-        for index in &self.by_name {
-            let name = self.entries[*index].vec.family.name;
-            in_order[*index] = gathered.next_if(|family| family.name() == name);
-        }
         let mut writer = PrometheusTextWriter::new(out, self.api_servers);
-        for (Entry { vec, created, le }, found) in self.entries.iter().zip(in_order) {
+        for vec in &self.vecs {
             let Family { name, kind, when_empty, .. } = *vec.family;
-            let (header, created_header) = match (found, when_empty) {
-                (Some(_), _) | (None, EmptyFamilyRendering::Header) => (true, true),
-                (None, EmptyFamilyRendering::Absent) => (false, false),
-                (None, EmptyFamilyRendering::HeaderOfOneServer) => {
-                    (self.api_servers == ApiServerCount::One, false)
-                }
+            let found = families.binary_search_by(|family| family.name().cmp(name));
+            let metrics = found.map_or(&[][..], |index| families[index].get_metric());
+            let mut metrics: Vec<&Metric> = metrics.iter().collect();
+            metrics.sort_unstable_by_key(|metric| metric.timestamp_ms());
+            let (header, created_header) = match when_empty {
+                _ if !metrics.is_empty() => (true, true),
+                Header => (true, true),
+                HeaderOfOneServer => (self.api_servers == ApiServerCount::One, false),
+                Absent => (false, false),
             };
             if header {
                 writer.write_header(name, &vec.desc.help, kind);
             }
-            if let Some(family) = found {
-                writer.write_samples(family, le, created.as_deref());
+            metrics.iter().for_each(|metric| writer.write_metric(name, kind, metric, &vec.le));
+            if let Some(created) = vec.created.as_ref().filter(|_| created_header) {
+                writer.write_header(created, &vec.desc.help, MetricType::GAUGE);
+                for metric in metrics {
+                    writer.write_metric(created, MetricType::GAUGE, metric, &[]);
+                }
             }
-            let Some(created) = created.as_ref().filter(|_| created_header) else {
-                continue;
-            };
-            writer.write_header(created, &vec.desc.help, MetricType::GAUGE);
-            writer.write_creation_times();
         }
     }
-}
-
-/// Returns the labels `le` of the buckets of a metric family.
-///
-/// Whole-number bounds are formatted as in Python (`1.0`); with llm-d's rules as in Go (`1`), in
-/// families that exist from the start.
-fn le_labels(family: &Family, settings: &MetricsSettings) -> Vec<String> {
-    let whole =
-        settings.compat == MetricsCompat::Llmd && family.when_empty == EmptyFamilyRendering::Header;
-    let bounds = family.bucket_bounds(settings);
-    let texts = bounds.iter().map(|bound| {
-        let text = format_prometheus_float(*bound);
-        let bound = text.strip_suffix(".0").filter(|_| whole).unwrap_or(&text);
-        format!("le=\"{bound}\"")
-    });
-    texts.chain(["le=\"+Inf\"".to_owned()]).collect()
 }

@@ -2,58 +2,47 @@
 //!
 //! Values describe the simulator's process, from `/proc/self`; on other systems the families are
 //! missing, as in prometheus_client. The Python version is that of vLLM's images, and garbage is
-//! never collected.
+//! never collected. The servers of a process share what they read.
 //!
 //! **Source:** prometheus_client `gc_collector.py`, `platform_collector.py`,
 //! `process_collector.py`.
 
 use std::fs;
+use std::sync::LazyLock;
 
 use parking_lot::Mutex;
-use rustix::param;
+use rustix::{param, process};
 
 use super::families::Id;
 use super::series::MetricCells;
 
+/// Last value read, and the Unix time of reading it, in seconds.
+type LastRead<T> = Mutex<Option<(f64, T)>>;
+
+/// Boot time of the system, in Unix seconds.
+static BOOT_TIME: LazyLock<Option<f64>> = LazyLock::new(|| {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("btime "))?.parse().ok()
+});
+/// CPU time and start time of the process, in seconds, and its virtual and resident memory, in bytes.
+static STAT: LastRead<[f64; 4]> = Mutex::new(None);
+static OPEN_FILES: LastRead<f64> = Mutex::new(None);
+
+/// Cache time of [`STAT`], in seconds: a clock tick, the unit of CPU time.
+const STAT_CACHE_S: f64 = 0.01;
 /// Cache time of the number of open files, in seconds: counting lists a directory.
 const OPEN_FILES_CACHE_S: f64 = 1.0;
 
+#[derive(Default)]
 pub(super) struct ProcessMetrics {
-    boot: Option<f64>,
-    max_fds: Option<f64>,
-    /// Unix time of the last count of open files, and their number.
-    fds: Mutex<Option<(f64, f64)>>,
     /// Unix time and CPU time of the last simulated restart, in seconds.
     restarted_at: Mutex<Option<(f64, f64)>>,
 }
 
 impl ProcessMetrics {
-    pub(super) fn new() -> Self {
-        Self {
-            boot: word_after("/proc/stat", "btime"),
-            max_fds: word_after("/proc/self/limits", "Max open files"),
-            fds: Mutex::default(),
-            restarted_at: Mutex::default(),
-        }
-    }
-
-    /// Returns the CPU time and start time of the process, in seconds, and its virtual and resident
-    /// memory, in bytes.
-    fn stat(&self) -> Option<[f64; 4]> {
-        let text = fs::read_to_string("/proc/self/stat").ok()?;
-        // The name of the program may contain spaces; it ends at the last parenthesis.
-        let fields: Vec<_> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-        let number = |i: usize| fields.get(i)?.parse::<f64>().ok();
-        let seconds = |i: usize| Some(number(i)? / param::clock_ticks_per_second() as f64);
-        let cpu = seconds(11)? + seconds(12)?;
-        let start = seconds(19)? + self.boot?;
-        Some([cpu, start, number(20)?, number(21)? * param::page_size() as f64])
-    }
-
     /// Records a simulated restart of the server process at this Unix time.
     pub(super) fn record_restart(&self, now_unix: f64) {
-        let cpu = self.stat().map_or(0.0, |[cpu, ..]| cpu);
-        *self.restarted_at.lock() = Some((now_unix, cpu));
+        *self.restarted_at.lock() = Some((now_unix, read_stat().map_or(0.0, |[cpu, ..]| cpu)));
     }
 
     /// Sets the families `process_*` to the values of this Unix time.
@@ -62,38 +51,45 @@ impl ProcessMetrics {
             cells[id].set(value);
             cells[id].expose_metric_series(now_unix);
         };
-        if let Some([cpu, start, size, resident]) = self.stat() {
-            let (start, before) = self.restarted_at.lock().unwrap_or((start, 0.0));
-            set(Id::VirtualMemory, size);
-            set(Id::ResidentMemory, resident);
-            set(Id::StartTime, start);
-            set(Id::CpuSeconds, (cpu - before).max(0.0));
-        }
-        if let Some(n) = self.open_fds(now_unix) {
+        let stat = read_cached(&STAT, STAT_CACHE_S, now_unix, read_stat);
+        let Some([cpu, start, size, resident]) = stat else { return };
+        let (start, before) = self.restarted_at.lock().unwrap_or((start, 0.0));
+        set(Id::VirtualMemory, size);
+        set(Id::ResidentMemory, resident);
+        set(Id::StartTime, start);
+        set(Id::CpuSeconds, (cpu - before).max(0.0));
+        let count = || Some(fs::read_dir("/proc/self/fd").ok()?.count() as f64);
+        if let Some(n) = read_cached(&OPEN_FILES, OPEN_FILES_CACHE_S, now_unix, count) {
             set(Id::OpenFds, n);
         }
-        if let Some(n) = self.max_fds {
-            set(Id::MaxFds, n);
+        if let Some(n) = process::getrlimit(process::Resource::Nofile).current {
+            set(Id::MaxFds, n as f64);
         }
-    }
-
-    fn open_fds(&self, now_unix: f64) -> Option<f64> {
-        let mut fds = self.fds.lock();
-        if let Some((at, n)) = *fds
-            && (at..at + OPEN_FILES_CACHE_S).contains(&now_unix)
-        {
-            return Some(n);
-        }
-        let n = fs::read_dir("/proc/self/fd").ok()?.count() as f64;
-        *fds = Some((now_unix, n));
-        Some(n)
     }
 }
 
-fn word_after(path: &str, label: &str) -> Option<f64> {
-    let text = fs::read_to_string(path).ok()?;
-    let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
-    rest.split_ascii_whitespace().next()?.parse().ok()
+fn read_stat() -> Option<[f64; 4]> {
+    let text = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program may contain spaces; it ends at the last parenthesis.
+    let fields: Vec<_> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let number = |i: usize| fields.get(i)?.parse::<f64>().ok();
+    let seconds = |i: usize| Some(number(i)? / param::clock_ticks_per_second() as f64);
+    let start = seconds(19)? + (*BOOT_TIME)?;
+    Some([seconds(11)? + seconds(12)?, start, number(20)?, number(21)? * param::page_size() as f64])
+}
+
+/// Returns the last value unless it is older than `max_age_s`; else reads it again.
+fn read_cached<T: Copy>(
+    last: &LastRead<T>,
+    max_age_s: f64,
+    now_unix: f64,
+    read: impl FnOnce() -> Option<T>,
+) -> Option<T> {
+    let mut last = last.lock();
+    if last.is_none_or(|(at, _)| !(at..at + max_age_s).contains(&now_unix)) {
+        *last = read().map(|value| (now_unix, value));
+    }
+    last.map(|(_, value)| value)
 }
 
 #[cfg(test)]
@@ -103,19 +99,19 @@ mod tests {
 
     #[test]
     fn this_process_is_described() {
-        let process = ProcessMetrics::new();
-        let [_, start, size, resident] = process.stat().unwrap();
+        let [_, start, size, resident] = read_stat().unwrap();
         assert!(resident > 100_000.0 && size >= resident);
         assert!(start > 1.5e9, "{start}");
-        assert!(process.max_fds.unwrap() >= 3.0);
     }
 
     #[test]
-    fn open_files_are_counted_once_a_second() {
-        let process = ProcessMetrics::new();
-        let before = process.open_fds(10.0).unwrap();
-        *process.fds.lock() = Some((10.0, before + 1000.0));
-        assert_eq!(process.open_fds(10.9), Some(before + 1000.0));
-        assert!(process.open_fds(11.0).unwrap() < before + 1000.0);
+    fn a_value_is_read_again_when_its_cache_time_is_over() {
+        let last = LastRead::default();
+        let read = |now, value| read_cached(&last, 1.0, now, || value);
+        assert_eq!(read(10.0, None), None);
+        assert_eq!(read(10.0, Some(1)), Some(1));
+        assert_eq!(read(10.9, Some(2)), Some(1));
+        assert_eq!(read(11.0, Some(3)), Some(3));
+        assert_eq!(read(9.0, Some(4)), Some(4));
     }
 }

@@ -63,7 +63,8 @@ impl ResidentLoraAdapters {
 
     /// Exposes the LoRA adapters of the engine in place of those that it exposed before.
     fn show(&self) {
-        let EngineMetrics { cells, engine, model_name, .. } = &*self.engine;
+        let EngineMetrics { cells, settings, rank, .. } = &*self.engine;
+        let (engine, model_name) = (&*settings.engines[*rank], &*settings.model_name);
         cells[Id::GpuLoras].set(self.gpu.len() as f64);
         cells[Id::CpuLoras].set(self.cpu.len() as f64);
         cells[Id::MaxGpuLoras].set(self.slots.gpu as f64);
@@ -114,9 +115,9 @@ mod tests {
     /// Returns the adapters on the GPU and in CPU memory after these uses; `running` cannot be
     /// evicted.
     fn after(uses: &[&str], running: &str) -> (String, String) {
-        let settings = MetricsSettings::default();
+        let settings = MetricsSettings { engines: vec!["0".to_owned()], ..Default::default() };
         let vecs = MetricCellVec::from_family_list(FAMILIES, &settings);
-        let engine = Arc::new(EngineMetrics::new(&vecs, &settings, 0));
+        let engine = Arc::new(EngineMetrics::new(&vecs, Arc::new(settings), 0));
         let loaded = vecs[Id::LoraLoaded as usize].clone();
         let slots = LoraSlotCounts { gpu: 2, cpu: 3 };
         let mut cache = ResidentLoraAdapters::new(slots, loaded, engine);

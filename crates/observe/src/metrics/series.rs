@@ -4,14 +4,13 @@ use std::ops::{Deref, Index};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType, Summary,
 };
 
 use super::cell::MetricCell;
-use super::family::Family;
+use super::family::{Family, MetricLabels};
 use super::settings::{ApiServerCount, MetricsSettings};
 
 /// Metric cells of one engine and of the server, for every family of a list. Clones share the
@@ -82,29 +81,37 @@ impl Deref for MetricSeries {
     }
 }
 
-fn label_pairs<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<LabelPair> {
+/// Creates a message of `prometheus`, whose fields have setters only.
+fn message<T: Default>(set: impl FnOnce(&mut T)) -> T {
+    let mut message = T::default();
+    set(&mut message);
+    message
+}
+
+fn label_pairs(mut labels: MetricLabels) -> Vec<LabelPair> {
+    labels.sort_unstable();
     let pairs = labels.into_iter().map(|(name, value)| {
-        let mut pair = LabelPair::default();
-        pair.set_name(name.to_owned());
-        pair.set_value(value.to_owned());
-        pair
+        message(|pair: &mut LabelPair| {
+            pair.set_name(name);
+            pair.set_value(value);
+        })
     });
-    let mut pairs: Vec<_> = pairs.collect();
-    pairs.sort_unstable_by(|a, b| a.name().cmp(b.name()));
-    pairs
+    pairs.collect()
 }
 
 /// Series of one metric family, as in a vector of `prometheus`. A scrape takes no lock.
 pub(crate) struct MetricCellVec {
     pub(super) family: &'static Family,
     pub(super) desc: Desc,
+    /// Name of the family of creation times, if it is exposed.
+    pub(super) created: Option<String>,
+    /// Labels `le` of the histogram buckets.
+    pub(super) le: Vec<String>,
     bounds: Arc<[f64]>,
     /// Cells of each engine, or of the server, that exist from the start.
     owners: Vec<Arc<[MetricCell]>>,
     /// Current series, sorted by the values of their labels, as [`prometheus::Registry`] does.
     series: ArcSwap<Vec<Arc<MetricSeries>>>,
-    /// Lock held while the list of the metric family's series changes.
-    changing: Mutex<()>,
 }
 
 impl MetricCellVec {
@@ -113,7 +120,7 @@ impl MetricCellVec {
         families: &'static [Family],
         settings: &MetricsSettings,
     ) -> Vec<Arc<Self>> {
-        let (now, mut vecs) = ((settings.clock)(), Vec::with_capacity(families.len()));
+        let (now, mut vecs) = ((settings.clock.0)(), Vec::with_capacity(families.len()));
         for family in families {
             vecs.push(Arc::new(Self::new(family, settings, now, &vecs)));
         }
@@ -127,44 +134,52 @@ impl MetricCellVec {
         now_unix: f64,
         others: &[Arc<Self>],
     ) -> Self {
-        let desc = Desc::new(
-            family.name.to_owned(),
-            family.help_text(settings).to_owned(),
-            family.labels.iter().map(|label| (*label).to_owned()).collect(),
-            Default::default(),
-        );
         let bounds = family.bucket_bounds(settings);
-        let owners = match family.alias {
-            Some(id) => others[id as usize].owners.clone(),
-            None if family.added => Vec::new(),
-            None => {
-                let owners = 0..family.owner_count(settings);
-                owners.map(|_| family.cells(settings, &bounds, now_unix)).collect()
+        let awaits_step = family.hidden_until_step
+            && settings.api_servers == ApiServerCount::Several
+            && settings.fake.is_none();
+        let new_cell = |index: usize| {
+            let cell = MetricCell::new(family.kind, &bounds);
+            cell.set(f64::from(u8::from(family.info.is_some())));
+            if index < family.hidden_from && !awaits_step {
+                cell.expose_metric_series(now_unix);
             }
+            cell
         };
-        let count = owners.iter().map(|cells| cells.len()).sum();
-        let series = (0..count).filter_map(|position| {
-            let (owner, index) = match family.by_engine {
-                true => (position / (count / owners.len()), position % (count / owners.len())),
-                false => (position % owners.len(), position / owners.len()),
+        let count = if family.added { 0 } else { family.owner_count(settings) };
+        let (mut owners, mut series) = (Vec::<Arc<[MetricCell]>>::new(), Vec::new());
+        for owner in 0..count {
+            let labels = family.labels_of_owner(settings, owner);
+            let cells = match family.alias {
+                Some(id) => others[id as usize].owners[owner].clone(),
+                None => (0..labels.len()).map(new_cell).collect(),
             };
-            let labels = family.series_labels(settings, owner, index)?;
-            Some(Arc::new(MetricSeries {
-                position: position as i64,
-                labels: label_pairs(labels.iter().map(|(name, value)| (&**name, &**value))),
-                cells: (owners[owner].clone(), index),
-                divisors: family.divisor.map(|id| others[id as usize].owners[owner].clone()),
-            }))
-        });
-        let mut series: Vec<_> = series.collect();
+            for (index, labels) in labels.into_iter().enumerate() {
+                let position = match family.by_engine {
+                    true => owner * cells.len() + index,
+                    false => index * count + owner,
+                };
+                series.push(Arc::new(MetricSeries {
+                    position: position as i64,
+                    labels: label_pairs(labels),
+                    cells: (cells.clone(), index),
+                    divisors: family.divisor.map(|id| others[id as usize].owners[owner].clone()),
+                }));
+            }
+            owners.push(cells);
+        }
         series.sort_by(|a, b| a.label_values().cmp(b.label_values()));
+        let (name, help) = (family.name.to_owned(), family.help_text(settings).to_owned());
+        let labels = family.labels.iter().map(|label| (*label).to_owned());
+        let desc = Desc::new(name, help, labels.collect(), Default::default());
         Self {
             family,
             desc: desc.expect("names, labels and HELP texts in the list are valid"),
+            created: family.creation_time_family_name(settings),
+            le: family.bucket_labels(settings),
             bounds,
             owners,
             series: ArcSwap::from_pointee(series),
-            changing: Mutex::default(),
         }
     }
 
@@ -187,34 +202,36 @@ impl MetricCellVec {
             all[index].expose_metric_series(created);
             return all[index].clone();
         }
-        let _changing = self.changing.lock();
-        let mut series = self.series().to_vec();
-        let index = find(&series).unwrap_or_else(|index| {
-            let last = series.iter().map(|one| one.position).max();
-            let labels = self.family.labels.iter().copied().zip(values.iter().copied());
-            let added = MetricSeries {
-                position: last.map_or(0, |last| last + 1),
-                labels: label_pairs(labels),
-                cells: (Arc::new([MetricCell::new(self.family.kind, &self.bounds)]), 0),
-                divisors: None,
-            };
-            added.expose_metric_series(created.max(1.0));
-            series.insert(index, Arc::new(added));
-            index
+        self.series.rcu(|all| {
+            let mut all = Vec::clone(all);
+            if let Err(index) = find(&all) {
+                let last = all.iter().map(|one| one.position).max();
+                let labels = self.family.labels.iter().zip(values);
+                let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+                let added = MetricSeries {
+                    position: last.map_or(0, |last| last + 1),
+                    labels: label_pairs(labels.collect()),
+                    cells: (Arc::new([MetricCell::new(self.family.kind, &self.bounds)]), 0),
+                    divisors: None,
+                };
+                added.expose_metric_series(created.max(1.0));
+                all.insert(index, Arc::new(added));
+            }
+            all
         });
-        let found = series[index].clone();
-        self.series.store(Arc::new(series));
-        found
+        // Another thread may just have removed it.
+        self.with_label_values(values, created)
     }
 
     /// Hides and removes the metric series for which `keeps` returns false; code that holds a
     /// removed series may still use it.
     pub(super) fn retain_series(&self, keeps: impl Fn(&MetricSeries) -> bool) {
-        let _changing = self.changing.lock();
-        let (kept, gone): (Vec<_>, Vec<_>) =
-            self.series.load().iter().cloned().partition(|series| keeps(series));
-        self.series.store(Arc::new(kept));
-        gone.iter().for_each(|series| series.hide_metric_series());
+        let before = self.series.rcu(|all| {
+            let kept = all.iter().filter(|one| keeps(one)).cloned();
+            kept.collect::<Vec<_>>()
+        });
+        let gone = before.iter().filter(|one| !keeps(one));
+        gone.for_each(|one| one.hide_metric_series());
     }
 
     /// Zeroes counters, histograms and summaries, and hides the series that are hidden until their
@@ -235,64 +252,42 @@ impl MetricCellVec {
     /// timestamp, and the creation time of a series that is no gauge is in its gauge.
     fn metric(&self, series: &MetricSeries) -> Option<Metric> {
         let (created, value) = (series.created_unix_seconds()?, series.value());
+        let kind = self.family.kind;
         let mut metric = Metric::from_label(series.labels.clone());
         metric.set_timestamp_ms(series.position);
-        let mut gauge = Gauge::default();
-        gauge.set_value(if self.family.kind == MetricType::GAUGE { value } else { created });
-        metric.set_gauge(gauge);
-        match self.family.kind {
+        metric.set_gauge(message(|gauge: &mut Gauge| {
+            gauge.set_value(if kind == MetricType::GAUGE { value } else { created });
+        }));
+        match kind {
+            MetricType::COUNTER => {
+                metric.set_counter(message(|counter: &mut Counter| counter.set_value(value)));
+            }
             MetricType::HISTOGRAM => metric.set_histogram(self.histogram(series)),
-            MetricType::SUMMARY => {
-                let mut summary = Summary::default();
+            MetricType::SUMMARY => metric.set_summary(message(|summary: &mut Summary| {
                 summary.set_sample_count(series.bucket_counts().sum());
                 summary.set_sample_sum(value);
-                metric.set_summary(summary);
-            }
-            MetricType::COUNTER => {
-                let mut counter = Counter::default();
-                counter.set_value(value);
-                metric.set_counter(counter);
-            }
+            })),
             _ => {}
         }
         Some(metric)
     }
 
     fn histogram(&self, cell: &MetricCell) -> Histogram {
-        let (mut histogram, sum) = (Histogram::default(), cell.get());
-        let mut total = 0;
+        let (mut total, sum) = (0, cell.get());
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         let buckets = bounds.zip(cell.bucket_counts()).map(|(bound, n)| {
-            let mut bucket = Bucket::default();
             total += n;
-            bucket.set_upper_bound(bound);
-            bucket.set_cumulative_count(total);
-            bucket
+            message(|bucket: &mut Bucket| {
+                bucket.set_upper_bound(bound);
+                bucket.set_cumulative_count(total);
+            })
         });
-        histogram.set_bucket(buckets.collect());
-        histogram.set_sample_count(total);
-        histogram.set_sample_sum(sum);
-        histogram
-    }
-}
-
-impl Family {
-    fn cells(
-        &self,
-        settings: &MetricsSettings,
-        bounds: &Arc<[f64]>,
-        now: f64,
-    ) -> Arc<[MetricCell]> {
-        let no_step = self.hidden_until_step && settings.api_servers == ApiServerCount::Several;
-        let cells = (0..self.series_per_owner(settings)).map(|i| {
-            let cell = MetricCell::new(self.kind, bounds);
-            cell.set(f64::from(u8::from(self.info.is_some())));
-            if i < self.hidden_from && !no_step {
-                cell.expose_metric_series(now);
-            }
-            cell
-        });
-        cells.collect()
+        let buckets = buckets.collect();
+        message(|histogram: &mut Histogram| {
+            histogram.set_bucket(buckets);
+            histogram.set_sample_count(total);
+            histogram.set_sample_sum(sum);
+        })
     }
 }
 
@@ -308,14 +303,14 @@ impl Collector for MetricCellCollector {
     /// [page](super::page) has.
     fn collect(&self) -> Vec<MetricFamily> {
         let families = self.0.iter().map(|vec| {
-            let mut family = MetricFamily::default();
-            family.set_name(vec.family.name.to_owned());
-            family.set_field_type(vec.family.kind);
-            let all = vec.series.load();
-            let mut metrics = Vec::with_capacity(all.len());
-            metrics.extend(all.iter().filter_map(|series| vec.metric(series)));
-            family.set_metric(metrics);
-            family
+            message(|family: &mut MetricFamily| {
+                let all = vec.series.load();
+                let mut metrics = Vec::with_capacity(all.len());
+                metrics.extend(all.iter().filter_map(|series| vec.metric(series)));
+                family.set_name(vec.family.name.to_owned());
+                family.set_field_type(vec.family.kind);
+                family.set_metric(metrics);
+            })
         });
         families.collect()
     }

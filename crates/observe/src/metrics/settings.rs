@@ -1,23 +1,24 @@
 //! Settings of the exposed metric series.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::fake::FakeMetrics;
 pub use crate::compat::MetricsCompat;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_wire::VllmVersion;
 
-/// Source of the Unix time, in seconds.
-pub type UnixClock = fn() -> f64;
+/// Source of the Unix time, in seconds; the default is the clock of the system.
+#[derive(Debug, Clone, Copy)]
+pub struct UnixClock(pub fn() -> f64);
 
-/// Returns the system time, in Unix seconds.
-#[expect(clippy::disallowed_methods, reason = "an edge: wall-clock times are part of the text")]
-pub fn unix_time_seconds() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default().as_secs_f64()
+impl Default for UnixClock {
+    fn default() -> Self {
+        Self(unix_now_secs)
+    }
 }
 
-/// Selection of the exposed metric series, and their labels.
-#[derive(Debug, Clone)]
+/// Selection of the exposed metric series, and their labels; the default has no engines.
+#[derive(Debug, Clone, Default)]
 pub struct MetricsSettings {
     /// First served model name; series of requests for adapters have it as label, too.
     pub model_name: String,
@@ -35,8 +36,6 @@ pub struct MetricsSettings {
     pub version: VllmVersion,
     /// Whether deprecated names of metrics are exposed too.
     pub legacy: bool,
-    /// Whether the label `finish_reason` is added to `finished_reason`.
-    pub finish_reason_label: bool,
     /// Whether a tool-call parser is configured, so that metrics of it exist.
     pub tool_parser: bool,
     /// Whether engine metrics are exposed (not with `--disable-log-stats`).
@@ -53,11 +52,8 @@ pub struct MetricsSettings {
     pub kv_consumer: bool,
     /// CPU memory tier for KV blocks, if offloading is configured.
     pub offload: Option<CpuOffloadInfo>,
-    /// Labels of `cache_config_info` per engine, without `engine`
-    /// ([`cache_config_labels`](super::cache_config_labels)).
-    pub cache_config: Vec<Vec<(String, String)>>,
-    /// Whether `python_*` and `process_*` are exposed; never with several processes.
-    pub runtime_series: bool,
+    /// Labels of `cache_config_info`, without `engine` ([`cache_config_labels`](super::cache_config_labels)).
+    pub cache_config: Vec<(String, String)>,
     /// Number of API server processes that the text of `/metrics` describes.
     pub api_servers: ApiServerCount,
     /// Route templates under which HTTP requests are counted, including those that redirect
@@ -67,36 +63,6 @@ pub struct MetricsSettings {
     pub fake: Option<(FakeMetrics, Duration)>,
     /// Source of the Unix time, in seconds.
     pub clock: UnixClock,
-}
-
-impl Default for MetricsSettings {
-    fn default() -> Self {
-        Self {
-            model_name: String::new(),
-            engines: vec!["0".to_owned()],
-            max_model_len: 1024,
-            previews: MetricPreviewFeatures::default(),
-            lora: None,
-            compat: MetricsCompat::Vllm,
-            version: VllmVersion::default(),
-            legacy: false,
-            finish_reason_label: false,
-            tool_parser: false,
-            engine_stats: true,
-            kv_cache_metrics: false,
-            sockets: false,
-            spec_positions: 0,
-            nixl: false,
-            kv_consumer: false,
-            offload: None,
-            cache_config: Vec::new(),
-            runtime_series: true,
-            api_servers: ApiServerCount::One,
-            routes: Vec::new(),
-            fake: None,
-            clock: unix_time_seconds,
-        }
-    }
 }
 
 /// Metric families of open pull requests of vLLM (`--preview`).

@@ -2,7 +2,7 @@
 //!
 //! The encoder of `prometheus` formats numbers as Rust does, and counts after sums.
 
-use prometheus::proto::{Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Histogram, LabelPair, Metric, MetricType};
 
 use super::number::push_prometheus_float;
 use super::settings::ApiServerCount;
@@ -18,29 +18,16 @@ pub(super) struct PrometheusTextWriter<'f, 'o> {
     labels: String,
     /// Labels of a bucket that are sorted before and after the label `le`.
     around_le: [String; 2],
-    number: RenderedNumber,
-    /// Series of a family in their order; empty between families.
-    in_order: Vec<&'f Metric>,
-    /// Lines of the creation times of a family, which follow its samples.
-    created: String,
-    creation_time: RenderedNumber,
+    /// Last rendered numbers below and from a million on, and their texts: the large ones are mostly
+    /// creation times.
+    numbers: [(f64, String); 2],
 }
 
 impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
     pub(super) fn new(out: &'o mut String, api_servers: ApiServerCount) -> Self {
-        let mut writer = Self {
-            out,
-            api_servers,
-            rendered: &[],
-            labels: String::new(),
-            around_le: Default::default(),
-            number: RenderedNumber::default(),
-            in_order: Vec::new(),
-            created: String::new(),
-            creation_time: RenderedNumber::default(),
-        };
-        writer.render_labels();
-        writer
+        let numbers = [(0.0, "0.0\n".to_owned()), (1e6, "1e+06\n".to_owned())];
+        let (labels, around_le) = (" ".to_owned(), Default::default());
+        Self { out, api_servers, rendered: &[], labels, around_le, numbers }
     }
 
     /// Writes the HELP and TYPE lines of a metric family. The HELP texts in the lists have no
@@ -55,37 +42,18 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         self.out.extend(["# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n"]);
     }
 
-    /// Writes the samples of a metric family, in the order of their timestamps, which are their
-    /// positions; `le` has the label of each histogram bucket. With a name of the family of creation
-    /// times, [`Self::write_creation_times`] must follow.
-    pub(super) fn write_samples(
+    /// Writes the samples of a metric series; `le` has the label of each histogram bucket.
+    pub(super) fn write_metric(
         &mut self,
-        family: &'f MetricFamily,
+        name: &str,
+        kind: MetricType,
+        metric: &'f Metric,
         le: &[String],
-        created: Option<&str>,
     ) {
-        let name = family.name();
-        let mut metrics = std::mem::take(&mut self.in_order);
-        metrics.extend(family.get_metric());
-        metrics.sort_unstable_by_key(|metric| metric.timestamp_ms());
-        for metric in metrics.drain(..) {
-            self.set_labels(metric.get_label());
-            self.write_metric(name, family.get_field_type(), metric, le);
-            if let Some(name) = created {
-                self.created.extend([name, &self.labels]);
-                self.creation_time.push(&mut self.created, metric.get_gauge().get_value());
-            }
+        if metric.get_label() != self.rendered {
+            self.rendered = metric.get_label();
+            self.render_labels();
         }
-        self.in_order = metrics;
-    }
-
-    /// Writes the creation times of the series of the last family.
-    pub(super) fn write_creation_times(&mut self) {
-        self.out.push_str(&self.created);
-        self.created.clear();
-    }
-
-    fn write_metric(&mut self, name: &str, kind: MetricType, metric: &Metric, le: &[String]) {
         match kind {
             MetricType::COUNTER => self.line(name, "", metric.get_counter().get_value()),
             MetricType::HISTOGRAM => self.histogram(name, metric.get_histogram(), le),
@@ -111,7 +79,7 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         for (index, le) in le.iter().enumerate() {
             self.out.extend([before.as_str(), le, &after]);
             let count = buckets.get(index).map_or(all, |bucket| bucket.cumulative_count());
-            self.number.push(self.out, count as f64);
+            self.end_line(count as f64);
         }
         self.line(name, "_count", all as f64);
         if self.api_servers == ApiServerCount::One {
@@ -121,14 +89,19 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
 
     fn line(&mut self, name: &str, suffix: &str, value: f64) {
         self.out.extend([name, suffix, &self.labels]);
-        self.number.push(self.out, value);
+        self.end_line(value);
     }
 
-    fn set_labels(&mut self, labels: &'f [LabelPair]) {
-        if labels != self.rendered {
-            self.rendered = labels;
-            self.render_labels();
+    /// Appends the value of a sample, and ends the line.
+    fn end_line(&mut self, value: f64) {
+        let (number, text) = &mut self.numbers[usize::from(value >= 1e6)];
+        if value.to_bits() != number.to_bits() {
+            *number = value;
+            text.clear();
+            push_prometheus_float(text, value);
+            text.push('\n');
         }
+        self.out.push_str(text);
     }
 
     fn render_labels(&mut self) {
@@ -145,26 +118,6 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
             }
         }
         self.labels.push_str(if self.labels.is_empty() { " " } else { "} " });
-    }
-}
-
-/// The last rendered number, and its text.
-#[derive(Default)]
-struct RenderedNumber {
-    bits: u64,
-    text: String,
-}
-
-impl RenderedNumber {
-    /// Appends the value of a sample, and ends the line.
-    fn push(&mut self, out: &mut String, value: f64) {
-        if value.to_bits() != self.bits || self.text.is_empty() {
-            self.bits = value.to_bits();
-            self.text.clear();
-            push_prometheus_float(&mut self.text, value);
-            self.text.push('\n');
-        }
-        out.push_str(&self.text);
     }
 }
 
@@ -215,7 +168,9 @@ mod tests {
         for family in delay.collect().iter().chain(&events.collect()) {
             let mut writer = PrometheusTextWriter::new(&mut text, api_servers);
             writer.write_header(family.name(), family.help(), family.get_field_type());
-            writer.write_samples(family, &le, None);
+            for metric in family.get_metric() {
+                writer.write_metric(family.name(), family.get_field_type(), metric, &le);
+            }
         }
         text
     }

@@ -2,15 +2,15 @@
 //!
 //! SGLang's scheduler updates the gauges and the times between tokens; here [`SglangObserver`] does
 //! so from engine events. SGLang's tokenizer manager counts a request when it ends; here the HTTP
-//! handlers call [`OwnMetrics::on_finished`].
+//! handlers call [`SglangMetrics::on_finished`].
 //!
 //! **Source:** SGLang 0.5.23 `srt/observability/metrics_collector.py`.
 
 use std::sync::Arc;
 
 use super::families::{FAMILIES, Id};
+use crate::imitated::FinishedRequest;
 use crate::metrics::family::Family;
-use crate::metrics::own_metrics::{FinishedRequest, OwnMetrics};
 use crate::metrics::series::{MetricCellVec, MetricCells};
 use crate::metrics::settings::{ApiServerCount, MetricsSettings};
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
@@ -38,21 +38,17 @@ impl SglangMetrics {
         let vecs = MetricCellVec::from_family_list(FAMILIES, settings);
         let ranks = 0..settings.engines.len();
         let engines: Vec<_> = ranks.map(|rank| MetricCells::of_engine(&vecs, rank)).collect();
-        let block_size = settings.cache_config.first().and_then(|labels| {
-            let found = labels.iter().find(|(name, _)| name == "block_size");
-            found.and_then(|(_, size)| size.parse().ok())
-        });
-        let page_size = block_size.unwrap_or(1);
+        let block_size = settings.cache_config.iter().find(|(name, _)| name == "block_size");
+        let page_size = block_size.and_then(|(_, size)| size.parse().ok()).unwrap_or(1);
         for cells in &engines {
             cells[Id::PageSize].set(page_size.into());
             cells[Id::ContextLength].set(settings.max_model_len.into());
         }
         Self { server: MetricCells::of_engine(&vecs, 0), engines, page_size, vecs }
     }
-}
 
-impl OwnMetrics for SglangMetrics {
-    fn vecs(&self) -> &[Arc<MetricCellVec>] {
+    /// Returns the values of SGLang's families, in the order of its `/metrics` page.
+    pub(crate) fn vecs(&self) -> &[Arc<MetricCellVec>] {
         &self.vecs
     }
 
@@ -61,7 +57,7 @@ impl OwnMetrics for SglangMetrics {
     ///
     /// **Source:** `TokenizerMetricsCollector.observe_one_finished_request`, and
     /// `TokenizerManager.collect_metrics` and `_handle_abort_req`.
-    fn on_finished(&self, request: &FinishedRequest) {
+    pub(crate) fn on_finished(&self, request: &FinishedRequest) {
         if request.aborted && request.output_tokens == 0 {
             return;
         }
@@ -91,11 +87,12 @@ impl OwnMetrics for SglangMetrics {
     }
 
     /// Counts a command once, however many requests it aborts.
-    fn on_abort_command(&self) {
+    pub(crate) fn on_abort_command(&self) {
         add(&self.server, Id::AbortedRequests, 0, 1.0);
     }
 
-    fn observer(&self, rank: usize) -> Box<dyn EngineObserver> {
+    /// Returns the observer of the engine of a data-parallel rank.
+    pub(crate) fn observer(&self, rank: usize) -> Box<dyn EngineObserver> {
         Box::new(SglangObserver {
             engine: self.engines[rank].clone(),
             metrics: self.clone(),
@@ -106,7 +103,7 @@ impl OwnMetrics for SglangMetrics {
 
     /// Returns the current value of a gauge of a rank: `num_used_tokens`, `token_usage`,
     /// `gen_throughput` or `cache_hit_rate`; 0 for another name.
-    fn gauge(&self, name: &str, rank: usize) -> f64 {
+    pub(crate) fn gauge(&self, name: &str, rank: usize) -> f64 {
         let named = |family: &Family| family.name.strip_prefix("sglang:") == Some(name);
         let id = FAMILIES.iter().position(named);
         let cell = |cells: &MetricCells| cells.series_cells(id?).first().map(|cell| cell.get());

@@ -19,29 +19,17 @@ mod tests;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-pub(super) use gauge::FakeGauge;
+pub(super) use gauge::{FakeGauge, parse_fake_gauge};
 
 /// Fake metrics as configured, or a partial update of them: a JSON object with the keys of
 /// llm-d-inference-sim.
 ///
 /// Histograms have numbers of observations per bucket. A total that is absent is derived from its
 /// histogram. `tpot-buckets-values` are the inter-token latencies, `request-tpot-buckets-values` the
-/// means of requests.
+/// means of requests. `loras` are series of `vllm:lora_requests_info`, with names of adapters
+/// separated by commas.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub struct FakeMetrics {
-    pub(super) loras: Option<Vec<FakeLoraRequests>>,
-    #[serde(flatten)]
-    pub(super) values: Map<String, Value>,
-}
-
-/// One fake series of `vllm:lora_requests_info`; names of adapters are separated by commas.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(super) struct FakeLoraRequests {
-    pub(super) running: String,
-    pub(super) waiting: String,
-    pub(super) timestamp: f64,
-}
+pub struct FakeMetrics(pub(super) Map<String, Value>);
 
 /// Error for an update of fake metrics on a server with real metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,5 +1,5 @@
 use super::super::tests::TestEngine;
-use super::super::{Metrics, MetricsSettings};
+use super::super::{Metrics, MetricsSettings, UnixClock};
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +12,13 @@ fn fake(json: &str) -> FakeMetrics {
 fn settings(json: &str) -> MetricsSettings {
     MetricsSettings {
         model_name: "m".to_owned(),
+        max_model_len: 1024,
+        engines: vec!["0".to_owned()],
+        engine_stats: true,
         fake: Some((fake(json), Duration::from_millis(100))),
         lora: Some(1),
-        runtime_series: false,
         legacy: true,
-        clock: || 1000.0,
+        clock: UnixClock(|| 1000.0),
         ..MetricsSettings::default()
     }
 }
@@ -117,7 +119,7 @@ fn an_update_changes_what_it_names_and_clears_what_is_empty() {
 fn a_moving_value_starts_when_it_is_set() {
     static NOW: AtomicU64 = AtomicU64::new(1000);
     let mut s = settings(r#"{"running-requests":"ramp:0:10:10s","waiting-requests":7}"#);
-    s.clock = || NOW.load(Ordering::Relaxed) as f64;
+    s.clock = UnixClock(|| NOW.load(Ordering::Relaxed) as f64);
     let metrics = Metrics::new(s);
     assert_eq!(value(&text(&metrics, 1003.55), "num_requests_running{"), "3.0");
     NOW.store(1100, Ordering::Relaxed);

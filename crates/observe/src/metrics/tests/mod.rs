@@ -16,10 +16,12 @@ mod traffic;
 fn base() -> MetricsSettings {
     MetricsSettings {
         model_name: "tiny-llama".to_owned(),
+        engines: vec!["0".to_owned()],
+        engine_stats: true,
         max_model_len: 1024,
-        cache_config: vec![cache(50, "sha256_cbor", 1)],
+        cache_config: cache(50, "sha256_cbor", 1),
         routes: vec!["/v1/models".to_owned()],
-        clock: || 1.5e9,
+        clock: UnixClock(|| 1.5e9),
         ..MetricsSettings::default()
     }
 }
@@ -53,11 +55,11 @@ fn config_a() -> MetricsSettings {
 }
 
 fn config_b() -> MetricsSettings {
-    MetricsSettings { kv_cache_metrics: true, cache_config: vec![cache(40, "sha256", 1)], ..base() }
+    MetricsSettings { kv_cache_metrics: true, cache_config: cache(40, "sha256", 1), ..base() }
 }
 
 fn config_c() -> MetricsSettings {
-    MetricsSettings { spec_positions: 3, cache_config: vec![cache(40, "xxhash_cbor", 1)], ..base() }
+    MetricsSettings { spec_positions: 3, cache_config: cache(40, "xxhash_cbor", 1), ..base() }
 }
 
 fn config_d() -> MetricsSettings {
@@ -65,7 +67,7 @@ fn config_d() -> MetricsSettings {
         engines: vec!["0".to_owned(), "1".to_owned()],
         api_servers: ApiServerCount::Several,
         lora: Some(1),
-        cache_config: vec![cache(40, "sha256", 2); 2],
+        cache_config: cache(40, "sha256", 2),
         ..base()
     }
 }
@@ -129,8 +131,7 @@ impl TestEngine {
             plan: None,
         };
         let sequence = Sequence::new(SeqId(1), 100, 5);
-        let features =
-            EngineFeatures { loras: true, cache: true, steps: true, ..EngineFeatures::default() };
+        let features = EngineFeatures { cache: true, steps: true, ..EngineFeatures::default() };
         Self {
             observers: EngineObservers(metrics.observers(rank, features)),
             record: SequenceRecord::new(SimTime::ZERO, &sequence, request),

@@ -218,9 +218,9 @@ fn reasons_that_only_one_project_has_follow_the_project() {
     assert_eq!(
         shown(MetricsCompat::Llmd),
         [
-            "request_success_total{tool_calls} 1",
-            "request_success_total{remote_decode} 1",
-            "request_success_total{cache_threshold} 1",
+            "request_success_total{tool_calls,tool_calls} 1",
+            "request_success_total{remote_decode,remote_decode} 1",
+            "request_success_total{cache_threshold,cache_threshold} 1",
         ]
     );
 }
@@ -274,7 +274,7 @@ fn deprecated_names_have_the_values_of_the_new_names() {
 
 #[test]
 fn every_series_of_the_success_family_gets_the_second_label() {
-    let m = metrics(MetricsSettings { finish_reason_label: true, ..base() });
+    let m = metrics(MetricsSettings { compat: MetricsCompat::Llmd, ..base() });
     let line = "vllm:request_success_total{engine=\"0\",finish_reason=\"stop\",\
                 finished_reason=\"stop\",model_name=\"tiny-llama\"} 0.0\n";
     assert!(text(&m).contains(line));
