@@ -138,15 +138,15 @@ impl EngineDriver {
     /// the number of events.
     pub(super) fn run_engine_until(&mut self, now: SimTime) -> usize {
         let mut events = 0;
-        while self.next_engine_wakeup_time() <= now {
+        let mut has_work = self.next_engine_wakeup_time() <= now;
+        while has_work {
+            self.engine.advance(now, &mut self.outbox);
+            has_work = self.next_engine_wakeup_time() <= now;
             // Steps of zero duration follow each other: deliver their events in batches.
-            while self.outbox.len() < MAX_UNDELIVERED_EVENTS
-                && self.next_engine_wakeup_time() <= now
-            {
-                self.engine.advance(now, &mut self.outbox);
+            if !has_work || self.outbox.len() >= MAX_UNDELIVERED_EVENTS {
+                events += self.outbox.len();
+                self.deliver_events();
             }
-            events += self.outbox.len();
-            self.deliver_events();
         }
         events
     }
