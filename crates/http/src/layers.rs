@@ -15,7 +15,7 @@ use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::access_log::AccessLog;
@@ -162,13 +162,15 @@ fn http_stack(
         Some(Box::new(HttpMetricsLayer(app.clone()))),
         Some(Box::new(HeadAndOptions(app.clone()))),
     ]);
-    let routes = ServiceBuilder::new()
-        .layer(from_fn_with_state(app.clone(), fault::inject_faults))
+    let handlers = ServiceBuilder::new()
         .map_response(move |response: Response<_>| {
             body::send_large_body_in_parts(&message_memory, response.map(Body::new))
         })
         .layer(CatchPanicLayer::custom(panic_response))
         .service(routes);
+    let app = app.clone();
+    let routes =
+        service_fn(move |request| fault::inject_faults(app.clone(), request, handlers.clone()));
     match log {
         None => add_middleware(before_log.chain(after_log).collect(), routes),
         Some(log) => {
