@@ -4,18 +4,19 @@
 //! Faults are selected before routing and stored with the request's head. This code does not run
 //! unless a fault is configured or the header is set.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderValue, Method, header};
-use axum::middleware::Next;
 use axum::response::Response;
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::time::Sleep;
+use tower::{Service, ServiceExt as _};
 
 use super::app::App;
 use super::body::RawRequest;
@@ -45,27 +46,27 @@ const FAULT_ROUTES: [&str; 10] = [
 
 /// Selects the injected faults of a request and applies them to its response.
 pub(super) async fn inject_faults(
-    State(app): State<Arc<App>>,
+    app: Arc<App>,
     mut request: Request,
-    next: Next,
-) -> Response {
+    inner: impl Service<Request, Response = Response, Error = Infallible>,
+) -> Result<Response, Infallible> {
     if !may_get_fault(&app, &request) {
-        return next.run(request).await;
+        return inner.oneshot(request).await;
     }
     let faults = match decide_request_faults(&app, &request) {
         Ok(faults) => Arc::new(faults),
         Err(error) => {
             let words = format!("Invalid X-Sim-Fault header: {error}");
-            return error::fault_response(&Fault::bad_request(words));
+            return Ok(error::fault_response(&Fault::bad_request(words)));
         }
     };
     faults.wait_first_byte_delay(&app.service).await;
     if let Some(context) = request.extensions_mut().get_mut::<RequestContext>() {
         context.faults = Some(faults.clone());
     }
-    let mut response = next.run(request).await;
+    let mut response = inner.oneshot(request).await?;
     if !response.status().is_success() {
-        return response;
+        return Ok(response);
     }
     // The writer of a stream injects its own faults.
     if !is_stream(&response)
@@ -79,7 +80,7 @@ pub(super) async fn inject_faults(
             response = set_wrong_content_length(response, *bytes);
         }
     }
-    response
+    Ok(response)
 }
 
 fn may_get_fault(app: &App, request: &Request) -> bool {

@@ -210,7 +210,8 @@ pub(crate) async fn start_generation(
 ) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedGeneration> {
     let load = app.count_request_in_load();
     let generated = app.service.generate_reply(&app.rules, resolved, Box::new(request));
-    let (mut reply, facts) = generated.await.map_err(|refused| match refused {
+    // Boxed, because the futures around it are moved several times.
+    let (mut reply, facts) = Box::pin(generated).await.map_err(|refused| match refused {
         service::RejectedRequest::Early(refusal) => {
             RejectedGeneration::Early(request_error_fault(app, refusal))
         }

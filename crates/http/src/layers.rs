@@ -13,9 +13,9 @@ use axum::Router;
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::access_log::AccessLog;
@@ -72,11 +72,10 @@ impl HttpService {
         B: http_body::Body<Data = Bytes> + Unpin + Send + 'static,
         B::Error: Into<axum::BoxError>,
     {
-        let stack = match &self.grpc {
-            Some(grpc) if is_grpc_call(&request) => grpc,
-            _ => &self.http,
+        let (stack, is_long) = match &self.grpc {
+            Some(grpc) if is_grpc_call(&request) => (grpc.clone(), false),
+            _ => (self.http.clone(), has_long_body(&request)),
         };
-        let stack = stack.clone();
         let closes =
             request.version() != Version::HTTP_2 && announces_longer_body(&request, self.max_body);
         let mut request = DrainOnDropBody::drain_request_body_on_drop(request, self.max_body);
@@ -85,7 +84,11 @@ impl HttpService {
         // Boxed, so that an idle connection holds a pointer instead of space for the largest
         // handler.
         Box::pin(async move {
-            let mut response = stack.oneshot(request).await?;
+            // Reading and checking a large body takes long.
+            let mut response = match is_long {
+                true => run_blocking(stack.oneshot(request)).await?,
+                false => stack.oneshot(request).await?,
+            };
             if closes {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
@@ -103,6 +106,17 @@ fn is_grpc_call<B>(request: &Request<B>) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE);
     let rest = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+/// Returns whether a request has a large body, or one of unknown size.
+fn has_long_body(request: &Request<impl http_body::Body>) -> bool {
+    /// Minimum size of a request body that is handled on the blocking pool, in bytes.
+    const LARGE_BODY_BYTES: u64 = 64 * 1024;
+
+    match request.body().size_hint().exact() {
+        Some(length) => LARGE_BODY_BYTES <= length,
+        None => request.headers().contains_key(header::TRANSFER_ENCODING),
+    }
 }
 
 /// Settings of the middleware around all routes.
@@ -150,14 +164,15 @@ fn http_stack(
         Some(Box::new(HttpMetricsLayer(app.clone()))),
         Some(Box::new(HeadAndOptions(app.clone()))),
     ]);
-    let routes = ServiceBuilder::new()
-        .layer(from_fn_with_state(app.clone(), fault::inject_faults))
+    let handlers = ServiceBuilder::new()
         .map_response(move |response: Response<_>| {
             body::send_large_body_in_parts(&message_memory, response.map(Body::new))
         })
         .layer(CatchPanicLayer::custom(panic_response))
-        .layer(from_fn(run_long_body_blocking))
         .service(routes);
+    let app = app.clone();
+    let routes =
+        service_fn(move |request| fault::inject_faults(app.clone(), request, handlers.clone()));
     match log {
         None => add_middleware(before_log.chain(after_log).collect(), routes),
         Some(log) => {
@@ -302,22 +317,6 @@ fn panic_response(payload: Box<dyn Any + Send>) -> Response {
     match payload.downcast_ref::<TextEncodingTooExpensive>() {
         Some(given_up) => error::fault_response(&Fault::bad_request(given_up.to_string())),
         None => error::fault_response(&error::engine_failure_fault()),
-    }
-}
-
-/// Runs a request with a large body on tokio's blocking threads, because reading and checking it
-/// takes long.
-async fn run_long_body_blocking(request: Request, next: Next) -> Response {
-    /// Minimum size of a request body that is handled on tokio's blocking threads, in bytes.
-    const LARGE_BODY_BYTES: u64 = 64 * 1024;
-
-    let is_large = match request.body().size_hint().exact() {
-        Some(length) => LARGE_BODY_BYTES <= length,
-        None => request.headers().contains_key(header::TRANSFER_ENCODING),
-    };
-    match is_large {
-        true => run_blocking(next.run(request)).await,
-        false => next.run(request).await,
     }
 }
 

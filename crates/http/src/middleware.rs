@@ -5,13 +5,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use tower::util::BoxCloneSyncService;
-use tower::{Layer, Service};
+use tower::{Service, ServiceExt as _, service_fn};
 
 use vllm_sim_config::CorsConfig;
 
@@ -45,22 +44,23 @@ where
     S::Future: Send,
 {
     let list: Arc<[Box<dyn Middleware>]> = middlewares.into();
-    BoxCloneSyncService::new(from_fn_with_state(list, run_middleware).layer(inner))
+    let run = move |request| run_middleware(list.clone(), request, inner.clone());
+    BoxCloneSyncService::new(service_fn(run))
 }
 
 async fn run_middleware(
-    State(list): State<Arc<[Box<dyn Middleware>]>>,
+    list: Arc<[Box<dyn Middleware>]>,
     mut request: Request,
-    next: Next,
-) -> Response {
+    inner: impl Service<Request, Response = Response, Error = Infallible>,
+) -> Result<Response, Infallible> {
     let mut hooks = Vec::with_capacity(list.len());
     for middleware in &*list {
         match middleware.on_request(&mut request) {
             Ok(hook) => hooks.extend(hook),
-            Err(response) => return run_hooks(hooks, response),
+            Err(response) => return Ok(run_hooks(hooks, response)),
         }
     }
-    run_hooks(hooks, next.run(request).await)
+    Ok(run_hooks(hooks, inner.oneshot(request).await?))
 }
 
 fn run_hooks(

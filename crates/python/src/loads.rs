@@ -74,7 +74,8 @@ pub fn loads_replacing_unpaired_surrogates(
     replacement: char,
 ) -> Result<Value, JsonLoadsError> {
     if parses_numbers_like_serde_json(body)
-        && let Ok(value) = serde_json::from_slice(body)
+        && let Ok(text) = str::from_utf8(body)
+        && let Ok(value) = serde_json::from_str(text)
     {
         return Ok(value);
     }

@@ -127,14 +127,13 @@ fn approximate_value_count(body: &[u8]) -> usize {
 /// # Errors
 /// vLLM's 400 if the body is not JSON or the content type is not `application/json`.
 pub fn read_json_body(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
-    let content_type = content_type.unwrap_or_default();
-    let value = if body.is_empty() || !is_json_media_type(content_type) {
-        Value::Null
-    } else {
-        parse_python_json(body)?
+    let accepted = check_json_content_type(content_type);
+    let is_json = accepted.is_ok() || is_json_media_type(content_type.unwrap_or_default());
+    let value = match is_json && !body.is_empty() {
+        true => parse_python_json(body)?,
+        false => Value::Null,
     };
-    check_json_content_type(Some(content_type))?;
-    Ok(value)
+    accepted.map(|()| value)
 }
 
 /// Returns the members of a JSON body whose texts have an unpaired surrogate, which no tokenizer of

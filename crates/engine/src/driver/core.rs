@@ -138,15 +138,15 @@ impl EngineDriver {
     /// the number of events.
     pub(super) fn run_engine_until(&mut self, now: SimTime) -> usize {
         let mut events = 0;
-        while self.next_engine_wakeup_time() <= now {
+        let mut has_work = self.next_engine_wakeup_time() <= now;
+        while has_work {
+            self.engine.advance(now, &mut self.outbox);
+            has_work = self.next_engine_wakeup_time() <= now;
             // Steps of zero duration follow each other: deliver their events in batches.
-            while self.outbox.len() < MAX_UNDELIVERED_EVENTS
-                && self.next_engine_wakeup_time() <= now
-            {
-                self.engine.advance(now, &mut self.outbox);
+            if !has_work || self.outbox.len() >= MAX_UNDELIVERED_EVENTS {
+                events += self.outbox.len();
+                self.deliver_events();
             }
-            events += self.outbox.len();
-            self.deliver_events();
         }
         events
     }
@@ -165,17 +165,17 @@ impl EngineDriver {
     }
 
     fn deliver_events(&mut self) {
-        while let Some((at, event)) = self.outbox.pop_front() {
+        for &(at, ref event) in &self.outbox {
             let Some(id) = event.sequence_id() else {
-                self.observer.on_engine_event(at, &event);
+                self.observer.on_engine_event(at, event);
                 continue;
             };
             let Some(Some(record)) = self.records.get_mut(sequence_record_index(id)) else {
                 continue;
             };
             let since = record.last;
-            record.apply_event(at, &event);
-            self.observer.on_sequence_event(at, &event, record, since);
+            record.apply_event(at, event);
+            self.observer.on_sequence_event(at, event, record, since);
             match event {
                 SchedulerEvent::Tokens { .. } => {
                     self.progress.record_output(at);
@@ -183,7 +183,7 @@ impl EngineDriver {
                 }
                 SchedulerEvent::Ended { end, .. } => {
                     self.progress.record_end(at);
-                    record.progress.record_sequence_end(end);
+                    record.progress.record_sequence_end(*end);
                     record.progress.wake_reply_task();
                     self.records[sequence_record_index(id)] = None;
                     self.free.push(sequence_record_index(id) as u32);
@@ -191,6 +191,7 @@ impl EngineDriver {
                 _ => {}
             }
         }
+        self.outbox.clear();
         let mut stats = self.engine.stats();
         if self.counts_empty_slots {
             stats.empty_token_slots = self.engine.empty_token_slots();

@@ -241,7 +241,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 self.start_step(&mut step, now);
             }
             self.cadence.wave_steps += 1;
-            self.bulk.record_scheduled_step(&mut step);
+            self.record_scheduled_step(now, &mut step);
             let short = step.short;
             self.flight.push_back(step);
             if !short {

@@ -22,7 +22,7 @@ use vllm_sim_engine::{
 
 use crate::configs::mocker;
 use crate::host_tier::{any_host_cache_config, config_for_layer_groups};
-use crate::offline::{self, StepSeries};
+use crate::offline::{self, Log, StepSeries};
 use crate::prefix_cache_events::any_groups;
 
 #[derive(Debug, Clone)]
@@ -151,19 +151,28 @@ struct RunEvents {
     tokens: BTreeMap<u64, Vec<SimTime>>,
 }
 
-fn play(spec: SchedulerSpec, inputs: &[(u64, Input)]) -> (RunEvents, StepSeries) {
+/// Selects the times at which inputs may reach an engine whose steps take no time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum InputTimes {
+    BetweenSteps,
+    BetweenInstants,
+}
+
+fn event_log(spec: SchedulerSpec, inputs: &[(u64, Input)], times: InputTimes) -> Log {
     let block = spec.block_size();
     let mut engine = spec.build_scheduler().unwrap();
     let mut inputs = inputs.iter().peekable();
-    let (mut told, mut steps, mut out) =
-        (RunEvents::default(), StepSeries::default(), Outbox::new());
+    let mut out = Outbox::new();
     let mut next_id = 0;
     loop {
         let due = inputs.peek().map(|(at, _)| SimTime::from_millis(*at));
         let Some(now) = [due, engine.next_wakeup()].into_iter().flatten().min() else {
-            return (told, steps);
+            return out.into();
         };
-        engine.advance(now, &mut out);
+        match times {
+            InputTimes::BetweenSteps => engine.advance(now, &mut out),
+            InputTimes::BetweenInstants => offline::advance_to(&mut *engine, now, &mut out),
+        }
         while let Some((_, input)) = inputs.next_if(|(at, _)| SimTime::from_millis(*at) == now) {
             match input {
                 Input::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
@@ -177,23 +186,47 @@ fn play(spec: SchedulerSpec, inputs: &[(u64, Input)]) -> (RunEvents, StepSeries)
                 }
             }
         }
-        for (at, event) in out.drain(..) {
-            match event {
-                SchedulerEvent::Tokens { id, n } => {
-                    let tokens = told.tokens.entry(id.0).or_default();
-                    tokens.extend(std::iter::repeat_n(at, n as usize));
+    }
+}
+
+fn play(
+    spec: SchedulerSpec,
+    inputs: &[(u64, Input)],
+    times: InputTimes,
+) -> (RunEvents, StepSeries) {
+    let (mut told, mut steps) = (RunEvents::default(), StepSeries::default());
+    for (at, event) in event_log(spec, inputs, times) {
+        match event {
+            SchedulerEvent::Tokens { id, n } => {
+                let tokens = told.tokens.entry(id.0).or_default();
+                tokens.extend(std::iter::repeat_n(at, n as usize));
+            }
+            SchedulerEvent::Decoded { id, n } => {
+                told.tokens.entry(id.0).or_default().extend(steps.run(n));
+            }
+            event => {
+                if matches!(event, SchedulerEvent::Step { .. }) {
+                    steps.ended(at);
                 }
-                SchedulerEvent::Decoded { id, n } => {
-                    told.tokens.entry(id.0).or_default().extend(steps.run(n));
-                }
-                event => {
-                    if matches!(event, SchedulerEvent::Step { .. }) {
-                        steps.ended(at);
-                    }
-                    told.events.push((at, event));
-                }
+                told.events.push((at, event));
             }
         }
+    }
+    (told, steps)
+}
+
+/// Returns a configuration whose decode steps take no time, and whose prompts take some or none.
+fn with_instant_decodes(spec: SchedulerSpec, prefill_ms: u64) -> SchedulerSpec {
+    let prefill = Duration::from_millis(prefill_ms);
+    let latency = LatencyModel::Constant { prefill, decode: Duration::ZERO };
+    match spec {
+        SchedulerSpec::Vllm(config) => {
+            SchedulerSpec::Vllm(Box::new(VllmSchedulerConfig { latency, ..*config }))
+        }
+        SchedulerSpec::Mocker(config) => {
+            SchedulerSpec::Mocker(Box::new(DynamoMockerConfig { latency, ..*config }))
+        }
+        other => other,
     }
 }
 
@@ -202,8 +235,9 @@ proptest! {
 
     #[test]
     fn bulk_decode_events_equal_token_events(spec in spec(), inputs in inputs()) {
-        let (plain, _) = play(spec.clone(), &inputs);
-        let (runs, steps) = play(spec.configured_for_virtual_time(), &inputs);
+        let times = InputTimes::BetweenSteps;
+        let (plain, _) = play(spec.clone(), &inputs, times);
+        let (runs, steps) = play(spec.configured_for_virtual_time(), &inputs, times);
         prop_assert_eq!(&plain.events, &runs.events);
         prop_assert_eq!(&plain.tokens, &runs.tokens);
         // Every counted gap is between two tokens.
@@ -217,6 +251,23 @@ proptest! {
             }
         }
         prop_assert!(gaps.values().all(|&n| n == 0), "{:?}", gaps);
+    }
+
+    #[test]
+    fn instant_decode_steps_have_the_events_of_single_steps(
+        spec in spec(), inputs in inputs(), prefill_ms in 0..2u64,
+    ) {
+        let times = InputTimes::BetweenInstants;
+        let spec = with_instant_decodes(spec, prefill_ms);
+        match spec.clone().with_step_log() {
+            Some(logged) => {
+                prop_assert_eq!(event_log(spec, &inputs, times), event_log(logged, &inputs, times));
+            }
+            None => {
+                let runs = play(spec.clone().configured_for_virtual_time(), &inputs, times);
+                prop_assert_eq!(play(spec, &inputs, times).0, runs.0);
+            }
+        }
     }
 }
 

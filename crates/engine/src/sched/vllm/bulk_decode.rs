@@ -5,6 +5,9 @@
 //! prefix-cache entry, its end) is computed in advance. The cost of a step is then independent of
 //! the batch size.
 //!
+//! A caller that needs an event per token gets them all. Then only decode steps of zero duration are
+//! simulated together: one step covers several of the same instant.
+//!
 //! If tokens or blocks may not suffice for all sequences, all leave the bulk. The step is then
 //! scheduled sequence by sequence, so the bulk never changes a decision.
 //!
@@ -34,6 +37,8 @@ const COOLDOWN_PASSES: u8 = 16;
 #[derive(Debug)]
 pub(super) struct BulkDecode {
     allowed: bool,
+    /// Whether a decode step of zero duration may cover several, each with its own events.
+    repeats_instant_steps: bool,
     count: u32,
     context: u64,
     /// Sum of the context lengths of the sequences decoded in bulk (without bookkeeping per step),
@@ -62,8 +67,15 @@ pub(super) struct BulkDecode {
 
 impl BulkDecode {
     pub(super) fn new(config: &VllmSchedulerConfig, rules: &impl SchedulingRules) -> Self {
+        let alike = config.has_alike_decode_steps() && rules.decodes_in_bulk();
+        let run_lengths = config.reporting.run_lengths;
         Self {
-            allowed: config.decodes_in_bulk() && rules.decodes_in_bulk(),
+            allowed: alike && run_lengths,
+            // Host copies and other data-parallel ranks go on with each step.
+            repeats_instant_steps: alike
+                && !run_lengths
+                && config.host_tier.is_none()
+                && !config.lock_step,
             count: 0,
             context: 0,
             clipped: 0,
@@ -95,15 +107,6 @@ impl BulkDecode {
         }
     }
 
-    pub(super) fn record_scheduled_step(&mut self, step: &mut ScheduledStep) {
-        self.planned += 1;
-        step.number = self.planned;
-        if step.bulk_decodes > 0 {
-            self.context += u64::from(self.count);
-            self.clipped += u64::from(self.growing);
-        }
-    }
-
     /// Returns the number of the newest scheduled step.
     pub(super) fn newest_step_number(&self) -> u64 {
         self.planned
@@ -122,6 +125,72 @@ impl BulkDecode {
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
+    pub(super) fn record_scheduled_step(&mut self, now: SimTime, step: &mut ScheduledStep) {
+        let bulk = &mut self.bulk;
+        bulk.planned += 1;
+        step.number = bulk.planned;
+        if step.bulk_decodes > 0 {
+            bulk.context += u64::from(bulk.count);
+            bulk.clipped += u64::from(bulk.growing);
+        }
+        let is_instant = bulk.repeats_instant_steps && self.config.decodes_instantly();
+        if is_instant && self.runs_alone_at(now) {
+            self.repeat_instant_decodes(step);
+        }
+    }
+
+    /// Returns whether only the next step, and the one before it, have work at `now`.
+    fn runs_alone_at(&self, now: SimTime) -> bool {
+        self.waiting.is_empty()
+            && self.timers.next_due_time().is_none_or(|due| due > now)
+            && self.flight.front().is_none_or(|running| running.end <= now)
+    }
+
+    /// Makes a decode step of zero duration cover the equal steps after it: those before a sequence
+    /// needs a KV block, adds a prefix-cache entry or ends.
+    fn repeat_instant_decodes(&mut self, step: &mut ScheduledStep) {
+        if !step.work.is_empty() || step.entries.len() < self.running.len() {
+            return;
+        }
+        let late = u32::from(self.config.async_scheduling);
+        let alike_steps = step.entries.iter().map(|entry| {
+            let seq = &self.seqs[entry.slot];
+            let settled = seq.settled.saturating_sub(seq.computed + late);
+            settled.min((seq.total - seq.known).saturating_sub(1))
+        });
+        let repeats = alike_steps.min().unwrap_or(0).min(LOOKAHEAD_STEPS as u32);
+        // Steps in flight together are planned together, so the later steps keep their places.
+        step.repeats = repeats - repeats % self.max_steps_in_flight() as u32;
+        if step.repeats == 0 {
+            return;
+        }
+        for entry in &step.entries {
+            let seq = &mut self.seqs[entry.slot];
+            seq.known += step.repeats;
+            seq.computed += step.repeats;
+            seq.reset_recent_preemptions();
+        }
+    }
+
+    /// Reports the tokens and the ends of the equal steps that a step covers.
+    pub(super) fn release_repeated_decodes(
+        &mut self,
+        step: &ScheduledStep,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
+        let output_tokens = step.entries.len() as u32;
+        for _ in 0..step.repeats {
+            for entry in &step.entries {
+                let seq = &mut self.seqs[entry.slot];
+                seq.released += 1;
+                out.push_back((now, SchedulerEvent::Tokens { id: seq.id, n: 1 }));
+            }
+            let event = SchedulerEvent::Step { begun: step.begun, prompt_tokens: 0, output_tokens };
+            out.push_back((now, event));
+        }
+    }
+
     /// Schedules all running sequences, those decoded in bulk together, if the token budget and the
     /// KV blocks suffice for all. Otherwise ends all bulk decoding and returns false.
     pub(super) fn schedule_bulk_decodes(&mut self, pass: &mut SchedulingPass) -> bool {

@@ -270,16 +270,17 @@ impl VllmSchedulerConfig {
         Ok(())
     }
 
-    /// Returns whether sequences are decoded in bulk, without bookkeeping per step: the caller
-    /// needs no event per token, and every decode step of a sequence is alike.
+    /// Returns whether every decode step of a sequence is alike, so that several may be simulated
+    /// without bookkeeping per step.
     ///
     /// The pattern names every setting, so that a new one does not compile until it is classified.
-    pub(super) fn decodes_in_bulk(&self) -> bool {
+    pub(super) fn has_alike_decode_steps(&self) -> bool {
         let Self {
-            // Events of the cache and of admissions are the same in bulk.
+            // Events of the cache and of admissions are the same in bulk. `run_lengths` decides how
+            // such steps are simulated.
             reporting:
                 SchedulerReportingConfig {
-                    run_lengths,
+                    run_lengths: _,
                     kv_events: _,
                     log_admissions: _,
                     // Every step is recorded with its sequences.
@@ -335,8 +336,7 @@ impl VllmSchedulerConfig {
         } = self;
         let one_token = speculation.as_ref().is_none_or(|s| s.accept.is_empty());
         let offers_outputs = host_tier.as_ref().is_some_and(|tier| tier.outputs);
-        *run_lengths
-            && !*step_log
+        !*step_log
             && one_token
             && *max_loras == 0
             && *prefill_schedule_interval == 1
@@ -384,6 +384,16 @@ impl VllmSchedulerConfig {
         let drafting = drafting.map(|drafting| drafting.draft_time(batch, self.speed));
         let computing = self.latency.step_time(batch, self.speed) + drafting.unwrap_or_default();
         computing + self.weights_from_host
+    }
+
+    /// Returns whether steps that only decode take no time, at any context length.
+    pub(super) fn decodes_instantly(&self) -> bool {
+        let decode = match &self.latency {
+            LatencyModel::Constant { decode, .. } => *decode,
+            LatencyModel::Delays(delays) => delays.itl.0,
+            _ => return false,
+        };
+        decode.is_zero() && self.drafting.is_none() && self.weights_from_host.is_zero()
     }
 
     /// Returns the time to encode the media items `inputs` together.

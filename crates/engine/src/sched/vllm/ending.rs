@@ -19,6 +19,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         now: SimTime,
         out: &mut Outbox,
     ) -> (u32, bool) {
+        self.release_repeated_decodes(step, now, out);
         out.reserve(step.entries.len() + 1);
         let has_encoder = self.encoder.is_some();
         let mut output_tokens = step.bulk_decodes;

@@ -49,7 +49,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.schedule_running_sequences(&mut pass);
         }
         pass.has_running = !pass.step.is_empty();
-        if !pass.preempted {
+        if !pass.preempted && !self.waiting.is_empty() {
             self.schedule_waiting_sequences(&mut pass);
         }
         R::draw_output_token_counts(self, &mut pass);

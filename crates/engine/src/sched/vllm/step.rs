@@ -49,6 +49,8 @@ pub(in crate::sched) struct ScheduledStep {
     /// Number of sequences of the step that are decoded in bulk: they compute one token each and
     /// have no entry of their own.
     pub bulk_decodes: u32,
+    /// Number of further decode steps that the step covers, equal to it and of the same instant.
+    pub repeats: u32,
     /// Whether a running sequence got no tokens or no KV blocks in this step.
     pub short: bool,
     /// Step number; set when the step is scheduled.
@@ -84,6 +86,7 @@ impl ScheduledStep {
         self.rejected.clear();
         self.batch = BatchWork::default();
         self.bulk_decodes = 0;
+        self.repeats = 0;
         self.short = false;
         self.loading = Duration::ZERO;
         self.encoded.clear();

@@ -33,7 +33,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let looks = self.rules.admits_without_token_budget();
         let places = self.config.max_num_seqs as usize;
         let (mut last, mut looked) = (None, false);
-        if self.config.loras.max_loras > 0 && !self.waiting.is_empty() {
+        if self.config.loras.max_loras > 0 {
             let seqs = &self.seqs;
             let running = self.running.iter().filter_map(|&slot| seqs[slot].request.lora);
             self.loras.begin_lora_admissions(running);
