@@ -425,8 +425,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 if !R::LEASES_END_FIRST && self.flight.is_empty() && self.expire_block_leases(at) {
                     self.request_scheduling_pass(at);
                 }
-            } else if !waits && self.expire_block_leases_while_idle(due) {
-            } else if !waits && self.complete_host_copies_while_idle(due, out) {
+            } else if !waits && self.complete_transfer_while_idle(due, out) {
             } else if self.plan_at == Some(due) && (due < now || may_plan) {
                 self.plan_at = None;
                 may_plan = false;

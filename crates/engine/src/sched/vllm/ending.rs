@@ -141,12 +141,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         freed_any
     }
 
-    /// Frees the KV blocks whose leases end by `due` while no step runs. Returns false if no lease
-    /// ends then.
-    pub(super) fn expire_block_leases_while_idle(&mut self, due: SimTime) -> bool {
+    /// Frees the KV blocks whose leases end by `due` while no step runs, or else completes a copy that
+    /// ends by then. Returns false if neither ends.
+    pub(super) fn complete_transfer_while_idle(&mut self, due: SimTime, out: &mut Outbox) -> bool {
         let is_due = self.leases.next_lease_expiry().is_some_and(|at| at <= due);
         if !self.flight.is_empty() || !is_due {
-            return false;
+            return self.complete_host_copies_while_idle(due, out);
         }
         if self.expire_block_leases(due) {
             self.request_scheduling_pass(due);
