@@ -47,10 +47,11 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
 from vllm.v1.core.sched.interface import PauseState  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.engine import FinishReason  # noqa: E402
-from vllm.v1.kv_cache_interface import (FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec,  # noqa: E402
-                                        SlidingWindowSpec)
+from vllm.v1.kv_cache_interface import (FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor,  # noqa: E402
+                                        MambaSpec, SlidingWindowSpec)
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput  # noqa: E402
 from vllm.v1.request import Request, RequestStatus  # noqa: E402
+from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadWorkerMetadata  # noqa: E402
 from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
 
 STEP = 1000
@@ -165,7 +166,10 @@ def make_scheduler(c):
         is_encoder_decoder=False, **{"async_scheduling": False, **{k: c[k] for k in known if k in c}})
     events = KVEventsConfig(enable_kv_cache_events=True, publisher="null") if c.get("kv_events", True) else None
     transfer = None
-    if "offload" in c:
+    if "offload" in c and c["offload"].get("simple"):
+        transfer = KVTransferConfig(kv_connector="SimpleCPUOffloadConnector", kv_role="kv_both", kv_connector_extra_config={
+            "cpu_bytes_to_use": c["offload"]["chunks"]})
+    elif "offload" in c:
         transfer = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config={
             "cpu_bytes_to_use": c["offload"]["chunks"] * CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT})
     elif c.get("load_ms") is not None:
@@ -179,7 +183,9 @@ def make_scheduler(c):
     config.scheduler_config.async_scheduling = bool(c.get("async_scheduling"))
     if c.get("speculation"):
         config.speculative_config = Drafts(c["speculation"])
-    kv = KVCacheConfig(num_blocks=c["num_gpu_blocks"], kv_cache_tensors=[], kv_cache_groups=layer_groups(c),
+    # A block has one byte, as far as sizes matter.
+    tensors = [KVCacheTensor(c["num_gpu_blocks"], ["layer0"], c["num_gpu_blocks"], 1)]
+    kv = KVCacheConfig(num_blocks=c["num_gpu_blocks"], kv_cache_tensors=tensors if "offload" in c else [], kv_cache_groups=layer_groups(c),
                        prefix_cache_retention_interval=c.get("retention"))
     cls = AsyncScheduler if c.get("async_scheduling") else Scheduler
     scheduler = cls(vllm_config=config, kv_cache_config=kv, structured_output_manager=StructuredOutputManager(config),
@@ -233,6 +239,44 @@ class HostCopies:
         return meta, arrived
 
 
+class SimpleHostCopies:
+    """Stands in for the workers of `SimpleCPUOffloadConnector`: one copy each way per step, one after another."""
+
+    def __init__(self, c):
+        self.each = {True: c["store_ms"], False: c["load_ms"]}
+        self.tails, self.jobs, self.waiting = {True: 0, False: 0}, [], []
+
+    def submit(self, blocks, job, is_store, at):
+        self.tails[is_store] = max(self.tails[is_store], at) + len(blocks) * self.each[is_store]
+        heapq.heappush(self.jobs, (self.tails[is_store], is_store, job))
+
+    def begin_step(self, metadata, at):
+        """Returns when the step may compute: after all copies, if it uses blocks of a preempted request."""
+        if metadata.need_flush:
+            at = max([at] + [end for end, *_ in self.jobs])
+        if metadata.load_event >= 0:
+            self.submit(metadata.load_gpu_blocks, metadata.load_event_to_reqs[metadata.load_event], False, at)
+        if metadata.store_event >= 0:
+            # A store waits for the step that it was planned with.
+            self.waiting.append((metadata.store_gpu_blocks, metadata.store_event))
+        return at
+
+    def end_step(self, at):
+        for blocks, job in self.waiting:
+            self.submit(blocks, job, True, at)
+        self.waiting = []
+
+    def finished(self, now):
+        stored, arrived = {}, set()
+        while self.jobs and self.jobs[0][0] <= now:
+            _, is_store, job = heapq.heappop(self.jobs)
+            if is_store:
+                stored[job] = 1
+            else:
+                arrived |= set(job)
+        return SimpleCPUOffloadWorkerMetadata(stored), arrived
+
+
 class Player:
     """Runs the loop of vLLM's engine core in simulated time."""
 
@@ -250,7 +294,9 @@ class Player:
         inputs += [(x["at"], 0, n, x["do"], x) for n, x in enumerate(work.get("commands", []))]
         self.inputs = deque(sorted(inputs, key=lambda i: i[:3]))
         self.now, self.gpu_free, self.queue, self.loads, self.sends = 0, 0, deque(), [], []
-        self.copies = HostCopies(self.c["offload"]) if "offload" in self.c else None
+        self.copies = None
+        if "offload" in self.c:
+            self.copies = (SimpleHostCopies if self.c["offload"].get("simple") else HostCopies)(self.c["offload"])
         # Grammars in the making: time, number, future and whether it fails.
         self.grammars = []
         self.sleeping = self.freed = False
@@ -463,6 +509,8 @@ class Player:
                 begun = self.copies.begin_step(planned["out"].kv_connector_metadata, begun)
             if total:
                 self.gpu_free = begun + STEP
+            if isinstance(self.copies, SimpleHostCopies):
+                self.copies.end_step(self.gpu_free if total else begun)
             self.queue.append((planned, self.gpu_free if total else 0))
             if len(self.queue) < self.depth and (total or self.scheduler.has_requests()):
                 return planned, None, True
@@ -525,6 +573,10 @@ class Player:
             unfinished = self.scheduler.has_unfinished_requests()
             if planned is None or not planned["out"].total_num_scheduled_tokens:
                 if not unfinished and not running:
+                    transfers = [at for at, *_ in self.loads[:1] + self.sends[:1]]
+                    if transfers and self.scheduler.has_requests():
+                        # Only blocks of ended requests are left.
+                        self.now = max(self.now, min(transfers + [i[0] for i in list(self.inputs)[:1]]))
                     continue
                 # The rank computes with the others.
                 self.now = self.gpu_free = max(self.gpu_free, self.now) + STEP

@@ -55,6 +55,11 @@ impl<T> TimerQueue<T> {
         self.heap.peek().map(|Reverse(e)| e.due)
     }
 
+    /// Returns the next timer to expire: its time and its item.
+    pub fn next_item(&self) -> Option<(SimTime, &T)> {
+        self.heap.peek().map(|Reverse(e)| (e.due, &e.item))
+    }
+
     /// Removes and returns the next timer that expires at or before `now`.
     pub fn pop_due_item(&mut self, now: SimTime) -> Option<(SimTime, T)> {
         if self.next_due_time()? > now {

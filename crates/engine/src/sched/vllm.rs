@@ -201,6 +201,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     fn schedule_steps(&mut self, now: SimTime, out: &mut Outbox) {
         self.before_inputs.step = None;
+        self.cadence.is_awake = self.has_sequences_before(u64::MAX);
         if self.flight.is_empty() && !self.reports.failed_loads.is_empty() {
             self.publish_kv_events_between_steps(now, out);
         }
@@ -222,7 +223,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 }
                 let freed = preempted || !step.rejected.is_empty();
                 self.discard_empty_step(step, now, out);
-                if freed && self.flight.is_empty() {
+                if self.config.lock_step {
+                    // All ranks run a step before the next pass.
+                    self.plan_at = None;
+                } else if freed && self.flight.is_empty() {
                     // The pass only preempted or rejected: use the freed blocks.
                     continue;
                 }
@@ -253,8 +257,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Discards a step without sequences. Its KV block events are reported when a step ends.
     fn discard_empty_step(&mut self, mut step: Box<ScheduledStep>, now: SimTime, out: &mut Outbox) {
         match self.flight.back_mut() {
-            Some(last) => last.rejected.append(&mut step.rejected),
-            None => self.publish_kv_events_between_steps(now, out),
+            Some(last) if !last.is_dummy => last.rejected.append(&mut step.rejected),
+            _ => {
+                if self.expire_block_leases(now) {
+                    self.request_scheduling_pass(now);
+                }
+                self.publish_kv_events_between_steps(now, out);
+            }
         }
         self.start_host_copies_of_empty_step(&mut step, now);
         step.report_rejected_sequences(now, out);
@@ -267,7 +276,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return;
         };
         let now = step.end;
-        self.before_inputs.step = Some(now);
+        (self.before_inputs.step, self.before_inputs.last_step) = (Some(now), now);
         let before = out.len();
         if !step.is_dummy {
             self.bulk.record_finished_step(&step);
@@ -276,15 +285,17 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.cache_verified_blocks(&step);
         self.publish_kv_events(now, out);
         let (output_tokens, ended) = self.release_step_outputs(&step, now, out);
-        self.end_failed_sequences(now, out);
+        if !step.is_dummy {
+            self.end_failed_sequences(now, out);
+        }
         self.record_idle_rank(&step);
         step.report_rejected_sequences(now, out);
         if self.host.is_some() {
             self.advance_host_copies(&mut step, now, out);
         }
         R::on_step_ended(self, now, out);
-        self.expire_block_leases(now);
         if !step.is_dummy {
+            self.expire_block_leases(now);
             let prompt_tokens = step.prompt_tokens;
             let begun = step.begun;
             let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
@@ -384,10 +395,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         let end = self.flight.front().map(|step| step.end);
         let soonest = earlier(earlier(end, self.plan_at), self.timers.next_due_time());
         match end {
-            None => earlier(
-                soonest,
-                earlier(self.leases.next_lease_expiry(), self.next_host_copy_end()),
-            ),
+            None => earlier(soonest, self.next_transfer_end_while_idle()),
             // Leases and copies that end in a step take effect at its end.
             Some(_) => soonest,
         }
@@ -407,28 +415,17 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 let instant = self.flight.front().is_some_and(|step| step.begun == due);
                 may_plan |= instant && R::INSTANT_STEPS_COME_FIRST;
                 self.finish_step(out);
-            } else if let Some((at, (slot, generation))) = self.timers.pop_due_item(due) {
+                continue;
+            }
+            let waits = self.defers_transfer_ends(due, now, self.plan_at.filter(|_| may_plan));
+            if !waits && let Some((at, (slot, generation))) = self.timers.pop_due_item(due) {
                 self.handle_due_timer(at, slot, generation, out);
                 // vLLM's connector reports ends of loads and leases together.
                 if !R::LEASES_END_FIRST && self.flight.is_empty() && self.expire_block_leases(at) {
                     self.request_scheduling_pass(at);
                 }
-            } else if self.flight.is_empty()
-                && self.leases.next_lease_expiry().is_some_and(|at| at <= due)
-                && (R::LEASES_END_FIRST || !(may_plan && self.plan_at == Some(due)))
-            {
-                // vLLM plans what has arrived before its connector reports the end.
-                if !R::LEASES_END_FIRST
-                    && due == now
-                    && self.before_inputs.leases.replace(now) != Some(now)
-                {
-                    break;
-                }
-                if self.expire_block_leases(due) {
-                    self.request_scheduling_pass(due);
-                }
-            } else if self.complete_host_copies_while_idle(due, out) {
-            } else if due < now || may_plan {
+            } else if !waits && self.complete_transfer_while_idle(due, out) {
+            } else if self.plan_at == Some(due) && (due < now || may_plan) {
                 self.plan_at = None;
                 may_plan = false;
                 self.schedule_steps(due, out);
@@ -462,7 +459,9 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 let held = self.leases.has_lease(id);
                 self.leases.schedule_lease_expiry(id, now);
                 let plans_first = !R::LEASES_END_FIRST && self.plan_at == Some(now);
-                if self.flight.is_empty() && !plans_first && self.expire_block_leases(now) {
+                // vLLM's connector reports ends of loads and leases together.
+                let waits = !self.flight.is_empty() || plans_first || self.is_load_due(now);
+                if !waits && self.expire_block_leases(now) {
                     self.request_scheduling_pass(now);
                 }
                 return held;
@@ -563,7 +562,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn needs_dummy_step(&self) -> bool {
-        self.config.async_scheduling && self.flight.len() == 1 && !self.flight[0].is_dummy
+        self.lacks_rank_step()
     }
 
     fn was_idle_after_step(&self) -> bool {

@@ -263,13 +263,17 @@ fn config(config: &Value) -> VllmSchedulerConfig {
 fn host_tier(config: &Value) -> Option<HostCacheConfig> {
     let number = |name: &str| config[name].as_u64();
     let time = |name: &str| number(name).map_or(Duration::ZERO, Duration::from_millis);
+    let is_simple = config["simple"].as_bool().unwrap_or(false);
     Some(HostCacheConfig {
-        rules: OffloadConnector::Native,
+        rules: match is_simple {
+            true => OffloadConnector::Simple,
+            false => OffloadConnector::Native,
+        },
         eviction: HostCacheEvictionPolicy::Lru,
         chunks: number("chunks")? as u32,
         blocks_per_chunk: 1,
         chunk_bytes: 1,
-        outputs: false,
+        outputs: is_simple,
         threshold: None,
         latency: Duration::ZERO,
         chunk_time: (time("store_ms"), time("load_ms")),

@@ -13,6 +13,9 @@ pub(super) struct PrefillThrottleState {
     /// Whether the last step of a data-parallel rank left no sequence that had arrived before the
     /// step was planned.
     pub was_idle: bool,
+    /// Whether a data-parallel rank had sequences at its last scheduling pass, and has run no step
+    /// since.
+    pub is_awake: bool,
     /// Whether sequences were still waiting after the last scheduling pass that was allowed to
     /// compute prompt tokens.
     pub was_short: bool,
@@ -20,7 +23,7 @@ pub(super) struct PrefillThrottleState {
 
 impl Default for PrefillThrottleState {
     fn default() -> Self {
-        Self { since: u32::MAX, wave_steps: 0, was_idle: false, was_short: false }
+        Self { since: u32::MAX, wave_steps: 0, was_idle: false, is_awake: false, was_short: false }
     }
 }
 
@@ -29,6 +32,9 @@ impl Default for PrefillThrottleState {
 pub(super) struct EndsBeforeInputs {
     /// End of the last step, until the next scheduling pass. vLLM reads commands in between.
     pub step: Option<SimTime>,
-    /// Time of the last ends of leases without a running step. Inputs of that time come first.
-    pub leases: Option<SimTime>,
+    /// End of the last step.
+    pub last_step: SimTime,
+    /// Time of the last ends of loads, leases and copies without a running step. Inputs of that
+    /// time come first.
+    pub transfers: Option<SimTime>,
 }

@@ -120,9 +120,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ///
     /// **Source:** `delay_free_blocks` in `finish_requests`, `vllm/v1/core/sched/scheduler.py`.
     fn keep_loading(&mut self, slot: SequenceSlot, now: SimTime) {
+        // A load that ends in a dummy step is reported later.
+        let is_in_dummy = self.flight.front().is_some_and(|step| step.is_dummy);
         let seq = &mut self.seqs[slot];
         let rest = seq.load.ends.duration_since(now);
-        if !rest.is_zero() {
+        if is_in_dummy || !rest.is_zero() {
             let table = std::mem::take(&mut seq.table);
             self.leases.lease_blocks(now, rest, seq.id, table);
         }
@@ -138,6 +140,19 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.record_scheduling_progress();
         }
         freed_any
+    }
+
+    /// Frees the KV blocks whose leases end by `due` while no step runs, or else completes a copy that
+    /// ends by then. Returns false if neither ends.
+    pub(super) fn complete_transfer_while_idle(&mut self, due: SimTime, out: &mut Outbox) -> bool {
+        let is_due = self.leases.next_lease_expiry().is_some_and(|at| at <= due);
+        if !self.flight.is_empty() || !is_due {
+            return self.complete_host_copies_while_idle(due, out);
+        }
+        if self.expire_block_leases(due) {
+            self.request_scheduling_pass(due);
+        }
+        true
     }
 
     /// Frees the KV blocks of an ended sequence, or defers this until the steps in flight have
@@ -213,8 +228,56 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Handles an expired timer of a sequence, or keeps the end of a KV transfer during a pause for
-    /// the next step.
+    /// Returns when the next lease or copy ends if no step runs. A dummy step of a data-parallel rank
+    /// delays it, because vLLM's connector reports nothing with such a step.
+    pub(super) fn next_transfer_end_while_idle(&self) -> Option<SimTime> {
+        let ends = [self.leases.next_lease_expiry(), self.next_host_copy_end()];
+        let end = ends.into_iter().flatten().min()?;
+        Some(match self.config.lock_step {
+            true => end.max(self.before_inputs.last_step),
+            false => end,
+        })
+    }
+
+    fn is_loading(&self, slot: SequenceSlot, generation: u32) -> bool {
+        let seq = &self.seqs[slot];
+        seq.generation == generation && seq.state == SequenceRunState::Fetching
+    }
+
+    /// Returns whether the next timer is that of a KV load which ends by `now`.
+    pub(super) fn is_load_due(&self, now: SimTime) -> bool {
+        let timer = self.timers.next_item().filter(|(at, _)| *at <= now);
+        timer.is_some_and(|(_, &(slot, generation))| self.is_loading(slot, generation))
+    }
+
+    /// Returns whether a scheduling pass at `pass_at`, or new inputs, come before the loads, leases and
+    /// copies that end at `due` while no step runs.
+    ///
+    /// **Source:** vLLM's engine core plans what has arrived before its connector reports ends
+    /// (`step` in `vllm/v1/engine/core.py`).
+    pub(super) fn defers_transfer_ends(
+        &mut self,
+        due: SimTime,
+        now: SimTime,
+        pass_at: Option<SimTime>,
+    ) -> bool {
+        if R::LEASES_END_FIRST || !self.flight.is_empty() {
+            return false;
+        }
+        let has_timer = self.timers.next_due_time().is_some_and(|at| at <= due);
+        let is_transfer = match has_timer {
+            true => self.is_load_due(due),
+            false => self.next_transfer_end_while_idle().is_some_and(|at| at <= due),
+        };
+        if !is_transfer {
+            return false;
+        }
+        pass_at == Some(due)
+            || (due == now && self.before_inputs.transfers.replace(now) != Some(now))
+    }
+
+    /// Handles an expired timer of a sequence, or keeps the end of a KV transfer during a pause or a
+    /// dummy step for the next step.
     pub(super) fn handle_due_timer(
         &mut self,
         now: SimTime,
@@ -222,9 +285,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         generation: u32,
         out: &mut Outbox,
     ) {
-        let seq = &self.seqs[slot];
-        let is_load = seq.generation == generation && seq.state == SequenceRunState::Fetching;
-        match is_load && self.defers_kv_load_completion() {
+        let is_load = self.is_loading(slot, generation);
+        let is_in_dummy = self.flight.front().is_some_and(|step| step.is_dummy);
+        match is_load && (is_in_dummy || self.defers_kv_load_completion()) {
             true => self.reports.loads_in_pause.push((slot, generation)),
             false => self.handle_sequence_timer(now, slot, generation, out),
         }

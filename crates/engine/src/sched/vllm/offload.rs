@@ -79,6 +79,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let rank = self.waiting.block_holder_sort_key(self.config.policy, self.seqs[slot].rank);
         let seq = &mut self.seqs[slot];
         (seq.state, seq.rank) = (SequenceRunState::Fetching, rank);
+        seq.step.is_deferred = true;
         (seq.cached, seq.load.tokens) = (cached, blocks * size);
         self.fetching += 1;
         Some(AdmissionOutcome::Next)

@@ -26,6 +26,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             // Requests whose blocks another engine still reads kept vLLM's loop going.
             self.reports.has_empty_step = self.config.async_scheduling;
         }
+        if !self.flight.is_empty() && self.before_inputs.step == Some(now) {
+            // vLLM reads both commands at the end of the step, and plans nothing during the pause.
+            self.reports.has_empty_step = false;
+        }
         // vLLM reads the command when the running step has ended.
         let is_read = self.flight.is_empty() || self.before_inputs.step == Some(now);
         if is_read && self.seqs.len() > 0 {

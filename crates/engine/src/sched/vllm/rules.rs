@@ -27,8 +27,8 @@ pub trait SchedulingRules: Debug + Sized {
     /// Decides whether the step after a step of zero duration is scheduled before new inputs are
     /// read.
     const INSTANT_STEPS_COME_FIRST: bool = false;
-    /// Decides whether a lease that ends at the time of a scheduling pass frees its KV blocks before
-    /// the pass and before new inputs are read.
+    /// Decides whether leases, loads and copies that end at the time of a scheduling pass take effect
+    /// before the pass and before new inputs are read.
     const LEASES_END_FIRST: bool = false;
     /// Decides whether a prompt that exceeds the token budget and cannot be split runs alone in a
     /// step.

@@ -73,6 +73,8 @@ pub(in crate::sched) struct ScheduledStep {
     pub arrivals: u64,
     /// Whether the step has no sequences and only keeps pace with other data-parallel ranks.
     pub is_dummy: bool,
+    /// Whether the rank of a dummy step had no unfinished sequence when the step began.
+    pub is_rank_idle: bool,
     /// Number of prompt tokens that the step computes, including recomputed output.
     pub prompt_tokens: u32,
 }
@@ -179,7 +181,7 @@ pub(in crate::sched) struct StepReports {
     pub invalid_grammars: Vec<(SequenceSlot, u32)>,
     /// Failed KV loads to handle when the running step has ended.
     pub failed_loads: Vec<(SequenceSlot, u32, InjectedKvLoadFailure)>,
-    /// The sequences whose KV load ended during a pause.
+    /// The sequences whose KV load ended during a pause or a dummy step.
     pub loads_in_pause: Vec<(SequenceSlot, u32)>,
     /// Sequences preempted by a reset of the prefix cache, for the step log's record of the next
     /// planned step.

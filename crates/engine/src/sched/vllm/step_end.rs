@@ -3,6 +3,7 @@
 //!
 //! **Source:** `reset_prefix_cache`, vLLM 0.33 `vllm/v1/core/sched/scheduler.py`.
 
+use crate::latency::BatchWork;
 use crate::step_log::{
     PlannedStep, ProcessedStep, ScheduledSequence, StepLogChange, StepLogRecord,
 };
@@ -64,14 +65,34 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         SimTime::from_nanos(nanos - (alike.as_nanos() as u64).min(nanos)).max(step.begun)
     }
 
+    /// Returns whether this data-parallel rank has fewer steps in flight than vLLM's would have. Dummy
+    /// steps without duration are not repeated until something happens.
+    pub(super) fn lacks_rank_step(&self) -> bool {
+        match self.flight.front() {
+            None => {
+                let is_awake = self.cadence.is_awake || self.has_sequences_before(u64::MAX);
+                is_awake && !self.config.step_time(&self.dummy_work()).is_zero()
+            }
+            Some(step) => self.config.async_scheduling && self.flight.len() == 1 && !step.is_dummy,
+        }
+    }
+
+    /// Returns the work of a dummy step: as many kernels as a decode of one token (vLLM's
+    /// `_dummy_run(1)`).
+    fn dummy_work(&self) -> BatchWork {
+        let mut work = BatchWork::default();
+        work.add_decoding_sequence(1, 1, self.window);
+        work
+    }
+
     /// Starts a step without sequences, because other data-parallel ranks have work.
     pub(super) fn start_dummy_step(&mut self, now: SimTime) {
         let mut step = self.spare.pop().unwrap_or_default();
         (step.is_dummy, step.number) = (true, 0);
-        step.arrivals = self.counts.arrivals;
+        self.cadence.is_awake = false;
+        step.is_rank_idle = !self.has_sequences_before(u64::MAX);
         self.cadence.wave_steps += 1;
-        // It runs as many kernels as a decode of one token (vLLM's `_dummy_run(1)`).
-        step.batch.add_decoding_sequence(1, 1, self.window);
+        step.batch = self.dummy_work();
         if self.flight.is_empty() {
             self.start_step(&mut step, now);
         }
@@ -83,8 +104,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn record_idle_rank(&mut self, step: &ScheduledStep) {
         if self.config.lock_step {
             let plans_ahead = self.config.async_scheduling;
-            self.cadence.was_idle =
-                step.is_dummy || (!plans_ahead && !self.has_sequences_before(step.arrivals));
+            self.cadence.is_awake = false;
+            self.cadence.was_idle = match step.is_dummy {
+                // Steps without duration would be repeated at one instant.
+                true => plans_ahead || step.is_rank_idle || step.begun == step.end,
+                false => !plans_ahead && !self.has_sequences_before(step.arrivals),
+            };
         }
     }
 

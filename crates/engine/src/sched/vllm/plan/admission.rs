@@ -449,7 +449,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let delay = fixed.saturating_add(per_token.saturating_mul(tokens));
         self.seqs.set_fetch_stage(slot, Some(FetchStage::Begun));
         let seq = &mut self.seqs[slot];
-        seq.state = SequenceRunState::Fetching;
+        (seq.state, seq.step.is_deferred) = (SequenceRunState::Fetching, true);
         seq.load.ends = pass.now + delay;
         seq.cached = cached;
         self.fetching += 1;
@@ -471,7 +471,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(in crate::sched) fn reject_unschedulable_sequence(&mut self, step: &mut ScheduledStep) {
         let waits = self.rules.awaits_remote_prompts() || self.next_wakeup().is_some();
         let is_held =
-            self.pause != PauseState::Running || !self.reports.invalid_grammars.is_empty();
+            self.pause != PauseState::Running || self.reports.has_pending_failures_or_loads();
         if waits || is_held || !self.running.is_empty() || !self.flight.is_empty() {
             return;
         }
