@@ -355,6 +355,21 @@ fn blackwell_fuses_all_reduces_except_after_mxfp4_experts() {
 }
 
 #[test]
+fn unequally_popular_experts_are_read_less_in_large_steps() {
+    let time = |expert_popularity: f64, tokens| {
+        let coefficients = RooflineCoefficients { expert_popularity, ..Default::default() };
+        let shape = known_model_shape("MiniMaxAI/MiniMax-M2.5").unwrap();
+        let gpu = find_gpu("B200").unwrap().clone();
+        let setup = RooflineModelSetup { coefficients, ..RooflineModelSetup::new(shape, gpu) };
+        RooflineModel::new(&setup).unwrap().step_time_breakdown(&decodes(tokens, 1000)).moe
+    };
+    let ratio = |tokens| time(256.0, tokens) / time(1e9, tokens);
+    assert!((ratio(1) - 1.0).abs() < 1e-6, "{}", ratio(1));
+    assert!((0.8..0.95).contains(&ratio(64)), "{}", ratio(64));
+    assert!(ratio(4096) > 0.99, "{}", ratio(4096));
+}
+
+#[test]
 fn more_expert_ranks_slow_no_engine() {
     let time = |ranks| {
         let setup = RooflineModelSetup {
