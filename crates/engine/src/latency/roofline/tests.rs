@@ -248,7 +248,7 @@ fn prompts_above_every_cuda_graph_take_longer() {
         roofline.step_time_breakdown(&batch).overhead
     };
     let more = overhead(most + 1) - overhead(most);
-    assert!((1110.0..1150.0).contains(&more), "{more} us");
+    assert!((1460.0..1500.0).contains(&more), "{more} us");
     // Decodes of this size wait for no launch.
     let wide = decodes(most + 1, 100);
     assert!(roofline.step_time_breakdown(&wide).overhead < 81.5 + 4.51 * 600.0);
@@ -365,7 +365,8 @@ fn unequally_popular_experts_are_read_less_in_large_steps() {
     };
     let ratio = |tokens| time(256.0, tokens) / time(1e9, tokens);
     assert!((ratio(1) - 1.0).abs() < 1e-6, "{}", ratio(1));
-    assert!((0.8..0.95).contains(&ratio(64)), "{}", ratio(64));
+    // Of all experts, 67 % are read for 87 % with equal chances; the rest of the time is the same.
+    assert!((0.78..0.82).contains(&ratio(64)), "{}", ratio(64));
     assert!(ratio(4096) > 0.99, "{}", ratio(4096));
 }
 
