@@ -120,7 +120,7 @@ fn warn_of_unused_coefficients(given: &RooflineCoefficients) {
             ("attention_scale", co.attention_scale),
             ("all_reduce_scale", co.all_reduce_scale),
             ("moe_scale", co.moe_scale),
-            ("routing_share", co.routing_share),
+            ("expert_popularity", co.expert_popularity),
         ]
     };
     let moved = of(given).into_iter().zip(of(&usual));

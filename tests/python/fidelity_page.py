@@ -103,12 +103,6 @@ def left_out_row(left_out, runs, keep):
     return [median([errors[i] for errors in kept]) for i in range(3)]
 
 
-def grouped(run, by):
-    return {"regime": run["regime"], "GPU": run["gpu"], "weights": run["weights"],
-            "model": "mixture of experts" if run["experts"] else "dense",
-            "tensor parallelism": f"TP {run['tp']}"}[by]
-
-
 def inferencex_table(runs):
     groups = {}
     for run in runs:
@@ -147,20 +141,6 @@ def page(report, measured, left_out, sequences):
            "errors for other deployments. For it, the sixteen fitted numbers are fitted "
            "again without each deployment. Values from kernel tables (shares of GPUs, all-reduce) stay." if apart else
            "The constants of the roofline were fitted on runs of this set.")
-    yield ""
-    yield ("Medians by group; in brackets with constants fitted to all runs, as `validate` "
-           "predicts them." if apart else "Medians by group:")
-    yield ""
-    rows = []
-    for group in report["groups"]:
-        if group["by"] == "source":
-            continue
-        ours = cells(group["error_percent"])
-        if apart:
-            theirs = left_out_row(left_out, runs, lambda run: grouped(run, group["by"]) == group["name"])
-            ours = [f"{a} ({b})" for a, b in zip(theirs, ours)]
-        rows.append([group["name"], group["by"], group["runs"], *ours])
-    yield from markdown(["Runs", "by", "runs", "TTFT", "ITL", "E2E"], rows)
     yield ""
     yield "## Other simulators on these runs"
     yield ""

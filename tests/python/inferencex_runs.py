@@ -48,7 +48,10 @@ CONFIGS = {
         "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 1,
         "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
         "v_head_dim": 128, "tie_word_embeddings": False,
+        # The cache is quantised, too: vLLM reads it so since 0.14 unless a flag says otherwise
+        # (`resolve_kv_cache_dtype_string`).
         "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4",
+                                "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
                                 "ignore": ["model.layers.*.self_attn*", "lm_head"]},
     },
 }
@@ -98,7 +101,7 @@ def server(name, point):
     if nightly:
         return {"version": "0.19.0", "kv_cache_dtype": "fp8", "max_num_seqs": 1024, "gpu_memory_utilization": 0.95}
     if measured < TUNED_SCRIPTS[name] or (name.startswith("Kimi") and point["system"] == "b300_sxm"):
-        return {}
+        return {"kv_cache_dtype": "fp8"} if "kv_cache_scheme" in CONFIGS.get(name, {}).get("quantization_config", {}) else {}
     return {"kv_cache_dtype": "fp8", "max_num_batched_tokens": 2 * point["isl"], **largest,
             **({} if name.startswith("Kimi") else {"max_num_seqs": 1024})}
 

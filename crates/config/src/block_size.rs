@@ -4,6 +4,7 @@ use super::choices::SchedulerKind;
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::{engine, kv};
+use super::kv_cache::kv_cache_dtype;
 use super::model::ModelConfig;
 use super::values::FlagValues;
 use vllm_sim_engine::latency::{self, Gpu, KvCachePlan, ModelShape, kv_bytes_per_value};
@@ -34,7 +35,7 @@ pub(super) fn kv_block_size_tokens(
         return Ok(size);
     };
     if shape.state.is_some() {
-        return raise_to_hold_mamba_state(v, &shape, gpu, size);
+        return raise_to_hold_mamba_state(v, (model, &shape), gpu, size);
     }
     let (false, Some(gpu)) = (v.is_flag_set(flag), gpu) else {
         return Ok(size);
@@ -53,7 +54,7 @@ pub(super) fn kv_block_size_tokens(
 /// `FLASHINFER_GDN_CHECKPOINT_ALIGNMENT`.
 fn raise_to_hold_mamba_state(
     v: &FlagValues,
-    shape: &ModelShape,
+    (model, shape): (&ModelConfig, &ModelShape),
     gpu: Option<&Gpu>,
     size: u32,
 ) -> Result<u32, ConfigError> {
@@ -66,7 +67,7 @@ fn raise_to_hold_mamba_state(
         false => size.next_multiple_of(16),
     };
     let tp = v.get(&engine::TENSOR_PARALLEL_SIZE)?;
-    let width = kv_bytes_per_value(&v.get(&kv::KV_CACHE_DTYPE)?, shape.head_dim).unwrap_or(2.0);
+    let width = kv_bytes_per_value(&kv_cache_dtype(v, model)?, shape.head_dim).unwrap_or(2.0);
     let grown =
         KvCachePlan::min_block_size_for_recurrent_state(shape, tp, width, step).unwrap_or(size);
     if grown > size {

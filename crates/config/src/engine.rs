@@ -14,7 +14,7 @@ use super::encoder::MediaEncoderConfig;
 use super::error::ConfigError;
 use super::flag::Flag;
 use super::flags::{self, engine, faults, kv};
-use super::kv_cache::KvCacheCapacity;
+use super::kv_cache::{KvCacheCapacity, kv_cache_dtype};
 use super::kv_offload::KvOffloadConfig;
 use super::latency_source::{KernelTableSource, StepLatencySource};
 use super::model::ModelConfig;
@@ -241,7 +241,7 @@ impl EngineConfig {
             block_size_typed: v.is_flag_set(&kv::BLOCK_SIZE),
             num_blocks: blocks.or(v.get(&kv::KV_CACHE_SIZE)?),
             kv_cache_memory_bytes: memory.and_then(|n| u64::try_from(n).ok()),
-            kv_cache_dtype: v.get(&kv::KV_CACHE_DTYPE)?,
+            kv_cache_dtype: kv_cache_dtype(v, model)?,
             cpu_offload_gib: v.get(&kv::CPU_OFFLOAD_GB)?,
             kv_offloading: (v.get(&kv::KV_OFFLOADING_SIZE)?, offloading_backend(v)?),
             reserved: ReservedGpuMemory::default(),

@@ -154,6 +154,34 @@ fn a_derived_value_names_its_rule() {
 }
 
 #[test]
+fn a_checkpoint_chooses_the_data_type_of_its_kv_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = |scheme: &str, words: &[&str]| {
+        let config = format!(
+            r#"{{"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+                "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+                "quantization_config": {{"quant_method": "modelopt", "quant_algo": "NVFP4",
+                    "kv_cache_scheme": {scheme}}}}}"#
+        );
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        let model = folder.path().to_str().unwrap();
+        let words = [&["vllm-sim", "serve", model, "--gpu", "B200"], words].concat();
+        let loaded = try_words(&words, &[]).unwrap();
+        let engine = &loaded.config.engine;
+        let blocks = engine.kv_cache.as_ref().unwrap().blocks;
+        (engine.memory.kv_cache_dtype.clone(), blocks, loaded.to_config_yaml())
+    };
+    const FP8: &str = r#"{"dynamic": false, "num_bits": 8, "type": "float"}"#;
+    let (plain, half, _) = load("null", &[]);
+    let (own, blocks, shown) = load(FP8, &[]);
+    assert_eq!((plain.as_str(), own.as_str()), ("auto", "fp8_e4m3"));
+    assert!(blocks >= 2 * half, "{blocks} {half}");
+    let rule = "# kv-cache-dtype: fp8_e4m3  # derived: the checkpoint's KV cache is quantized";
+    assert!(shown.contains(rule), "{shown}");
+    assert_eq!(load(FP8, &["--kv-cache-dtype", "bfloat16"]).0, "bfloat16");
+}
+
+#[test]
 fn attention_backend_selects_block_size() {
     let of = |model: &str, words: &[&str]| {
         let words = [&["vllm-sim", "serve", model], words].concat();

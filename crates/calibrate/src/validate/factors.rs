@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use vllm_sim_engine::latency::{Gpu, RooflineModelSetup};
 
 /// Multiplies numbers of the GPU and of the coefficients by `factors`, each named by its JSON pointer:
-/// `/gpu/gemm_fp8/memory`, `/gpu/experts/fp4/1/compute`, `/coefficients/routing_share`.
+/// `/gpu/gemm_fp8/memory`, `/gpu/experts/fp4/1/compute`, `/coefficients/expert_popularity`.
 ///
 /// # Errors
 /// The error names the first entry that is not a number of the model, or whose factor is negative.

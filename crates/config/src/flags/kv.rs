@@ -25,7 +25,7 @@ flags! {
         .with_env_names(&["PYTHONHASHSEED"]);
     GLOBAL_CACHE_HIT_THRESHOLD: f64 = Flag::new("global-cache-hit-threshold", KvCache, "Reject requests whose cached fraction of the prompt is lower, 0 to 1; 0: off.")
         .with_default("0").with_float_bounds(0.0, 1.0, "global cache hit threshold must be between in range [0, 1]");
-    KV_CACHE_DTYPE: String = Flag::new("kv-cache-dtype", KvCache, "Data type of the KV cache, such as auto, bfloat16 or fp8.")
+    KV_CACHE_DTYPE: String = Flag::new("kv-cache-dtype", KvCache, "Data type of the KV cache, such as bfloat16 or fp8; auto: that of the checkpoint.")
         .with_default("auto");
     PREFIX_CACHE_RETENTION_INTERVAL: Option<u32> = Flag::new("prefix-cache-retention-interval", KvCache, "Sliding-window and state layers keep cache at the prompt end and at multiples of this many tokens; 0: at the end only; none: everywhere.")
         .with_default("0").with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "prefix-cache-retention-interval cannot be negative");

@@ -14,8 +14,8 @@ use versions::HOPPER_BF16_FACTOR_BEFORE_V0_20;
 /// Efficiencies are fits of public kernel tables (ai-dynamo/aiconfigurator) with global scales from
 /// server runs. Those of fp8 and fp4 are from tables of vLLM 0.24 (matrices of 1024 to 65536
 /// outputs, up to 8192 rows; logarithms, soft L1). Hopper and data-center Blackwell have scales per
-/// generation, fitted to the InferenceX points of computed prompts. GPUs without a fit use
-/// `FALLBACK_GPU`.
+/// generation, fitted to the InferenceX points of computed prompts; experts on B300 have the
+/// efficiencies of B200. GPUs without a fit use `FALLBACK_GPU`.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Gpu {
     /// Canonical name of the GPU, as accepted by `--gpu`.
@@ -99,7 +99,7 @@ const FALLBACK_GPU: Gpu = Gpu {
     decode_attention: (14.0, 0.82),
     fp8_cache_bandwidth: 0.9,
     prefill_attention: (20.0, 0.45),
-    eager_prefill_us: (35.0, 100.0),
+    eager_prefill_us: (46.0, 100.0),
     eager_experts_us: [750.0, 750.0],
     all_reduce: NVLINK_ALL_REDUCE,
     fused_all_reduce: None,
@@ -136,10 +136,10 @@ const fn with_flash_attention(flash_attention: u32, sheet: Gpu) -> Gpu {
 const H100: Gpu = Gpu {
     gemm: kernel_efficiency(3.9, 0.924, 0.70),
     experts: with_hopper_mxfp4_efficiency(DEFAULT_EXPERT_EFFICIENCY),
-    gemm_fp8: kernel_efficiency(7.8, 0.869, 0.506),
+    gemm_fp8: kernel_efficiency(7.8, 0.909, 0.538),
     gemm_fp8_block: kernel_efficiency(29.8, 0.73, 0.29),
     decode_attention: (13.0, 0.934),
-    prefill_attention: (22.4, 0.441),
+    prefill_attention: (22.4, 0.523),
     all_reduce: all_reduce::H100_ALL_REDUCE,
     ..gpu_from_data_sheet(
         "H100-SXM-80GB",
@@ -153,15 +153,15 @@ const H100: Gpu = Gpu {
 
 const H200: Gpu = Gpu {
     gemm: kernel_efficiency(4.2, 0.865, 0.572 / HOPPER_BF16_FACTOR_BEFORE_V0_20),
-    gemm_fp8: kernel_efficiency(8.6, 0.96, 0.541),
+    gemm_fp8: kernel_efficiency(8.6, 0.96, 0.575),
     gemm_fp8_block: kernel_efficiency(32.7, 0.56, 0.31),
     decode_attention: (14.6, 0.882),
-    prefill_attention: (22.7, 0.458),
+    prefill_attention: (22.7, 0.544),
     all_reduce: all_reduce::H200_ALL_REDUCE,
     experts: with_hopper_mxfp4_efficiency(ExpertKernelEfficiency {
-        fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(69.0, 0.56, 0.105)],
-        fp8_block: [kernel_efficiency(40.9, 0.809, 0.175), kernel_efficiency(36.5, 0.904, 0.104)],
-        int4: [kernel_efficiency(35.4, 0.706, 0.236), kernel_efficiency(46.1, 0.636, 0.154)],
+        fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(59.0, 0.54, 0.109)],
+        fp8_block: [kernel_efficiency(34.9, 0.777, 0.182), kernel_efficiency(31.1, 0.869, 0.108)],
+        int4: [kernel_efficiency(30.5, 0.731, 0.224), kernel_efficiency(39.7, 0.659, 0.146)],
         ..DEFAULT_EXPERT_EFFICIENCY
     }),
     ..gpu_from_data_sheet(
@@ -200,16 +200,16 @@ const L40S: Gpu = Gpu {
 };
 
 const B200: Gpu = Gpu {
-    gemm: kernel_efficiency(3.8, 0.813, 0.542),
+    gemm: kernel_efficiency(3.8, 0.813, 0.560),
     fp4_tflops: 9000.0,
-    gemm_fp8: kernel_efficiency(5.8, 0.72, 0.445),
-    gemm_fp4: kernel_efficiency(8.2, 0.68, 0.380),
-    gemm_fp8_block: kernel_efficiency(12.3, 0.53, 0.35),
+    gemm_fp8: kernel_efficiency(5.8, 0.703, 0.461),
+    gemm_fp4: kernel_efficiency(8.2, 0.649, 0.380),
+    gemm_fp8_block: kernel_efficiency(11.4, 0.53, 0.35),
     decode_attention: (4.7, 0.915),
     fp8_cache_bandwidth: 1.0,
-    prefill_attention: (17.3, 0.512),
+    prefill_attention: (17.3, 0.532),
     eager_prefill_us: (220.0, 100.0),
-    eager_experts_us: [1000.0, 450.0],
+    eager_experts_us: [970.0, 480.0],
     all_reduce: all_reduce::B200_ALL_REDUCE,
     fused_all_reduce: Some(all_reduce::B200_FUSED_ALL_REDUCE),
     experts: BLACKWELL_EXPERT_EFFICIENCY,
@@ -325,16 +325,8 @@ pub const KNOWN_GPUS: &[Gpu] = &[
         aliases: &["B300"],
         memory_gib: 268.0,
         fp4_tflops: 14_000.0,
-        gemm_fp8: kernel_efficiency(5.2, 0.728, 0.462),
-        gemm_fp4: kernel_efficiency(7.6, 0.718, 0.264),
-        experts: ExpertKernelEfficiency {
-            fp8_block: [
-                kernel_efficiency(48.6, 0.630, 0.189),
-                kernel_efficiency(45.3, 0.913, 0.123),
-            ],
-            fp4: [kernel_efficiency(24.9, 0.774, 0.165), kernel_efficiency(30.0, 0.871, 0.097)],
-            ..BLACKWELL_EXPERT_EFFICIENCY
-        },
+        gemm_fp8: kernel_efficiency(5.2, 0.711, 0.479),
+        gemm_fp4: kernel_efficiency(7.6, 0.686, 0.264),
         ..B200
     },
     Gpu {

@@ -52,7 +52,7 @@ pub use mfu::{MfuStepTokens, MfuWorkModel};
 pub use models::{known_model_names, known_model_shape};
 pub use polynomial::PolynomialStepTime;
 pub use profile_run::ProfileRun;
-pub use quantization::{ModelQuantization, QuantizationScheme};
+pub use quantization::{ModelQuantization, QuantizationScheme, checkpoint_kv_cache_dtype};
 pub use roofline::{
     RooflineCoefficients, RooflineError, RooflineModel, RooflineModelSetup, StepOverhead,
     StepTimeBreakdown,

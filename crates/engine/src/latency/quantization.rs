@@ -146,6 +146,35 @@ impl ModelQuantization {
     }
 }
 
+/// Returns the data type of the KV cache that a checkpoint has, by the `quantization_config` of its
+/// `config.json`; `None` if the cache is not quantized.
+///
+/// **Source:** vLLM 0.33 `vllm/utils/torch_utils.py`, `get_kv_cache_quant_algo_string`, and
+/// `vllm/model_executor/layers/attention/attention.py`.
+pub fn checkpoint_kv_cache_dtype(quantization_config: &Value) -> Option<&'static str> {
+    let method = quantization_config["quant_method"].as_str().unwrap_or_default();
+    if method == "compressed-tensors" {
+        return (!quantization_config["kv_cache_scheme"].is_null()).then_some("fp8");
+    }
+    if !method.starts_with("modelopt") {
+        return None;
+    }
+    let algorithm = ["kv_cache_scheme", "kv_cache_quant_algo"]
+        .iter()
+        .flat_map(|key| [&quantization_config["quantization"][*key], &quantization_config[*key]])
+        .find(|value| !value.is_null())?;
+    let is_float = algorithm["type"].as_str() == Some("float");
+    match (algorithm.as_str(), algorithm["num_bits"].as_u64()) {
+        (Some(name), _) if name.eq_ignore_ascii_case("fp8") => Some("fp8_e4m3"),
+        (Some(name), _) if name.eq_ignore_ascii_case("nvfp4") => Some("nvfp4"),
+        (None, Some(8)) if is_float && algorithm["dynamic"].as_bool() == Some(false) => {
+            Some("fp8_e4m3")
+        }
+        (None, Some(4)) if is_float => Some("nvfp4"),
+        _ => None,
+    }
+}
+
 /// Reads the quantization algorithm from the `config.json` of a ModelOpt checkpoint.
 ///
 /// **Source:** vLLM `vllm/model_executor/layers/quantization/modelopt.py`, `quant_algo`.
@@ -189,6 +218,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn checkpoints_name_the_data_type_of_their_kv_cache() {
+        let of = |method: &str, key: &str, value: Value| {
+            checkpoint_kv_cache_dtype(&json!({"quant_method": method, key: value}))
+        };
+        let scheme = |bits, kind| json!({"dynamic": false, "num_bits": bits, "type": kind});
+        for (method, key, value, expected) in [
+            ("modelopt", "kv_cache_scheme", scheme(8, "float"), Some("fp8_e4m3")),
+            ("modelopt", "kv_cache_scheme", scheme(4, "float"), Some("nvfp4")),
+            ("modelopt", "kv_cache_scheme", scheme(8, "int"), None),
+            ("modelopt_fp4", "kv_cache_quant_algo", json!("FP8"), Some("fp8_e4m3")),
+            ("modelopt", "quantization", json!({"kv_cache_quant_algo": "FP8"}), Some("fp8_e4m3")),
+            ("modelopt", "kv_cache_quant_algo", Value::Null, None),
+            ("modelopt", "kv_cache_quant_algo", json!("int8"), None),
+            ("compressed-tensors", "kv_cache_scheme", scheme(8, "float"), Some("fp8")),
+            ("compressed-tensors", "kv_cache_scheme", Value::Null, None),
+            ("fp8", "kv_cache_scheme", scheme(8, "float"), None),
+        ] {
+            assert_eq!(of(method, key, value.clone()), expected, "{method} {key} {value}");
+        }
+    }
 
     #[test]
     fn quantization_methods_of_config_json_are_distinguished() {

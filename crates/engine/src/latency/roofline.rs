@@ -77,16 +77,32 @@ struct ExpertKernelCost {
     fixed: f64,
     /// Time to read the weights of all experts, in us.
     all: f64,
-    /// Logarithm of the probability that a token does not visit a given expert.
-    miss: f64,
-    /// Fraction of the tokens of a step that choose experts independently; the other tokens visit
-    /// the same experts as these.
-    routing_share: f64,
+    popularity: ExpertPopularity,
     per_token: f64,
     compute: f64,
     /// Number of tokens from all ranks at this engine's experts, per token of this engine.
     fan_in: f64,
     exchange: All2AllCost,
+}
+
+/// Gamma distribution of how often tokens choose an expert.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct ExpertPopularity {
+    shape: f64,
+    /// Number of tokens in which an expert of average popularity is chosen `shape` times.
+    scale: f64,
+}
+
+impl ExpertPopularity {
+    /// Creates the distribution in which one token chooses the fraction `chosen` of the experts.
+    fn new(shape: f64, chosen: f64) -> Self {
+        Self { shape, scale: 1.0 / ((1.0 - chosen).max(0.0).powf(-1.0 / shape) - 1.0) }
+    }
+
+    /// Returns the fraction of the experts that none of `tokens` tokens chooses.
+    fn unvisited_fraction(&self, tokens: f64) -> f64 {
+        (1.0 + tokens / self.scale).powf(-self.shape)
+    }
 }
 
 /// Number of tokens of one tile of a matrix product in fp32.
@@ -98,8 +114,7 @@ impl ExpertKernelCost {
             return 0.0;
         }
         let seen = tokens * self.fan_in;
-        let independent = 1.0 + (seen - 1.0).max(0.0) * self.routing_share;
-        let active = 1.0 - (self.miss * independent).exp();
+        let active = 1.0 - self.popularity.unvisited_fraction(seen);
         let memory = self.all * active + self.per_token * tokens;
         let product = smooth_max(memory, self.compute * tokens);
         let (tile, per_token) = self.router;

@@ -48,14 +48,14 @@ pub(super) const PCIE_ALL_REDUCE: AllReduceTable = all_reduce::L40S_ALL_REDUCE;
 pub(super) const DEFAULT_EXPERT_EFFICIENCY: ExpertKernelEfficiency = ExpertKernelEfficiency {
     bf16: [kernel_efficiency(28.0, 0.90, 0.60), kernel_efficiency(32.0, 0.80, 0.13)],
     fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(63.0, 0.66, 0.09)],
-    fp8_block: [kernel_efficiency(39.3, 0.841, 0.174), kernel_efficiency(37.8, 0.97, 0.103)],
+    fp8_block: [kernel_efficiency(33.5, 0.808, 0.181), kernel_efficiency(32.2, 0.932, 0.107)],
     // Unused without fp4 units.
     fp4: [kernel_efficiency(43.0, 0.88, 0.26), kernel_efficiency(59.0, 0.81, 0.18)],
     int4: INT4_EXPERT_EFFICIENCY,
     mxfp4: INT4_EXPERT_EFFICIENCY,
 };
 const INT4_EXPERT_EFFICIENCY: [KernelEfficiency; 2] =
-    [kernel_efficiency(35.4, 0.875, 0.236), kernel_efficiency(48.5, 0.805, 0.163)];
+    [kernel_efficiency(30.5, 0.907, 0.224), kernel_efficiency(41.8, 0.834, 0.155)];
 
 /// Returns `experts` with the MXFP4 kernels that vLLM has on Hopper since 0.20, which are much faster
 /// in arithmetic.
@@ -76,10 +76,10 @@ const HOPPER_MXFP4_COMPUTE: f64 = 0.42;
 pub(super) const BLACKWELL_EXPERT_EFFICIENCY: ExpertKernelEfficiency = ExpertKernelEfficiency {
     bf16: [kernel_efficiency(12.2, 0.668, 0.304), kernel_efficiency(19.4, 0.931, 0.268)],
     fp8: [kernel_efficiency(13.9, 0.654, 0.310), kernel_efficiency(27.8, 0.930, 0.241)],
-    fp8_block: [kernel_efficiency(54.6, 0.646, 0.181), kernel_efficiency(49.4, 0.930, 0.114)],
-    fp4: [kernel_efficiency(27.4, 0.783, 0.245), kernel_efficiency(37.6, 0.918, 0.134)],
+    fp8_block: [kernel_efficiency(52.3, 0.620, 0.220), kernel_efficiency(47.3, 0.893, 0.139)],
+    fp4: [kernel_efficiency(25.8, 0.832, 0.248), kernel_efficiency(35.4, 0.975, 0.136)],
     // Marlin's kernels, as on other GPUs; not fitted.
     int4: INT4_EXPERT_EFFICIENCY,
     // vLLM multiplies MXFP4 by fp8 activations here; the fraction is of the bf16 peak.
-    mxfp4: [kernel_efficiency(33.4, 0.97, 0.539), kernel_efficiency(33.4, 0.97, 0.539)],
+    mxfp4: [kernel_efficiency(31.5, 1.0, 0.509), kernel_efficiency(31.5, 1.0, 0.509)],
 };

@@ -5,9 +5,9 @@ use super::{FALLBACK_GPU, Gpu};
 
 /// Minimum time per layer to launch the kernels of large prompt steps on Blackwell before vLLM
 /// 0.12, in us.
-const BLACKWELL_LAUNCH_BEFORE_V0_12_US: f64 = 836.0;
+const BLACKWELL_LAUNCH_BEFORE_V0_12_US: f64 = 743.0;
 /// Factor of the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12.
-const FP8_MEMORY_FACTOR_BEFORE_V0_12: f64 = 1.22;
+const FP8_MEMORY_FACTOR_BEFORE_V0_12: f64 = 1.25;
 
 /// First vLLM version (major, minor) whose block-scaled fp8 experts are as fast as in the kernel
 /// tables of 0.24. In vLLM 0.14 such experts are as fast as other fp8 experts.
@@ -22,7 +22,7 @@ const FAST_HOPPER_ALL_REDUCE_VERSION: (u32, u32) = (0, 18);
 const FAST_FP32_ROUTER_VERSION: (u32, u32) = (0, 20);
 /// Time of a router in fp32 before `FAST_FP32_ROUTER_VERSION`: of 64 tokens, in us, and the rate of
 /// large steps, in TFLOP/s. Fitted to InferenceX points of MiniMax M2.5 with and without TF32.
-const FP32_ROUTER_BEFORE_V0_20: (f64, f64) = (21.0, 75.0);
+const FP32_ROUTER_BEFORE_V0_20: (f64, f64) = (23.6, 62.0);
 /// Factor of the bandwidth of decode attention with an fp8 KV cache on Hopper before vLLM 0.12:
 /// such a cache is read no faster than one in bf16.
 const HOPPER_FP8_CACHE_BEFORE_V0_12: f64 = 0.5;

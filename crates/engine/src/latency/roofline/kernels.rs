@@ -1,4 +1,4 @@
-use super::{ExpertKernelCost, GemmCost, RooflineModelSetup};
+use super::{ExpertKernelCost, ExpertPopularity, GemmCost, RooflineModelSetup};
 use crate::latency::all2all::InterconnectFabric;
 use crate::latency::gpus::KernelEfficiency;
 use crate::latency::memory::bytes_per_weight;
@@ -187,8 +187,7 @@ impl<'a> KernelCostBuilder<'a> {
             router: if slow_router { (router, 2.0 * e * h / (rate * 1e6)) } else { (0.0, 0.0) },
             fixed: fit.fixed * co.moe_scale,
             all: e / ranks * 3.0 * h * width * bytes_per_weight(scheme) / bandwidth,
-            miss: (1.0 - k / e).ln(),
-            routing_share: co.routing_share,
+            popularity: ExpertPopularity::new(co.expert_popularity / e, k / e),
             per_token: (4.0 * k * h + 6.0 * k * width) / bandwidth,
             compute: 6.0 * k * h * width / (fit.compute * peak / co.moe_scale),
             fan_in: ranks,
