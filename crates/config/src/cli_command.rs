@@ -76,8 +76,8 @@ pub(super) fn program_name_from_env(
     }
 }
 
-/// Selects the command and the command-line mode from the program's name and first argument;
-/// `named` replaces a program name of `vllm-sim`.
+/// Selects the command and the command-line mode from the program's name and first argument; if the
+/// program's name is `vllm-sim`, `named` replaces it.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.

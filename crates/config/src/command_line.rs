@@ -29,7 +29,8 @@ pub(super) enum HelpRequest {
     Short,
     /// Help requested by `--help`: the long help text.
     Long,
-    /// `--help=TOPIC`: help about a group of flags, flags with this part of a name, or `all`.
+    /// `--help=TOPIC`: help about a group of flags, about the flags whose names contain this text,
+    /// or about all flags (`all`).
     Topic(String),
 }
 

@@ -43,7 +43,7 @@ pub struct ReplyContentConfig {
     pub omni: bool,
     /// Rules for the number of prompt tokens of images, audio and video.
     pub media: MediaTokenRules,
-    /// Whether the model accepts images, audio or video, by its `config.json` or by
+    /// Whether the model accepts images, audio or video, according to its `config.json` or to
     /// `--mm-tokens-per-item`.
     pub accepts_media: bool,
     /// Size of the cache of processed images, audio and video, in bytes (default 4 GiB); 0: no

@@ -30,11 +30,13 @@ use super::{api, block_size, cuda_graphs};
 pub struct EngineConfig {
     /// Kind of scheduler (default `pool`; `vllm` with `serve`).
     pub scheduler: SchedulerKind,
-    /// Maximum number of running sequences, at least 1 (default 5; with `serve` by GPU, else 256).
+    /// Maximum number of running sequences, at least 1. Default: 5; with `serve`, vLLM's default
+    /// for the GPU, or 256 if no GPU is known.
     pub max_num_seqs: u32,
-    /// Maximum number of tokens per step (default 8192; with `serve` by GPU, else 2048).
+    /// Maximum number of tokens per step. Default: 8192; with `serve`, vLLM's default for the GPU,
+    /// or 2048 if no GPU is known.
     pub max_num_batched_tokens: u32,
-    /// Limits of a scheduler step other than those above, and limits of the waiting queue.
+    /// Limits of the waiting queue, and limits of a scheduler step other than the two limits above.
     pub queue: StepAndQueueLimits,
     /// Settings of chunked prefill, preemption and queue order.
     pub scheduling: SchedulingConfig,
@@ -44,8 +46,8 @@ pub struct EngineConfig {
     pub speedup: SimulationSpeedupRatios,
     /// Name of the GPU, which selects the constants of the roofline model.
     pub gpu: Option<String>,
-    /// Size of a KV block in tokens, over all GPUs that share a context (default 16; with `serve`
-    /// by GPU and model).
+    /// Size of a KV block in tokens, over all GPUs that share a context. Default: 16; with `serve`,
+    /// it depends on GPU and model.
     pub block_size: u32,
     /// Settings of GPU and CPU memory for the KV cache.
     pub memory: KvCacheMemoryConfig,
@@ -87,9 +89,11 @@ pub struct StepAndQueueLimits {
     pub max_num_scheduled_tokens: u32,
     /// Whether a request waits until its whole prompt fits into the KV cache (default yes).
     pub reserve_full_prompt: bool,
-    /// llm-d's queue limit, in requests; more get 429 (default 1000; none with `serve`).
+    /// llm-d's limit of the waiting queue, in requests; above it, requests get status 429 (default
+    /// 1000; none with `serve`).
     pub max_waiting_queue_length: Option<u32>,
-    /// vLLM's limits of the waiting queue, in requests and prompt tokens; more get 503.
+    /// vLLM's limits of the waiting queue, in requests and prompt tokens; above them, requests get
+    /// status 503.
     pub admission: AdmissionLimits,
 }
 
@@ -151,13 +155,15 @@ pub struct KvCacheMemoryConfig {
 /// Settings of the prefix cache and its block hashes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrefixCachingConfig {
-    /// Interval, in tokens, at which sliding-window layers keep KV cache (0: at prompt ends).
+    /// Interval, in tokens, at which sliding-window layers keep their KV cache; 0: only at the ends
+    /// of prompts.
     pub retention_interval: Option<u32>,
     /// Whether later requests reuse full KV blocks (prefix caching).
     pub enable_prefix_caching: bool,
     /// Whether llm-d's flag `--enable-kvcache` is set.
     pub enable_kvcache: bool,
-    /// Minimum cached fraction of a prompt (llm-d's `--global-cache-hit-threshold`, default 0).
+    /// Minimum cached fraction of a prompt for its request to be accepted (llm-d's
+    /// `--global-cache-hit-threshold`, default 0).
     pub cache_hit_threshold: f64,
     /// Hash algorithm for the hashes of KV blocks.
     pub hash_algo: BlockHashAlgorithm,
@@ -196,7 +202,8 @@ pub struct SglangSchedulerConfig {
     pub chunked_prefill_size: u32,
     /// Maximum output tokens that SGLang's admission assumes per request (default 4096).
     pub clip_max_new_tokens: u32,
-    /// SGLang's factor on the output length expected on admission; higher admits fewer (default 1).
+    /// SGLang's factor on the output length expected on admission; a higher factor admits fewer
+    /// requests (default 1).
     pub schedule_conservativeness: f64,
 }
 

@@ -10,7 +10,8 @@ use vllm_sim_observe::metrics::MetricsCompat;
 
 pub use sglang::disaggregation::DisaggregationConfig;
 
-/// Command lines of other servers than vLLM. A further server is a module and an element of this list.
+/// Command lines of servers other than vLLM. To add a server, add a module and an element of this
+/// list.
 pub(super) const OTHER_COMMAND_LINES: [&ImitatedEngineCommandLine; 1] = [&sglang::COMMAND_LINE];
 
 /// Command line of another server than vLLM, such as SGLang, which is translated to the flags of

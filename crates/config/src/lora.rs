@@ -24,8 +24,8 @@ pub struct LoraConfig {
     pub modules: Vec<LoraModuleConfig>,
     /// Time to load a LoRA adapter (default 0).
     pub load_time: Duration,
-    /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve` only by
-    /// environment).
+    /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve`, only if an
+    /// environment variable enables it).
     pub runtime_updating: bool,
     /// Folder of the LoRA adapters that requests load by name; `None` without `--enable-lora` or
     /// `runtime_updating`.
@@ -117,7 +117,7 @@ impl LoraConfig {
     }
 }
 
-/// LoRA ranks with support in vLLM's kernels.
+/// LoRA ranks that vLLM's kernels support.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/lora.py`, `MaxLoRARanks`.
 const SUPPORTED_LORA_RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];

@@ -61,7 +61,8 @@ impl SpeculativeConfig {
         }
     }
 
-    /// Returns the number of tokens that each sequence takes of the token budget for drafting.
+    /// Returns the number of tokens by which drafting for one sequence reduces the token budget of
+    /// a step.
     ///
     /// **Source:** `max_num_new_slots_for_drafting`, vLLM 0.33 `vllm/config/speculative.py`.
     pub fn max_new_slots_for_drafting(&self) -> u32 {
@@ -340,8 +341,8 @@ impl SpeculativeConfigKeys {
         }
     }
 
-    /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; a missing length
-    /// equals the given one.
+    /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; if one of them is
+    /// missing, it equals the other.
     fn prompt_lookup_lengths(&self) -> Result<(u32, u32), ConfigError> {
         let read = |key: &str| {
             let Some(value) = self.get_non_null(key) else {

@@ -216,8 +216,8 @@ impl Download<'_> {
         (url == self.url && !version.is_empty()).then(|| version.to_owned())
     }
 
-    /// Records URL and server version of the partial file, for a resumed download. Weak ETags do
-    /// not identify bytes.
+    /// Records the URL and the server's version of the partial file (ETag or date), for a resumed
+    /// download. Weak ETags are ignored, because they do not identify the bytes of a file.
     fn record_server_version(&self, response: &Response) -> io::Result<()> {
         let tag = response.header("etag").filter(|tag| !tag.starts_with("W/"));
         let version = tag.or(response.header("last-modified")).unwrap_or_default();

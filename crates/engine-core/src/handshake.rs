@@ -16,13 +16,13 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for a closing ZMQ socket to send its messages, in milliseconds.
 pub(crate) const SOCKET_LINGER_MS: i32 = 4_000;
 
-/// Message to the engine core's in-process stop socket that simulates a crash of the engine core.
+/// Message that simulates a crash of the engine core when sent to its in-process stop socket.
 pub(crate) const SIMULATED_CRASH_MESSAGE: &str = "kill";
 
 /// High-water mark of the engine core's input sockets: maximum number of received messages in the
 /// queue of a ZMQ socket.
 const INPUT_HIGH_WATER_MARK: i32 = 1_000;
-/// High-water mark of the engine core's output sockets: maximum number of messages to send in the
+/// High-water mark of the engine core's output sockets: maximum number of outgoing messages in the
 /// queue of a ZMQ socket.
 ///
 /// The mark is low because libzmq does not limit bytes; further messages wait in the

@@ -44,7 +44,7 @@ pub(crate) struct RequestSubmitter {
     adapters: Arc<LoadedLoraAdapters>,
     thoughts: Option<ReasoningMarkers>,
     submitting: Arc<AtomicUsize>,
-    /// Ids of the requests that are being submitted or run in the engine.
+    /// Ids of the requests that are being submitted to the engine or are running there.
     ids: UsedRequestIds,
     /// Whether recorded replies are looked up by the text of a prompt.
     by_text: bool,

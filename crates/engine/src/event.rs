@@ -46,7 +46,7 @@ pub enum SchedulerEvent {
     LoadFailed {
         /// Id of the sequence whose prompt could not be loaded.
         id: SeqId,
-        /// Number of prompt tokens missing after the KV load.
+        /// Number of prompt tokens whose KV cache is missing after the failed load.
         tokens: u32,
         /// Policy for the sequence after the failed KV load: end or recompute.
         policy: KvLoadFailurePolicy,
@@ -312,7 +312,8 @@ pub enum EngineCommand {
     },
     /// Sets the speed factor by which step times are divided, above zero (batching schedulers).
     Speed(f64),
-    /// Sets a pause before each later step; zero ends the pauses. Schedulers without pauses ignore it.
+    /// Sets a pause before each later step; zero ends the pauses. Schedulers without pauses ignore
+    /// this command.
     StepPause(Duration),
 }
 

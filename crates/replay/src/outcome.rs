@@ -25,8 +25,8 @@ pub struct AdmissionOutcome {
     /// Number of prompt tokens found in the prefix cache; after a preemption, output tokens may be
     /// included.
     pub reused: u32,
-    /// Number of tokens found in the host-memory KV cache, part of `reused`; `None` unless the
-    /// mocker's host tier is in use.
+    /// Number of tokens found in the host-memory KV cache, part of `reused`; `None` unless Dynamo's
+    /// mocker simulates such a cache.
     pub host: Option<u32>,
     /// Whether the request was preempted before this admission.
     pub again: bool,
@@ -163,7 +163,8 @@ pub struct HttpResponseInfo {
     pub pod: Option<String>,
     /// Id of the completion in the response body.
     pub id: Option<String>,
-    /// Number of prompt tokens from the prefix cache; `None` if the response does not report it.
+    /// Number of prompt tokens from the prefix cache; `None` if the response does not report this
+    /// number.
     pub cached: Option<u32>,
 }
 

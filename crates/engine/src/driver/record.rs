@@ -89,7 +89,8 @@ pub struct ParentRequestCounters {
 }
 
 impl ParentRequestCounters {
-    /// Creates the counters of a request with `choices_per_prompt` choices per prompt and `sequence_count` sequence_count.
+    /// Creates the counters of a request with `choices_per_prompt` choices per prompt and
+    /// `sequence_count` sequences.
     pub fn new(choices_per_prompt: u32, sequence_count: u32) -> Self {
         Self { n: choices_per_prompt, open: sequence_count.into(), longest: 0.into() }
     }

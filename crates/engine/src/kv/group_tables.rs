@@ -305,8 +305,8 @@ impl BlockPool {
         is_found
     }
 
-    /// Returns the number of blocks in a block table that no sequence holds yet; allocating them
-    /// removes them from the free queue.
+    /// Returns how many of the cached KV blocks found for a block table are not held by any
+    /// sequence. These blocks are in the free queue until they are held.
     fn idle_block_count(&self, table: &BlockTable) -> u32 {
         let others = table.groups.iter().flat_map(|table| &table.blocks);
         let all = table.blocks.iter().chain(others);

@@ -48,8 +48,9 @@ pub struct Gpu {
     /// Efficiency of decode attention: launch time in us, and reached fraction of the memory
     /// bandwidth.
     pub decode_attention: (f64, f64),
-    /// Factor of the bandwidth of decode attention with an fp8 KV cache. As kernel tables of vLLM 0.24
-    /// have it: Hopper converts the cache while it is read, data-center Blackwell does not.
+    /// Factor of the bandwidth of decode attention with an fp8 KV cache. According to the kernel
+    /// tables of vLLM 0.24, Hopper converts the cache while it is read, and data-center Blackwell
+    /// does not.
     pub fp8_cache_bandwidth: f64,
     /// Efficiency of prefill attention: launch time in us, and reached fraction of the arithmetic
     /// peak.
@@ -69,11 +70,11 @@ pub struct Gpu {
     /// MXFP4 experts; GPUs without a table have no faster kernels.
     pub fused_all_reduce: Option<AllReduceTable>,
     /// Major version of the flash-attention kernels that vLLM uses on the GPU. In steps with a
-    /// prompt chunk, 2 reads the KV cache once per query head, 3 and others once per group of
-    /// heads. 0: none; kernels are Triton's (Volta, Turing) or AMD's.
+    /// prompt chunk, version 2 reads the KV cache once per query head, later versions once per
+    /// group of heads. 0: none; kernels are Triton's (Volta, Turing) or AMD's.
     pub flash_attention: u32,
-    /// Time of an expert router in fp32 on units other than tensor cores: of 64 tokens, in us, and
-    /// the rate of large steps, in TFLOP/s; (0, 0) with vLLM's special kernels.
+    /// Time of an expert router that computes in fp32 without tensor cores: (time for 64 tokens in
+    /// us, rate of large steps in TFLOP/s); (0, 0) with vLLM's special kernels.
     pub fp32_router: (f64, f64),
     /// Time per layer in which an expert-parallel rank waits for the slowest rank, in us. Fitted to
     /// five InferenceX points of two ranks on B300.

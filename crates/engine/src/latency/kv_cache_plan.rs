@@ -140,7 +140,7 @@ impl KvCachePlan {
         f64::from(self.layers.0 + sparse) * self.layer_token_bytes
     }
 
-    /// Returns the number of KV total_blocks in a full-attention group and in a sparse group, for a
+    /// Returns the number of KV blocks in a full-attention group and in a sparse group, for a
     /// request of `context_tokens` tokens with up to `in_flight_tokens` tokens in flight.
     pub fn full_and_sparse_group_blocks(
         &self,
@@ -177,7 +177,7 @@ impl KvCachePlan {
         f64::from(total_blocks) / request as f64
     }
 
-    /// Returns the KV cache size of a request of `context_tokens` tokens, in kv_cache_bytes.
+    /// Returns the KV cache size of a request of `context_tokens` tokens, in bytes.
     pub fn kv_bytes_per_request(&self, context_tokens: u32, in_flight_tokens: u32) -> f64 {
         let (full, sparse) = self.full_and_sparse_group_blocks(context_tokens, in_flight_tokens);
         let full = f64::from(self.layers.0) * f64::from(full);

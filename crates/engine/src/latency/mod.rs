@@ -76,7 +76,7 @@ pub enum LatencyModel {
     /// Mean delays of the pool scheduler: the first-token delay as prefill part of a step, the
     /// inter-token delay as decode part; both are added.
     Delays(Box<TokenDelays>),
-    /// Step times by the default polynomials of Dynamo's mocker.
+    /// Step times from the default polynomials of Dynamo's mocker.
     Polynomial(PolynomialStepTime),
     /// Step times measured by a profiler.
     Grid(Box<StepTimeGrid>),

@@ -72,7 +72,7 @@ impl GemmCost {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct ExpertKernelCost {
     times: f64,
-    /// Time of a router in fp32 per layer: of 64 tokens, and per token of a large step, in us.
+    /// Time of a router in fp32 per layer, in us: for 64 tokens, and per token of a large step.
     router: (f64, f64),
     fixed: f64,
     /// Time to read the weights of all experts, in us.
@@ -246,7 +246,7 @@ impl RooflineModel {
         self.window
     }
 
-    /// Returns whether a step with decodes never gets shorter by additional work. False with
+    /// Returns whether a step with decodes never gets shorter through additional work. False with
     /// pipeline stages, and without CUDA graphs, where large steps hide kernel launches.
     pub fn step_time_grows_with_batch(&self) -> bool {
         self.stages <= 1 && !self.graphs.cudagraph_capture_sizes().is_empty()

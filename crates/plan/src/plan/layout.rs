@@ -50,7 +50,7 @@ pub(super) const LAYOUT_FLAG_NAMES: [&str; 3] =
     ["tensor-parallel-size", "data-parallel-size", "enable-expert-parallel"];
 
 /// Bandwidth of KV transfers between searched prefill and decode workers, in GB/s. Prefixes of
-/// gpt-oss-120b that NIXL pulls between H200 servers arrive at this rate, at links of 400 Gb/s.
+/// gpt-oss-120b that NIXL pulls between H200 servers arrive at this rate over links of 400 Gb/s.
 ///
 /// **Source:** llm-d `guides/p2p-kv-cache-sharing/benchmark-results/gpt-oss-120b-h200.md`: 2,048
 /// tokens take 49 ms, 49,152 take 550 ms, of which the front end has 3.2 us a token.

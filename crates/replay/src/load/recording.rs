@@ -19,8 +19,8 @@ use crate::workload::{
 };
 use vllm_sim_random::mix_u64_pair;
 
-/// Number of tokens per token run; prompts with a common prefix share runs up to the first
-/// difference.
+/// Number of tokens per run of consecutive prompt tokens; prompts with a common prefix share runs
+/// up to the first difference.
 const TOKENS_PER_RUN: usize = 16;
 
 struct RecordedRequest {

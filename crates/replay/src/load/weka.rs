@@ -71,8 +71,8 @@ struct TraceCounts {
     left_out: u64,
 }
 
-/// An agent made of requests that overlap others of the agent in whose list the trace has them, and
-/// the end time of its last request.
+/// Agent split off from another agent's list in the trace, because its requests overlap that
+/// agent's requests. Stored with the end time of its last request.
 struct SplitAgent {
     agent: usize,
     end_ms: f64,
@@ -235,8 +235,8 @@ impl RunReader<'_> {
         split.collect()
     }
 
-    /// Makes an agent's first request after the end of an agent split off from it depend on that
-    /// end.
+    /// Adds dependencies on split-off agents: the first request of the original agent after the end
+    /// of a split-off agent waits for that end.
     fn link_workers(&mut self, workers: &[SplitAgent]) {
         for worker in workers {
             let Some((main, before)) = self.agents[worker.agent].started_by else {
@@ -298,8 +298,8 @@ impl RunReader<'_> {
         runs
     }
 
-    /// Reads a sub-agent of a Weka trace. Returns the agents that its parent waits for, with their
-    /// end: the sub-agent and agents split off from it; none for a background sub-agent.
+    /// Reads a sub-agent of a Weka trace. Returns the agents for which the parent waits, each with
+    /// its end: the sub-agent and agents split off from it; none for a background sub-agent.
     fn read_subagent(
         &mut self,
         row: &JsonRow<'_>,

@@ -79,10 +79,11 @@ impl HostCache {
             || self.ended.iter().any(|request| request.id == id)
     }
 
-    /// Finishes ended requests after a scheduling pass has offered its chunks to host memory. Their
-    /// chunks count as used once more, from the last to the first; chunks without room are offered
-    /// for the last time. Returns the copies that must end before the step begins, because the step
-    /// reuses their GPU blocks, and the other copies.
+    /// Finishes ended requests after a scheduling pass has stored the chunks of its own requests in
+    /// host memory. The chunks of ended requests count as used once more, from the last to the
+    /// first, and those not yet stored get their last chance to be stored. Returns the copies that
+    /// must end before the step begins, because the step reuses their GPU blocks, and the other
+    /// copies.
     ///
     /// **Source:** `_build_store_jobs` and `_build_connector_meta`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.

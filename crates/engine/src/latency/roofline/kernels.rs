@@ -305,8 +305,8 @@ pub(super) struct All2AllCost {
     hidden: f64,
     /// Time per layer in which a rank waits for the slowest one, in us.
     wait_us: f64,
-    /// Number of tokens that a gather brings to this engine, per token of the engine itself: those
-    /// of all ranks, or with many ranks one per expert of a token.
+    /// Number of tokens that a gather brings to this engine, per token of the engine itself: the
+    /// number of ranks, at most the number of experts per token.
     copies: f64,
     /// Cost of the gather and the scatter of expert inputs and outputs in one layer. Together they
     /// send as many bytes as an all-reduce.

@@ -101,7 +101,8 @@ impl SglangScheduler {
     }
 
     /// Sorts the waiting queue by cached prefix, longest first. Of several sequences with the same
-    /// uncached beginning, only the first keeps its place; the others find it cached later.
+    /// uncached beginning, all but the first move to the end, because they find that beginning
+    /// cached later.
     fn sort_waiting_by_cached_prefix(&mut self) {
         if !self.config.enable_prefix_caching || self.waiting.len() > MAX_WAITING_FOR_LPM {
             return;

@@ -122,11 +122,11 @@ pub struct PrefillTransferConfig {
     /// Time to keep the KV blocks of a prefilled prompt for a remote decode engine; `None`: not
     /// kept. Default: `None`.
     pub lease: Option<Duration>,
-    /// Whether the engine computes prompts for other engines (`kv_role`). The output of steps in
-    /// flight of a preempted sequence is then computed again.
+    /// Whether the engine computes prompts for other engines (`kv_role`). If so, a preempted
+    /// sequence recomputes the output of its steps in flight.
     pub is_producer: bool,
-    /// Whether the engine fetches prompts from other engines (`kv_role`). With asynchronous
-    /// scheduling, KV blocks that a step in flight may write are then freed when that step ends.
+    /// Whether the engine fetches prompts from other engines (`kv_role`). If so, with asynchronous
+    /// scheduling, KV blocks that a step in flight may write are freed only when that step ends.
     pub is_consumer: bool,
 }
 
@@ -167,7 +167,7 @@ pub enum PreemptionVictim {
     Last,
     /// The first admitted sequence is preempted. One that was preempted several times without a new
     /// token is spared, since two sequences could preempt each other forever. For the same reason,
-    /// full prompts are reserved.
+    /// admission reserves KV blocks for full prompts.
     First,
 }
 
@@ -183,8 +183,8 @@ pub struct SpeculativeDecodingConfig {
     /// Number of tokens, after those that a step computes, for which KV blocks are allocated: the
     /// drafter writes there (`num_lookahead_tokens`).
     pub lookahead_slots: u32,
-    /// Number of tokens that each sequence takes of the token budget for drafting, in addition to
-    /// its own (`max_num_new_slots_for_drafting`).
+    /// Number of tokens by which drafting for each sequence reduces the token budget, in addition
+    /// to the sequence's own tokens (`max_num_new_slots_for_drafting`).
     pub input_slots: u32,
 }
 

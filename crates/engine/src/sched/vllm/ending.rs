@@ -212,8 +212,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Handles an expired timer of a sequence, or keeps the end of a KV transfer during a pause for
-    /// the next step.
+    /// Handles an expired timer of a sequence. If the timer ends a KV transfer while the scheduler
+    /// is paused, its handling is deferred until after the next step.
     pub(super) fn handle_due_timer(
         &mut self,
         now: SimTime,

@@ -48,8 +48,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         R::WAITS_AFTER_VAIN_START && self.seqs[slot].vain_start == Some(self.progress_mark(now))
     }
 
-    /// Returns whether a sequence was preempted at least twice without a new token, the last time at
-    /// `now`, so that another load from host memory would be in vain.
+    /// Returns whether a sequence was preempted at least twice without a new token, the last time
+    /// at `now`, so that another load from host memory would make no progress.
     pub(super) fn would_reload_sequence_without_progress(
         &self,
         slot: SequenceSlot,

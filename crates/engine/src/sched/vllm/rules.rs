@@ -206,8 +206,8 @@ pub trait SchedulingRules: Debug + Sized {
     /// Chooses at random how many output tokens each sequence of a step gets.
     fn draw_output_token_counts(_engine: &mut BatchScheduler<Self>, _pass: &mut SchedulingPass) {}
 
-    /// Offers the blocks of a step to the prefix cache in host memory that these rules implement,
-    /// to be copied after the step.
+    /// Registers the blocks of a step for the prefix cache in host memory that these rules
+    /// implement; they are copied after the step.
     fn offer_step_blocks(_engine: &mut BatchScheduler<Self>, _step: &mut ScheduledStep) {}
 
     /// Handles the allocation of KV blocks to a sequence, which had `before` blocks until then.

@@ -242,7 +242,7 @@ impl ScheduledSequence {
         self.preemptions.recent = self.preemptions.earlier;
     }
 
-    /// Returns the number of preemptions since the sequence's last final token, one that no step in
+    /// Returns the number of preemptions since the last token of the sequence that no step in
     /// flight can undo.
     pub(in crate::sched) fn final_preemption_count(&self) -> u8 {
         let PreemptionCounts { recent, earlier } = self.preemptions;

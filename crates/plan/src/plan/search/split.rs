@@ -6,7 +6,7 @@ use super::{RunExtent, SimulatedDeploymentTrial, TrialRunner};
 use crate::plan::worker_count::{WorkerCountByKind, gpus_of_workers};
 
 impl TrialRunner<'_> {
-    /// Searches the split of prefill and decode workers with the fewest GPUs for `traffic`.
+    /// Finds the split into prefill and decode workers that serves `traffic` with the fewest GPUs.
     ///
     /// The search assumes that more workers of either kind are no worse. The fewest of one kind
     /// with the most of the other bound the search. Then each number of prefill workers gets the fewest decode

@@ -69,8 +69,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.step.short |= pass.at < self.running.len();
     }
 
-    /// Returns the number of tokens to schedule of a sequence that a step in flight may end,
-    /// depending on how many draft tokens it accepts.
+    /// Returns the number of tokens to schedule for a sequence that a step in flight may end,
+    /// depending on how many draft tokens that step accepts.
     fn wanted_in_vain(&self, slot: SequenceSlot, room: u32) -> u32 {
         let seq = &self.seqs[slot];
         let left = self.config.max_model_len.saturating_sub(seq.computed + seq.step.ahead + 1);
