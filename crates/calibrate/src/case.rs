@@ -294,9 +294,9 @@ impl CalibrationCase {
     /// Returns the change of each fitted latency statistic for a change of the parameter by the
     /// scale of its prior; `None` if only a simulation can determine the change.
     ///
-    /// These are means over all positions within a step at which requests arrive. In a simulation of
-    /// requests at equal gaps, all arrive at the same position, so that a small move changes nothing
-    /// or a whole step.
+    /// These are means over all positions within a step at which requests arrive. In a simulation
+    /// of requests at equal gaps, all arrive at the same position, so that a small move changes
+    /// nothing or a whole step.
     pub(super) fn analytic_latency_slopes(&self, parameter: RooflineParameter) -> Vec<Option<f64>> {
         let scale = parameter.parameter_prior().scale;
         let front_end_ms = self.run.setup.coefficients.front_end_us / 1e3;
@@ -343,8 +343,8 @@ impl CalibrationCase {
         residuals.collect()
     }
 
-    /// Returns the prediction errors of TTFT, ITL and E2E latency in percent; for a run with stages
-    /// their mean absolute value.
+    /// Returns the prediction errors of TTFT, ITL and E2E latency in percent; for a run with
+    /// stages, the mean absolute errors over the stages.
     pub(super) fn latency_error_percentages(
         &self,
         prediction: &LatencyPrediction,

@@ -171,8 +171,8 @@ fn parse_command_word<'a>(
     }
 }
 
-/// Parses the arguments after the command `launch`; `serve` creates the invocation of `vllm serve`
-/// with given arguments.
+/// Parses the arguments after the command `launch`; the function `serve` parses arguments of `vllm
+/// serve`.
 fn parse_launch<'a>(
     words: &'a [String],
     serve: impl Fn(&'a [String]) -> CliCommandInvocation<'a>,

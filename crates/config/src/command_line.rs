@@ -22,7 +22,7 @@ pub(super) struct ParsedCommandLine {
     pub(super) unknown: Vec<String>,
 }
 
-/// Kind of help text that the command line asks for, in place of a run of the program.
+/// Kind of help text for which the command line asks, instead of running the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HelpRequest {
     /// Help requested by `-h`: the short help text.

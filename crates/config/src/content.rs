@@ -119,7 +119,7 @@ fn read_media_rules(v: &FlagValues, model: &ModelConfig) -> Result<MediaTokenRul
     rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
 }
 
-/// Returns whether replies that echo the prompt are cut to their token limit, as by vLLM; llm-d
+/// Returns whether replies that echo the prompt are cut to their token limit, as in vLLM; llm-d
 /// does not cut them.
 fn truncates_echoed_prompts(v: &FlagValues, compat: MetricsCompat) -> Result<bool, ConfigError> {
     if compat == MetricsCompat::Llmd && !v.is_flag_set(&content::ECHO_CUT) {

@@ -55,8 +55,8 @@ pub(super) fn imitated_engine_command_line(
     OTHER_COMMAND_LINES.into_iter().find(|own| compat == Some(own.compat))
 }
 
-/// Returns the command line that the first arguments select, by its command or its Python module,
-/// and the arguments after them.
+/// Returns the imitated server's command line that the first arguments select (a command of
+/// `vllm-sim` or a Python module), and the arguments after them.
 pub(super) fn select_command_line(
     words: &[String],
 ) -> Option<(&'static ImitatedEngineCommandLine, &[String])> {

@@ -19,10 +19,10 @@ pub struct KvTransferConfig {
     pub producer: bool,
     /// Whether this server loads the KV cache of prompts from other servers (KV consumer).
     pub consumer: bool,
-    /// Name of the engine for other servers, vLLM's `engine_id`.
+    /// vLLM's `engine_id`, the name by which other servers identify the engine.
     pub engine_id: Option<String>,
-    /// Address at which data-parallel rank 0 receives the notification that a decode server has
-    /// read its KV blocks; rank r adds r to the port.
+    /// Host and port at which data-parallel rank 0 is notified that a decode server has read its KV
+    /// blocks; rank r adds r to the port.
     pub side_channel: KvReadNotificationAddress,
     /// Time until a prefill server frees a prompt's KV blocks if no decode server has read them
     /// (default 30 s; MoRI-IO 60 s).
@@ -176,7 +176,7 @@ impl KvTransferConfig {
     }
 
     /// Returns the time for which the engine keeps KV blocks of finished requests for other
-    /// servers; `None`: the engine frees them.
+    /// servers; `None`: the engine frees these blocks immediately.
     pub fn kv_block_lease_duration(&self) -> Option<Duration> {
         let connector = self.connector.filter(|_| self.producer)?;
         connector.prefill_holds_blocks_until_read().then_some(self.lease)

@@ -27,7 +27,7 @@ pub struct ModelConfig {
     pub max_model_len: u32,
     /// Content of the model's `config.json`, if there is one.
     pub hf_config: Option<Arc<Value>>,
-    /// Instructions that an embedding model prepends to its inputs, by `input_type`.
+    /// Instructions, by `input_type`, that an embedding model prepends to its inputs.
     pub task_instructions: BTreeMap<String, String>,
     /// Revision of the model on the Hugging Face Hub, if given.
     pub revision: Option<String>,

@@ -428,8 +428,9 @@ fn to_conditional_rates(rates: &[f64]) -> Vec<f64> {
 /// Returns typical conditional acceptance rates of a speculative method, from published results for
 /// chats.
 ///
-/// **Source:** vLLM `tests/v1/spec_decode/test_acceptance_length.py` (eagle3) and pull request 48892
-/// (mtp); SemiAnalysis InferenceX `golden_al_distribution` (dspark); the others are estimates.
+/// **Source:** vLLM `tests/v1/spec_decode/test_acceptance_length.py` (eagle3) and pull request
+/// 48892 (mtp); SemiAnalysis InferenceX `golden_al_distribution` (dspark); the others are
+/// estimates.
 fn typical_acceptance_rates(method: &str, drafts: usize) -> Vec<f64> {
     let falling = |first: f64, factor: f64| {
         let chances = std::iter::successors(Some(first), move |chance| Some(chance * factor));

@@ -19,7 +19,8 @@ const RESPONSE_READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of consecutive failed attempts without new data after which the download fails.
 const MAX_FRUITLESS_ATTEMPTS: u32 = 3;
 
-/// Downloads `url` to `path` unless that file exists; returns whether it was downloaded. Blocks.
+/// Downloads `url` to `path` unless that file exists; returns whether it was downloaded. Blocks the
+/// calling thread.
 ///
 /// `sha256` is the expected hash in lower-case hex. If several processes download the same file,
 /// one does and the others wait for it.

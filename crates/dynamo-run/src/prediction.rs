@@ -475,8 +475,8 @@ fn take_load(
     }
 }
 
-/// Removes the trace's format, block size and paths from `source` and returns its files; a folder
-/// means all JSON files in it.
+/// Removes the trace's format, block size and paths from `source` and returns the trace's files. A
+/// path of a folder means all JSON files in the folder.
 fn take_trace(
     source: &mut DynamoJsonArgs,
     kwargs: &mut Map<String, Value>,

@@ -50,7 +50,8 @@ pub(crate) struct RequestSubmitter {
     by_text: bool,
 }
 
-/// Number of prompt tokens of requests being submitted, above which the input sockets are not read.
+/// Total number of prompt tokens of the requests being submitted above which the input sockets are
+/// not read.
 ///
 /// The limit is about 64 MiB, copies included.
 const MAX_SUBMITTING_TOKENS: usize = 4 << 20;
@@ -94,8 +95,8 @@ impl RequestSubmitter {
         }
     }
 
-    /// Returns whether further requests should wait in the input sockets, because requests with too
-    /// many prompt tokens are being submitted.
+    /// Returns whether further requests should wait in the input sockets, because the requests
+    /// being submitted have too many prompt tokens in total.
     pub(crate) fn exceeds_submitted_prompt_token_limit(&self) -> bool {
         self.submitting.load(Ordering::Relaxed) > MAX_SUBMITTING_TOKENS
     }

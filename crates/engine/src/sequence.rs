@@ -206,7 +206,8 @@ pub struct Sequence {
     /// Numbers of draft tokens after the first, second, ... output token, if the text determines
     /// them (`ngram`). `None`: random acceptance. Only used by the vLLM scheduler.
     pub drafts: Option<Arc<[StepDraftCounts]>>,
-    /// Media items of the prompt, from [`PromptMediaItem::sorted_without_overlap`]. Only used by the vLLM scheduler.
+    /// Media items of the prompt, from [`PromptMediaItem::sorted_without_overlap`]. Only used by
+    /// the vLLM scheduler.
     pub media: Option<Arc<[PromptMediaItem]>>,
     /// Time between arrival and submission of the request. The pool scheduler subtracts this time
     /// from the first delay of a sequence that starts immediately.

@@ -26,8 +26,8 @@ struct RecordedDeployment {
     sequences: (u32, u32),
     runs: u32,
     regime: &'static str,
-    /// Whether the roofline coefficients were fitted to the recorded runs, as a word for the text:
-    /// `with` or `without`.
+    /// Text for whether the roofline coefficients were fitted to the recorded runs: `with` or
+    /// `without`.
     basis: &'static str,
     /// Median absolute error of TTFT in percent; `None` for InferenceX, of which only inter-token
     /// latency is compared.

@@ -82,8 +82,8 @@ pub struct RequestOutcome<'a> {
     pub last: Option<SimTime>,
     /// Time of each of the request's output tokens.
     ///
-    /// Empty unless [`ReplaySink::wants_token_times`] returns true: [`ReplaySink::on_token_gaps`] reports the gaps between
-    /// tokens, aggregated over requests.
+    /// Empty unless [`ReplaySink::wants_token_times`] returns true: [`ReplaySink::on_token_gaps`]
+    /// reports the gaps between tokens, aggregated over requests.
     pub tokens: &'a [SimTime],
     /// Index of the worker that generated the request's output tokens.
     pub worker: Option<u32>,
@@ -207,7 +207,8 @@ pub struct LoggedStepRecord {
     pub pool: PoolRole,
     /// Index, in its pool, of the worker whose engine logged the record.
     pub worker: u32,
-    /// JSON object of the record ([`StepLogRecord::to_step_log_json`](vllm_sim_engine::step_log::StepLogRecord::to_step_log_json)),
+    /// JSON object of the record
+    /// ([`StepLogRecord::to_step_log_json`](vllm_sim_engine::step_log::StepLogRecord::to_step_log_json)),
     /// in which requests have their [`RequestOutcome::number`].
     pub record: serde_json::Value,
 }
@@ -286,8 +287,8 @@ pub trait ReplaySink {
     fn on_step(&mut self, step: &EngineStep) {
         let _ = step;
     }
-    /// Receives a record of an engine's step log, if [`ReplaySink::wants_steps`] returns true and the
-    /// engine keeps a log ([`SchedulerSpec::with_step_log`]).
+    /// Receives a record of an engine's step log, if [`ReplaySink::wants_steps`] returns true and
+    /// the engine keeps a log ([`SchedulerSpec::with_step_log`]).
     ///
     /// [`SchedulerSpec::with_step_log`]: vllm_sim_engine::sched::SchedulerSpec::with_step_log
     fn on_step_record(&mut self, record: &LoggedStepRecord) {

@@ -13,7 +13,7 @@ pub const MAX_PROMPT_OR_OUTPUT_TOKENS: u64 = 1 << 26;
 pub struct PromptTokenRun {
     /// Id of the run's tokens: runs with different ids share no tokens.
     pub id: u64,
-    /// Number of tokens in the token run.
+    /// Number of tokens in the run.
     pub len: u32,
     /// Whether the run repeats one token (a block of a Mooncake trace); otherwise all its tokens
     /// differ.
@@ -162,8 +162,8 @@ pub trait WorkloadSource {
         self.wrapped_source()?.max_requests()
     }
 
-    /// Returns whether the sessions have no start times, so that a closed loop or an arrival process
-    /// is needed.
+    /// Returns whether the sessions have no start times, so that a closed loop or an arrival
+    /// process is needed.
     fn has_no_start_times(&self) -> bool {
         self.wrapped_source().is_some_and(WorkloadSource::has_no_start_times)
     }

@@ -481,8 +481,8 @@ impl BlockPool {
         usize::from(owner).checked_sub(1).and_then(|at| self.groups.all.get(at))
     }
 
-    /// Returns the key of a KV block without the salt of its layer group; `salted_key` is the salted key
-    /// under which the prefix cache stores the block.
+    /// Returns the key of a KV block without the salt of its layer group; `salted_key` is the
+    /// salted key under which the prefix cache stores the block.
     pub(super) fn unsalted_block_key(&self, layer_group: u8, salted_key: BlockKey) -> BlockKey {
         self.group_of_owner(layer_group).map_or(salted_key, |group| group.salted_key(salted_key))
     }

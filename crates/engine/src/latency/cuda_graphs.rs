@@ -28,7 +28,8 @@ pub struct CudaGraphLimits {
     pub tokens: u32,
     /// Number of draft tokens per sequence and step.
     pub drafts: u32,
-    /// Largest batch size for which vLLM captures a CUDA graph, in tokens; `None`: chosen by GPU.
+    /// Largest batch size for which vLLM captures a CUDA graph, in tokens; `None`: depends on the
+    /// GPU.
     pub most: Option<u32>,
     /// Whether the GPU is a data-center Blackwell, for which vLLM captures CUDA graphs up to 1024
     /// tokens.

@@ -38,8 +38,7 @@ pub struct Gpu {
     pub gemm: KernelEfficiency,
     /// Efficiency of matrix products with fp8 weights and activations.
     pub gemm_fp8: KernelEfficiency,
-    /// Factor for the memory time of fp8 products with more than 16 rows, multiplied with the
-    /// modelled time.
+    /// Factor of the modelled memory time of fp8 products with more than 16 rows.
     pub fp8_memory_factor_above_16_rows: f64,
     /// Efficiency of matrix products with fp8 weights scaled per block.
     pub gemm_fp8_block: KernelEfficiency,
@@ -57,12 +56,12 @@ pub struct Gpu {
     pub prefill_attention: (f64, f64),
     /// Times per layer of large steps with a prompt chunk, in us: the time added to their kernels,
     /// and the minimum time to launch the kernels if the step is larger than every CUDA graph.
-    /// Fitted to InferenceX points of Hopper and data-center Blackwell GPUs; other GPUs have
-    /// Hopper's.
+    /// Fitted to InferenceX points of Hopper and data-center Blackwell GPUs. Other GPUs have the
+    /// values of Hopper.
     pub eager_prefill_us: (f64, f64),
     /// Minimum time per layer to launch the kernels of a large step with a prompt chunk, for models
-    /// with experts, in us: with fp4 weights, and with others. Fitted to InferenceX points of
-    /// MiniMax M2.5.
+    /// with experts, in us: with fp4 weights, and with other weights. Fitted to InferenceX points
+    /// of MiniMax M2.5.
     pub eager_experts_us: [f64; 2],
     /// Times of an all-reduce over 2, 4 and 8 GPUs of this type, in us.
     pub all_reduce: AllReduceTable,

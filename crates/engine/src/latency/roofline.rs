@@ -220,8 +220,8 @@ impl RooflineModel {
         })
     }
 
-    /// Returns the delay of a request with `prompt_tokens` tokens in the API server before the engine's
-    /// queue, with `running_requests` other requests in progress.
+    /// Returns the delay of a request with `prompt_tokens` tokens in the API server before the
+    /// engine's queue, with `running_requests` other requests in progress.
     pub fn front_end_processing_delay(
         &self,
         prompt_tokens: u32,
@@ -326,8 +326,8 @@ impl RooflineModel {
         parts
     }
 
-    /// Returns the time that the launch of a step's kernels adds to `kernels`, the time that the GPU
-    /// computes, in us.
+    /// Returns the time that the launch of a step's kernels adds to `kernels`, the time that the
+    /// GPU computes, in us.
     fn launch_time_us(&self, batch: &BatchWork, kernels: f64) -> f64 {
         let tokens = batch.computed_tokens();
         let launch = if self.graphs.is_launch_bound(tokens) { self.launch } else { 0.0 };

@@ -144,7 +144,8 @@ impl ParallelLayoutSearch {
         for (index, world) in WORLDS.into_iter().enumerate() {
             let least = if index == 0 { 1 } else { world };
             for layout in layouts(datas).filter(|it| (least..=world).contains(&it.world())) {
-                // The smallest is always tried, so that the answer says that it takes too many GPUs.
+                // The smallest is always tried, so that the answer says that it takes too many
+                // GPUs.
                 if layout.world() > self.max_gpus && layout.world() > 1 {
                     continue;
                 }
@@ -218,7 +219,8 @@ fn is_usage(error: &anyhow::Error) -> bool {
     error.is::<ConfigError>() || error.is::<UsageError>() || divides_no_heads(error)
 }
 
-/// Returns whether a tensor-parallel size is refused because it does not divide the attention heads.
+/// Returns whether a tensor-parallel size is refused because it does not divide the attention
+/// heads.
 fn divides_no_heads(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<ConfigError>();
     error.is_some_and(|error| {

@@ -201,8 +201,8 @@ impl PlanReport {
         all
     }
 
-    /// Returns the latencies of a run that the answer shows: the bounded percentiles, else the
-    /// 99th of first token and inter-token latency.
+    /// Returns the latencies of a run that the answer shows: the bounded percentiles, or without
+    /// bounds the 99th percentiles of TTFT and inter-token latency.
     pub(super) fn displayed_latencies(&self, trial: &SimulatedDeploymentTrial) -> Vec<String> {
         let bounds = self.question.bounds.iter();
         let mut wanted: Vec<(String, String)> = bounds

@@ -436,7 +436,8 @@ impl<'c> TrialRunner<'c> {
     }
 }
 
-/// Returns the rates of generated tokens, and of all tokens, per second, as in [`SimulatedDeploymentTrial`].
+/// Returns the rates of generated tokens, and of all tokens, per second, as in
+/// [`SimulatedDeploymentTrial`].
 fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
     let rate = workload.request_rate.filter(|rate| rate.is_finite());
     let is_plain =

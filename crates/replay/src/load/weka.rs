@@ -6,8 +6,8 @@
 //!
 //! With [`WorkloadFormat::WekaSplit`] a list of the requests of several agents is split.
 //!
-//! **Source:** aiperf 0.13 `dataset/loader/weka_trace_models.py` and `weka_trace.py`, guidellm 0.8 `data/deserializers/trace_weka.py`,
-//! callanjfox/kv-cache-tester `docs/trace_replay_tester.md`.
+//! **Source:** aiperf 0.13 `dataset/loader/weka_trace_models.py` and `weka_trace.py`, guidellm 0.8
+//! `data/deserializers/trace_weka.py`, callanjfox/kv-cache-tester `docs/trace_replay_tester.md`.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
 pub(super) const WEKA_REQUEST_WITHOUT_RUN_ERROR: &str = "is a request of a Weka trace without its run, so its \
     session and block size are unknown; must be in `requests` of an object with id and block_size";
 
-/// Returns whether a row is a request of a Weka trace, which belongs into the list of a run.
+/// Returns whether a row is a request of a Weka trace, which belongs in the list of a run.
 pub(super) fn is_weka_request_without_run(row: &Map<String, Value>) -> bool {
     ["t", "in", "out", "hash_ids"].iter().all(|key| row.contains_key(*key))
         && !row.contains_key("requests")
@@ -277,8 +277,8 @@ impl RunReader<'_> {
         Ok(Some((RecordedAgentCall { start_ms, end_ms: start_ms + took_ms, turn }, ids)))
     }
 
-    /// Returns one token run per full block of the prompt, and one for the tokens without a hash
-    /// id.
+    /// Returns one run of tokens per full block of the prompt, and one run for the tokens without a
+    /// hash id.
     ///
     /// A hash id of a block that is not full names no shared content.
     fn prompt_runs(&self, ids: &[u64], input: u32) -> Vec<PromptTokenRun> {

@@ -144,7 +144,7 @@ struct HostLoadCopy {
 }
 
 /// Queue of the copies of KV blocks in one direction between GPU and host memory, in order of their
-/// ends.
+/// end times.
 #[derive(Debug)]
 struct HostCopyQueue<T> {
     copies: VecDeque<(SimTime, Duration, T)>,

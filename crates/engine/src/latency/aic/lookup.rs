@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct LatencyCurve(Vec<(u64, f64)>);
 
-/// Number of points at an end of a latency curve from whose hardware efficiency the curve is
-/// extrapolated: the last point, or the median of three.
+/// Points at an end of a latency curve that determine the hardware efficiency beyond that end: only
+/// the last point, or the last three points by their median.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExtrapolationReferencePoints {
     Last,

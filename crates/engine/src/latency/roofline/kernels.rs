@@ -258,7 +258,8 @@ impl<'a> KernelCostBuilder<'a> {
     }
 
     /// Returns the launch time of prefill attention and the time per two (query, key) pairs
-    /// ([`BatchWork::chunk_pairs`](crate::latency::BatchWork::chunk_pairs)) in full-attention and in window layers, in us.
+    /// ([`BatchWork::chunk_pairs`](crate::latency::BatchWork::chunk_pairs)) in full-attention and
+    /// in window layers, in us.
     pub(super) fn prefill_attention_us(&self) -> (f64, [f64; 2]) {
         let shape = &self.setup.shape;
         let (fixed, share) = self.setup.gpu.prefill_attention;

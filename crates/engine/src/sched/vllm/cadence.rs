@@ -28,10 +28,10 @@ impl Default for PrefillThrottleState {
 /// after inputs of the same time.
 #[derive(Debug, Default)]
 pub(super) struct EndsBeforeInputs {
-    /// Time at which the last step ended; `None` after the next scheduling pass. vLLM reads
-    /// commands between the end and the pass.
+    /// Time of the last step end; `None` after the next scheduling pass. vLLM reads commands
+    /// between the end and the pass.
     pub step: Option<SimTime>,
-    /// Time at which leases of KV blocks last expired while no step was running. Inputs of that
-    /// time are read before the expiry.
+    /// Time of the last expiry of KV block leases while no step was running. Inputs of that time
+    /// are read before the expiry.
     pub leases: Option<SimTime>,
 }

@@ -153,13 +153,13 @@ pub enum SchedulingPolicy {
     /// Waiting sequences are admitted in order of arrival; preempted sequences come first.
     #[default]
     Fcfs,
-    /// The waiting sequence with the lowest priority value is admitted first; of several, the one
-    /// that arrived first.
+    /// The waiting sequence with the lowest priority value is admitted first; among equal ones, the
+    /// one that arrived first.
     Priority,
 }
 
 /// Selects the sequence to preempt under the FCFS policy. The priority policy preempts the sequence
-/// of lowest priority, of several the last to arrive.
+/// of lowest priority; among equal ones, the one that arrived last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptionVictim {
     /// The last admitted sequence is preempted.
@@ -420,8 +420,9 @@ impl VllmSchedulerConfig {
         self.max_scheduled_tokens().min(self.max_num_batched_tokens.saturating_sub(slots))
     }
 
-    /// Returns the maximum number of KV slots that a step needs after the known tokens of a sequence:
-    /// for its draft tokens, for those of the step in flight before it, and for the drafter.
+    /// Returns the maximum number of KV slots that a step needs after the known tokens of a
+    /// sequence: for its draft tokens, for those of the step in flight before it, and for the
+    /// drafter.
     pub(super) fn max_draft_kv_slots(&self) -> u32 {
         let steps = u32::from(self.async_scheduling) + 1;
         let lookahead = self.speculation.as_ref().map_or(0, |s| s.lookahead_slots);

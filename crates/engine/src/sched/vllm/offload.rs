@@ -1,4 +1,5 @@
-//! Connects the scheduler with the prefix cache in host memory ([`HostCache`](crate::kv::HostCache)).
+//! Connects the scheduler with the prefix cache in host memory
+//! ([`HostCache`](crate::kv::HostCache)).
 //!
 //! A sequence with a longer hit in host memory than on the GPU allocates blocks and waits for the
 //! copy, as for a remote prompt. It is not running in that time and cannot be preempted.

@@ -3,8 +3,8 @@
 //! vLLM's queue order lets a preempted sequence start again in the next step. If other sequences
 //! hold KV blocks that preemption cannot free, it starts in vain: it is preempted again before its
 //! next token. Those blocks belong to loads, to leases and to loaded prompts. In vLLM such a start
-//! takes the time of a step, so the load or lease ends after some of them. A step of this engine may
-//! take no time, and then the instant would never end.
+//! takes the time of a step, so the load or lease ends after some of them. A step of this engine
+//! may take no time, and then the instant would never end.
 //!
 //! # Contract
 //!

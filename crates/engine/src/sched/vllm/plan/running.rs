@@ -77,8 +77,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         (1 + self.config.drafts_per_step()).min(room).min(left)
     }
 
-    /// Adds to a step a sequence that a step in flight will end, so that it gets no output tokens
-    /// from the added step.
+    /// Adds a sequence to a step although a step in flight will end the sequence, which gets no
+    /// output tokens from the added step.
     fn compute_in_vain(
         &mut self,
         slot: SequenceSlot,
@@ -251,8 +251,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Takes the KV blocks of a waiting sequence whose prompt was fetched, before the last running
-    /// sequence preempts itself. Otherwise the two could block each other forever.
+    /// Takes the KV blocks from a waiting sequence whose prompt was fetched, before the last
+    /// running sequence preempts itself. Otherwise these two sequences could block each other
+    /// forever.
     pub(in crate::sched) fn reclaim_fetched_blocks(&mut self) -> bool {
         if !self.rules.takes_fetched_blocks(self.running.len()) {
             return false;
