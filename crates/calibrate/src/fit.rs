@@ -50,8 +50,8 @@ pub struct FittedDeployment {
     pub name: String,
     /// Number of fitted runs of the deployment.
     pub runs: usize,
-    /// Parameters fitted to the deployment's runs; each value includes the deviation from the
-    /// default that all runs have in common.
+    /// Parameters fitted for the deployment; each value is the sum of the value common to all runs
+    /// and the shift of this deployment.
     pub parameters: Vec<FittedParameter>,
 }
 

@@ -402,8 +402,8 @@ fn check_choice(flag: &str, value: &str, choices: &[&str]) -> Result<(), ConfigE
     Err(value_error(flag, value, &format!("{words}; the others are not simulated")))
 }
 
-/// Converts the value of SGLang's `--kv-events-config`, which publishes only with the publisher
-/// `zmq`.
+/// Converts the value of SGLang's `--kv-events-config`, which enables publishing only if its
+/// publisher is `zmq`.
 ///
 /// **Source:** SGLang 0.5.23 `srt/disaggregation/kv_events.py`, `KVEventsConfig`.
 fn convert_kv_events_config(value: &str) -> Result<String, ConfigError> {
