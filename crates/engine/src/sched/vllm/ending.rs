@@ -1,5 +1,5 @@
-//! Releases the outputs of steps, ends sequences, frees their KV blocks and slots, and handles their
-//! timers.
+//! Releases the outputs of steps, ends sequences, frees their KV blocks and slots, and handles
+//! their timers.
 
 use crate::{
     Outbox, PromptKvTransfer, Scheduler, SchedulerEvent, SequenceEndReason, SimTime,
@@ -203,17 +203,17 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.end_sequence(slot, end, now, out);
     }
 
-    /// Requests a scheduling pass if the engine would not wake up otherwise, because such a pass
-    /// rejects sequences that can never run. A pending event prevents the request, even one that
-    /// turns out to be outdated.
+    /// Requests a scheduling pass, which rejects sequences that can never run, if the engine would
+    /// not wake up otherwise. Any pending event prevents the request, even if the event turns out
+    /// to be outdated.
     pub(super) fn reschedule_stuck_sequences(&mut self, now: SimTime) {
         if self.next_wakeup().is_none() {
             self.request_scheduling_pass(now);
         }
     }
 
-    /// Handles an expired timer of a sequence, or keeps the end of a KV transfer during a pause for
-    /// the next step.
+    /// Handles an expired timer of a sequence. If the timer ends a KV transfer while the scheduler
+    /// is paused, its handling is deferred until after the next step.
     pub(super) fn handle_due_timer(
         &mut self,
         now: SimTime,
