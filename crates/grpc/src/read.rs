@@ -24,7 +24,8 @@ pub(super) struct GrpcCallMetadata {
     /// Metadata of the gRPC call, for the conditions of scripted replies.
     pub(super) headers: Box<[(Box<str>, Box<str>)]>,
     pub(super) faults: Arc<RequestFaults>,
-    /// Counter of the gRPC call's tokens; `None` if nothing reads the counter.
+    /// Counter for the prompt and output tokens of the gRPC call; `None` if nothing reads the
+    /// counter.
     pub(super) usage: Option<Arc<TokenUsage>>,
 }
 

@@ -156,7 +156,8 @@ pub(crate) fn resolve_model(
     resolved.map_err(|refusal| request_error_fault(app, refusal))
 }
 
-/// Returns the body of a render request converted for the JSON schema of the endpoint `api`.
+/// Converts the body of a render request to the form that the JSON schema of the endpoint `api`
+/// accepts, and checks its content.
 ///
 /// # Errors
 /// The errors of the body that do not depend on its model.

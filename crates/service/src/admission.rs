@@ -108,7 +108,7 @@ pub struct ServerLoad(Arc<AtomicI64>);
 pub struct ServerLoadGuard(ServerLoad);
 
 impl ServerLoad {
-    /// Counts a request in the server's load; dropping the returned guard ends this.
+    /// Counts a request in the server's load until the returned guard is dropped.
     pub fn count_request(&self) -> ServerLoadGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
         ServerLoadGuard(self.clone())

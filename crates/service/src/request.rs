@@ -103,7 +103,7 @@ pub struct KvBlockSaltAndSession {
     pub session_id: Option<Arc<str>>,
 }
 
-/// The tools that a request offers, and the rules for calling them.
+/// The tools of a request, and the rules for calling them.
 #[derive(Debug, Clone)]
 pub struct RequestedTools {
     /// Tools offered to the model.
@@ -325,7 +325,7 @@ pub struct ReplyChoice {
     pub cursor: ReplyScriptCursor,
     /// Number of output tokens that the front end has written.
     pub sent: u32,
-    /// Whether another server decodes the prompt of the sequence.
+    /// Whether another server continues the sequence after the prefill on this server.
     pub handed_over: bool,
     handle: SequenceHandle,
 }

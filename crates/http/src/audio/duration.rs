@@ -74,8 +74,8 @@ pub(super) fn audio_duration_seconds(
     Ok(seconds)
 }
 
-/// Reads duration and channels of a RIFF WAVE file, exact to the sample; a declared size beyond the
-/// end of the file (as in streams) is cut to it.
+/// Reads duration and channels of a RIFF WAVE file, exact to the sample. If the declared size
+/// exceeds the file, as in streams, the actual size counts.
 fn read_wav_properties(bytes: &[u8]) -> Option<AudioProperties> {
     let inside =
         bytes.strip_prefix(b"RIFF").and_then(|rest| rest.get(4..)?.strip_prefix(b"WAVE"))?;

@@ -232,7 +232,8 @@ pub(super) struct TranscriptStream {
     separator: &'static str,
     include_usage: bool,
     continuous_usage: bool,
-    /// Number of prompt tokens of each audio clip, without the `encoder_frames`, which usage adds.
+    /// Number of prompt tokens of each audio clip; `usage` reports these tokens plus the
+    /// `encoder_frames`.
     prompts: Vec<u32>,
     encoder_frames: u32,
     current: usize,

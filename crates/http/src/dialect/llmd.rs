@@ -210,7 +210,8 @@ impl ApiDialect for LlmdDialect {
     }
 }
 
-/// Returns the JSON pointers of the output token limit in a body; the first that is set counts.
+/// Returns the JSON pointers of the output token limit in a body; the first one that is set
+/// applies.
 fn output_limit_pointers(endpoint: ApiEndpoint) -> &'static [&'static str] {
     match endpoint {
         ApiEndpoint::Chat => &["/max_completion_tokens", "/max_tokens"],

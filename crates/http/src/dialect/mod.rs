@@ -32,7 +32,7 @@ use vllm_sim_wire::{ServerLimits, VllmVersion};
 pub struct ApiRules(pub(crate) &'static dyn ApiDialect);
 
 impl ApiRules {
-    /// Returns the rules for the shared steps of a request.
+    /// Returns the rules by which the service checks requests for the imitated server.
     pub fn service_dialect(self) -> &'static dyn ServerDialect {
         self.0
     }

@@ -21,7 +21,7 @@ const DELTA_START: &str = ",\"delta\":{";
 /// JSON before the text of a text-only chat chunk.
 const CONTENT_START: &str = "\"content\":\"";
 
-/// Response settings of chat replies: the members that completions lack.
+/// Response settings of chat replies, including those that completion replies lack.
 #[derive(Clone)]
 pub(crate) struct ChatResponseSettings {
     pub(crate) view: ResponseShape,

@@ -44,7 +44,7 @@ pub(crate) struct ResponseShape {
 }
 
 impl ResponseShape {
-    /// Returns the settings of a response to a request that sets none itself.
+    /// Returns the default settings of a response, before the request's own settings are applied.
     pub(crate) fn new(app: &App, facts: &ValidatedRequestFacts) -> Self {
         let params = &facts.params;
         let answers = &app.settings.answers;

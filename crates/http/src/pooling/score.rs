@@ -90,7 +90,7 @@ pub(crate) async fn create_rerank(
     })))
 }
 
-/// Method for scoring a document for a query, by the type of the model.
+/// Method for scoring a document for a query; the type of the model determines it.
 #[derive(Clone, Copy)]
 enum ScoringModel {
     /// The scoring model embeds query and document separately; the score is the similarity of the
@@ -219,8 +219,8 @@ impl<'a> TextPairScorer<'a> {
         }
     }
 
-    /// Returns the beginning of a text with at most `most` tokens; the whole text for 0, and if it
-    /// is of content parts.
+    /// Returns the beginning of a text with at most `most` tokens. Returns the whole text if `most`
+    /// is 0 or the text consists of content parts.
     async fn truncate_text<'t>(&self, text: &'t TextToScore, most: usize) -> &'t str {
         let text_only = text.parts.is_none();
         let text = text.text.as_str();

@@ -24,7 +24,8 @@ use vllm_sim_wire::vllm::pooling::PoolingRequest;
 /// tokens.
 const MAX_PADDED_TOKENS: usize = 16 << 20;
 
-/// Members of a pooling request whose texts the tokenizer reads, unless it has pairs of texts.
+/// Members of a pooling request whose texts the tokenizer reads, unless the request has pairs of
+/// texts.
 pub(super) const POOLING_INPUT_FIELDS: &[&str] = &["input", "messages"];
 
 /// Truncation and padding of the inputs of a pooling request.

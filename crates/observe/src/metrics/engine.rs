@@ -46,7 +46,7 @@ pub struct EngineMetrics {
     compat: MetricsCompat,
     /// Index of the `source` label value for prompt tokens that came from other servers.
     external_tier: usize,
-    /// CPU memory tier; external prompt tokens come from there unless another server sent them.
+    /// CPU memory tier, the source of all external prompt tokens that no other server sent.
     offload: Option<CpuOffloadInfo>,
     clock: UnixClock,
     pub(super) recent: RecentEngineSamples,

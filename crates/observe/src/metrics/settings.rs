@@ -37,7 +37,7 @@ pub struct MetricsSettings {
     pub legacy: bool,
     /// Whether the label `finish_reason` is added to `finished_reason`.
     pub finish_reason_label: bool,
-    /// Whether a tool-call parser is configured, so that metrics of it exist.
+    /// Whether a tool-call parser is configured, so that its metrics exist.
     pub tool_parser: bool,
     /// Whether engine metrics are exposed (not with `--disable-log-stats`).
     pub engine_stats: bool,

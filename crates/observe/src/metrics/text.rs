@@ -56,8 +56,8 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
     }
 
     /// Writes the samples of a metric family, in the order of their timestamps, which are their
-    /// positions; `le` has the label of each histogram bucket. With a name of the family of creation
-    /// times, [`Self::write_creation_times`] must follow.
+    /// positions. `le` has the label of each histogram bucket, and `created` the name of the family
+    /// of creation times. If that name is given, [`Self::write_creation_times`] must follow.
     pub(super) fn write_samples(
         &mut self,
         family: &'f MetricFamily,
@@ -98,7 +98,7 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         }
     }
 
-    /// Writes a histogram's buckets, count and sum; with several API servers its sum, buckets and
+    /// Writes a histogram: buckets, count and sum, or with several API servers sum, buckets and
     /// count.
     fn histogram(&mut self, name: &str, histogram: &Histogram, le: &[String]) {
         if self.api_servers == ApiServerCount::Several {

@@ -41,7 +41,8 @@ pub enum ReplyTextMode {
     Encoder,
 }
 
-/// Length of the shortest reasoning that a limit may cut, end marker included, in tokens.
+/// Minimum length of the reasoning in a reply that the output limit cuts, in tokens, end marker
+/// included.
 const MIN_CUT_REASONING_TOKENS: u32 = 12;
 
 /// Generates the content of replies: a script of tokens and texts per request.

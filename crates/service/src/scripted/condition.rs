@@ -29,13 +29,14 @@ pub(super) struct ReplyRuleCondition {
     /// Text in a tool message after the last assistant message, as a condition of a scripted-reply
     /// rule.
     tool_result: Option<String>,
-    /// Names of offered tools, as a condition of a scripted-reply rule: the request must offer all.
+    /// Tool names, as a condition of a scripted-reply rule: the request must have all of these
+    /// tools.
     tools: Vec<String>,
     /// Request headers as a condition of a scripted-reply rule: names in lower case, and values.
     headers: Vec<(String, String)>,
 }
 
-/// Parts of a request, without its last message, that conditions of scripted replies look at.
+/// Parts of a request, except its last message, that conditions of scripted replies examine.
 #[derive(Debug, Default)]
 pub struct MatchedRequest<'r> {
     /// Name of the model that the client asked for.

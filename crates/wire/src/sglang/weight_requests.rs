@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use super::server_control::msgspec_structs;
 use crate::schema::{STR, Schema, wire_model};
 
-/// Effects of an update of the weights on the server.
+/// Describes the effects of a weight-update request on the server: aborted requests, an emptied
+/// prefix cache and the new version of the weights.
 pub trait UpdateEffects {
     /// Returns whether all requests are aborted before the update of the weights.
     fn aborts_requests(&self) -> bool {
