@@ -85,7 +85,8 @@ fn read_prompt(input: TokenizedInput) -> PromptTextOrTokenIds {
     }
 }
 
-/// Returns the token ids of a gRPC message's prompt: those in the message, else those of its text.
+/// Returns the token ids of a gRPC message's prompt: the ids in the message, or else the ids of the
+/// message's text.
 pub(super) async fn read_prompt_token_ids(parts: &GrpcState, input: TokenizedInput) -> Vec<u32> {
     let TokenizedInput { original_text: text, input_ids: ids } = input;
     if !ids.is_empty() || text.is_empty() {

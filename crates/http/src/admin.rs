@@ -140,7 +140,7 @@ pub(super) async fn run_fault_scenario(
 }
 
 /// Handles `DELETE /admin/scenario`: ends the fault scenario and restores the settings from before
-/// it.
+/// the scenario.
 pub(super) async fn end_fault_scenario(
     State(app): State<Arc<App>>,
     headers: HeaderMap,

@@ -102,7 +102,8 @@ pub struct App {
     stopping: AtomicBool,
 }
 
-/// Metric samples and request trace for the dashboard, recorded only after a client has opened it.
+/// Metric samples and request trace for the dashboard, recorded only after a client has opened the
+/// dashboard.
 #[derive(Default)]
 pub(super) struct DashboardRecords {
     pub(super) metrics: MetricHistory,

@@ -187,8 +187,8 @@ pub struct ServerAvailability {
     pub lives: u32,
     /// Whether the server also resets new connections.
     pub down: bool,
-    /// Whether the server closes connections after the current response, and new ones after one
-    /// response, so that clients move to other servers.
+    /// Whether the server closes each connection after the current response, and each new one after
+    /// its first response, so that clients move to other servers.
     pub leaving: bool,
     /// Whether the server is stopping: it accepts no connections, and open ones are closed
     /// gracefully.

@@ -288,8 +288,8 @@ fn is_long_generation(job: &ValidatedRequestFacts) -> bool {
 }
 
 impl InferenceService {
-    /// Waits for the handshake with the prefill server of a request, if one is needed; returns
-    /// whether the prompt cannot be loaded from there.
+    /// Waits for the handshake with the prefill server of a request, if a handshake is needed.
+    /// Returns true if the prompt cannot be loaded from that server.
     ///
     /// In vLLM the request then waits in the engine, with the reason `deferred`.
     pub(crate) async fn has_lost_kv_source(&self, transfer: &KvTransfer) -> bool {

@@ -25,8 +25,8 @@ use vllm_sim_wire::openai::shared_request_fields::StructuredOutputs;
 use vllm_sim_wire::sampling::GREEDY_TEMPERATURE;
 use vllm_sim_wire::{Fault, SamplingParams};
 
-/// A validated request: what its sequences in the engine and the renderer of its reply need. Each
-/// choice of each prompt is one sequence.
+/// A validated request, with everything that its sequences in the engine and the renderer of its
+/// reply need. Each choice of each prompt is one sequence.
 pub struct ValidatedRequestFacts {
     /// The request, without its prompts and sampling parameters, which are fields of this job.
     pub request: Box<GenerationRequest>,

@@ -209,7 +209,7 @@ impl ServedModels {
     }
 }
 
-/// Returns whether `name` is a relative path in its only spelling: without `.`, `..`, and repeated or
+/// Returns whether `name` is a relative path in normalized form: without `.`, `..`, and repeated or
 /// trailing slashes.
 ///
 /// Otherwise clients could load one folder under any number of names.

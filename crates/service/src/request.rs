@@ -48,7 +48,7 @@ pub struct GenerationRequest {
     pub stop_patterns: Vec<String>,
     /// Structured-output constraint, if the sampling parameters do not contain it.
     pub constraint: Option<Constraint>,
-    /// Tools offered to the model, with the rules for calling them.
+    /// The tools that the model may call, with the rules for calling them.
     pub tools: Option<RequestedTools>,
     /// Whether constrained text is parsed for tool calls.
     pub parses_calls: bool,
@@ -72,7 +72,7 @@ pub struct GenerationRequest {
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
     /// Headers in the conditions of scripted replies, in lower case, with their values.
     pub headers: Box<[(Box<str>, Box<str>)]>,
-    /// Injected faults of the request; `None` if it cannot get any.
+    /// Injected faults of the request; `None` if the request cannot get faults.
     pub faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens, updated when the reply is dropped.
     pub usage: Option<Arc<TokenUsage>>,
@@ -106,7 +106,7 @@ pub struct KvBlockSaltAndSession {
 /// The tools of a request, and the rules for calling them.
 #[derive(Debug, Clone)]
 pub struct RequestedTools {
-    /// Tools offered to the model.
+    /// The tools that the model may call.
     pub tools: Vec<ToolDefinition>,
     /// Rule for tool calls: forbidden, optional, required, or one named tool.
     pub choice: ToolChoice,
@@ -245,8 +245,8 @@ impl From<JobSubmissionError> for RejectedRequest {
     }
 }
 
-/// The context of an HTTP request or gRPC call outside its headers and body; stored as an
-/// extension.
+/// Information about an HTTP request or gRPC call that its headers and body do not contain; stored
+/// as an extension of the request.
 #[derive(Clone, Default)]
 pub struct RequestContext {
     /// Arrival time of the request head, in seconds since the Unix epoch.
@@ -255,7 +255,7 @@ pub struct RequestContext {
     pub client: Option<Arc<str>>,
     /// Client connection of the request, for injected faults that break it.
     pub connection: Option<Arc<ConnectionHandle>>,
-    /// Injected faults of the request; `None` if it cannot get any.
+    /// Injected faults of the request; `None` if the request cannot get faults.
     pub faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens; `None` if nothing reads it.
     pub usage: Option<Arc<TokenUsage>>,
@@ -372,7 +372,7 @@ impl Reply {
         self.handoff = handoff;
     }
 
-    /// Records that the front end writes all released tokens, in a response that is no stream.
+    /// Records that the front end writes all released tokens, in a response that is not a stream.
     pub fn mark_reply_delivered(&mut self) {
         for choice in &mut self.choices {
             choice.sent = choice.released_tokens();

@@ -164,8 +164,8 @@ fn chat_messages(
     out
 }
 
-/// Appends the chat message of one Anthropic message; its tool results become separate messages
-/// before it.
+/// Appends the chat message of one Anthropic message, after a separate chat message for each of its
+/// tool results.
 fn append_chat_messages(message: &AnthropicMessage, out: &mut Vec<Value>) {
     if message.role == "system" {
         let text = inline_system::message_text(message);

@@ -82,8 +82,8 @@ impl ApiDialect for LlmdDialect {
         }
     }
 
-    /// Runs llm-d-inference-sim's checks of a request body in its order: content, numbers, streamed
-    /// prefill, missing output limit.
+    /// Runs llm-d-inference-sim's checks of a request body, in the order of that server: content,
+    /// numbers, streamed prefill, missing output limit.
     fn check_body(&self, endpoint: ApiEndpoint, body: &Value) -> Result<(), Fault> {
         self.check_body_content(endpoint, body)?;
         check_n_and_output_limit(endpoint, body)?;

@@ -251,8 +251,8 @@ impl<'a> TextPairScorer<'a> {
     }
 }
 
-/// Returns the lengths to which a pair of texts is truncated, the longer text first, so that their
-/// sum is at most `keep` tokens.
+/// Returns the lengths to which a pair of texts is truncated, the longer text first, so that the
+/// sum of the lengths is at most `keep` tokens.
 fn longest_first(lengths: [i64; 2], keep: i64) -> [i64; 2] {
     let (short, long) = (lengths[0].min(lengths[1]), lengths[0].max(lengths[1]));
     let (short, long) = match short + long <= keep {

@@ -203,9 +203,9 @@ fn require_tokens(ids: Vec<u32>) -> Result<Vec<u32>, Fault> {
     }
 }
 
-/// Checks what vLLM checks before it reads the inputs of a pooling request: arguments of the
-/// multimodal processor, the model's name, the truncation. `members` are the members of the body
-/// whose texts the tokenizer reads.
+/// Runs those checks of vLLM that precede the reading of a pooling request's inputs: arguments of
+/// the multimodal processor, the model's name, the truncation. `members` are the members of the
+/// body whose texts the tokenizer reads.
 ///
 /// Source: vLLM 0.33 `entrypoints/pooling/base/serving.py`, `_init_ctx`, `_validate_request`.
 ///

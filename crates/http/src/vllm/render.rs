@@ -334,7 +334,8 @@ fn count_earlier_calls(body: &Value) -> usize {
     calls.map(Vec::len).sum()
 }
 
-/// Returns the custom sampling arguments of a request; those of connectors are members of their own.
+/// Returns the custom sampling arguments of a request, without the parameters of connectors, which
+/// are separate members.
 fn extra_args(params: &SamplingParams) -> Option<Map<String, Value>> {
     let mut args = params.extra_args.clone()?;
     args.retain(|key, _| !matches!(key.as_str(), "kv_transfer_params" | "ec_transfer_params"));

@@ -75,8 +75,8 @@ impl FakeMetricsState {
         state
     }
 
-    /// Returns families for the real values, which differ from the exposed ones where those have
-    /// fake values.
+    /// Returns the families with the real values: those on `/metrics`, except that families that
+    /// may have fake values are replaced by hidden ones.
     pub(super) fn families_of_real_values(
         settings: &MetricsSettings,
         mut vecs: Vec<Arc<MetricCellVec>>,

@@ -48,7 +48,7 @@ impl<I: Into<usize>> Index<I> for MetricCells {
     }
 }
 
-/// One metric series: its labels, and the cell that it reads.
+/// One metric series: its labels, and the cell with its value.
 #[derive(Debug)]
 pub(crate) struct MetricSeries {
     /// Position of the series on the page, within its family.

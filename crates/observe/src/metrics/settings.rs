@@ -19,7 +19,7 @@ pub fn unix_time_seconds() -> f64 {
 /// Selection of the exposed metric series, and their labels.
 #[derive(Debug, Clone)]
 pub struct MetricsSettings {
-    /// First served model name; series of requests for adapters have it as label, too.
+    /// First served model name; also a label of the series of requests for adapters.
     pub model_name: String,
     /// Values of the label `engine`, one per data-parallel rank.
     pub engines: Vec<String>,

@@ -49,14 +49,16 @@ pub struct PlannedOutputEnd {
     pub stop: Option<StopReason>,
 }
 
-/// The complete content of a reply: token ids and their texts, written before submission.
+/// The complete content of a reply: token ids and their texts, written before the request is
+/// submitted.
 ///
 /// Sentences of the shared corpus are stored as references of two bytes.
 #[derive(Debug, Clone)]
 pub struct ReplyScript {
     pub(super) corpus: Arc<SentenceCorpus>,
     pub(super) own: Vec<TokenFragments>,
-    /// Indices of the reply's sentences in the corpus; the token runs of the reply refer to them.
+    /// Indices of the reply's sentences in the corpus; the reply's runs of tokens refer to these
+    /// indices.
     pub(super) sentences: Vec<u16>,
     pub(super) runs: Vec<ReplyTokenRun>,
     pub(super) len: u32,

@@ -116,8 +116,8 @@ pub enum ScenarioPhaseChange {
     Again,
 }
 
-/// Callback for each phase change of a scenario, in order; `None` in place of round and phase index
-/// ends the scenario.
+/// Callback for each phase change of a scenario, in order; if round and phase index are `None`, the
+/// scenario has ended.
 pub type ScenarioPhaseCallback =
     Box<dyn Fn(&FaultScenario, Option<(u32, usize)>, ScenarioPhaseChange) + Send + Sync>;
 

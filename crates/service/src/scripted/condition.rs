@@ -43,11 +43,11 @@ pub struct MatchedRequest<'r> {
     pub model: &'r str,
     /// Headers of the request that any scripted-reply rule names: names in lower case, and values.
     pub headers: &'r [(Box<str>, Box<str>)],
-    /// Messages and tools of each prompt; empty for prompts that are no conversations.
+    /// Messages and tools of each prompt; empty for prompts that are not conversations.
     pub conversations: Vec<ConversationMatchInput>,
 }
 
-/// Messages and tools of a conversation, as far as rules of scripted replies match them.
+/// The parts of a conversation's messages and tools that rules of scripted replies match.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ConversationMatchInput {
     role: String,
@@ -154,8 +154,8 @@ impl MatchedRequest<'_> {
 }
 
 impl ConversationMatchInput {
-    /// Reads the facts of a conversation that conditions of scripted replies look at; `tool_names` has
-    /// the names of the offered tools.
+    /// Reads the facts of a conversation that conditions of scripted replies examine; `tool_names`
+    /// has the names of the request's tools.
     pub fn new(messages: &[RequestMessage], tool_names: Arc<[String]>) -> Self {
         Self { tools: tool_names, ..Self::of_messages(messages) }
     }

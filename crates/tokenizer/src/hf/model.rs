@@ -265,7 +265,8 @@ impl HfTokenizer {
     }
 }
 
-/// Encodes a text with the tokenizers crate; `None` if its vocabulary lacks an unknown token.
+/// Encodes a text with the tokenizers crate; `None` on an error, such as an unknown word for which
+/// the vocabulary has no token.
 fn library_encoding(
     encode: impl FnOnce() -> Result<Encoding, tokenizers::Error>,
 ) -> Option<Encoding> {

@@ -55,7 +55,7 @@ wire_model! {
         abort_all_requests: bool = false,
         /// Version of the new weights.
         weight_version: Option<String> = None,
-        /// Whether generation goes on while the files are read.
+        /// Whether generation continues while the files are read.
         is_async: bool = false,
         /// Whether the update of the weights also releases unused GPU memory.
         torch_empty_cache: bool = false,

@@ -60,7 +60,7 @@ pub(super) fn check_messages_body(body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks that the tools of a chat request contain the tool that it forces.
+/// Checks that a tool that a chat request forces is one of the request's tools.
 ///
 /// # Errors
 /// llm-d's 500 for an unknown tool (`pkg/api/tool_choice.go`).

@@ -86,7 +86,7 @@ impl PrefillOrDecodeServer {
         }
     }
 
-    /// Returns whether this server computes prompts for others.
+    /// Returns whether this server computes prompts for decode servers.
     pub(crate) fn is_prefill_server(&self) -> bool {
         matches!(self.side, Side::Prefill(_))
     }
