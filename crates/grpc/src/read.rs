@@ -98,7 +98,7 @@ pub(super) async fn read_prompt_token_ids(parts: &GrpcState, input: TokenizedInp
     run_blocking_if_large(size, encode).await
 }
 
-/// Converts sampling parameters of a gRPC message as vLLM does: some fields treat 0 as unset.
+/// Returns the sampling parameters of a gRPC message; as in vLLM, 0 means unset in some fields.
 ///
 /// Source: `_sampling_params_from_proto` of `vllm/entrypoints/grpc_server.py`.
 fn to_sampling_params(asked: &proto::SamplingParams) -> SamplingParams {
@@ -132,7 +132,7 @@ fn to_sampling_params(asked: &proto::SamplingParams) -> SamplingParams {
     }
 }
 
-/// Converts the structured-output constraint of a gRPC message.
+/// Returns the structured-output constraint of a gRPC message.
 fn read_constraint(asked: Asked) -> Option<Constraint> {
     let parsed =
         |text: String| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text));

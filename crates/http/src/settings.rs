@@ -193,7 +193,7 @@ pub struct ServerSettings {
     pub has_lenient_sleep: bool,
     /// Whether `/load` counts requests (`--enable-server-load-tracking`).
     pub load_tracking: bool,
-    /// Factor of all simulated latencies when the server starts.
+    /// Initial factor by which all simulated latencies are multiplied.
     pub latency_factor: f64,
     /// Maximum number of requests in the request history; 0 records none.
     pub request_history: usize,

@@ -63,7 +63,8 @@ pub(crate) struct LatencyRingBuffer<const N: usize> {
 }
 
 impl<const N: usize> LatencyRingBuffer<N> {
-    /// Adds a latency that was observed a number of times; one thread at a time may call this.
+    /// Adds a latency that was observed a number of times; only one thread at a time may call this
+    /// function.
     pub(crate) fn add_latency_as_only_writer(&self, seconds: f64, times: u32) {
         let next = self.next.load(Ordering::Relaxed);
         self.next.store(next + 1, Ordering::Relaxed);

@@ -92,7 +92,7 @@ impl FaultControl {
         self.needs_fault_draw.load(Ordering::Acquire)
     }
 
-    /// Replaces the fault scenario; with `None`, all faults are drawn at random by the rates.
+    /// Replaces the fault scenario; with `None`, the configured rates alone determine the faults.
     pub fn set_scenario(&self, scenario: Option<Arc<ScenarioRun>>) {
         self.scenario.store(scenario);
         self.needs_fault_draw.store(true, Ordering::Release);

@@ -276,7 +276,7 @@ pub struct Reply {
     pub(crate) memory_reservation: Option<LargeBodyReservation>,
     /// The request counts in the server's load until this guard is dropped with the reply.
     pub load: Option<ServerLoadGuard>,
-    /// Hand-off of the prompt to a decode server, which ends with the reply.
+    /// Hand-off of the prompt to a decode server; the hand-off ends with the reply.
     handoff: Option<Arc<PrefillHandoff>>,
     _in_flight: InFlightSequencesGuard,
 }
@@ -292,7 +292,7 @@ pub struct TokenUsageCounts {
     pub prompt: u32,
     /// Number of cached prompt tokens; part of `prompt`.
     pub cached: u32,
-    /// Number of output tokens from the engine until the end of the request.
+    /// Number of output tokens that the engine produced until the end of the request.
     pub generated: u32,
     /// Number of output tokens in the written response; part of `generated`.
     pub delivered: u32,
@@ -366,7 +366,7 @@ impl Reply {
         }
     }
 
-    /// Sets the hand-off of the prompt to a decode server, which ends with the reply.
+    /// Sets the hand-off of the prompt to a decode server; the hand-off ends with the reply.
     pub(super) fn set_handoff(&mut self, handoff: Option<Arc<PrefillHandoff>>) {
         self.choices.iter_mut().for_each(|choice| choice.handed_over = handoff.is_some());
         self.handoff = handoff;
@@ -419,7 +419,8 @@ impl Reply {
     }
 }
 
-/// Adds numbers of tokens, which scripted replies may set to any values.
+/// Adds numbers of tokens, limited to the maximum of `u32`, because scripted replies may set any
+/// numbers.
 fn saturating_sum(tokens: impl Iterator<Item = u32>) -> u32 {
     tokens.fold(0, u32::saturating_add)
 }

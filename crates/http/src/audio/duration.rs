@@ -121,8 +121,8 @@ impl WavFormat {
     }
 }
 
-/// Reads duration and channels of all other audio containers, such as FLAC, MP3, MP4, Ogg, AAC and
-/// AIFF.
+/// Reads duration and channels of audio in any container other than RIFF WAVE, such as FLAC, MP3,
+/// MP4, Ogg, AAC and AIFF.
 fn read_tagged_properties(bytes: &[u8]) -> Option<AudioProperties> {
     let options = ParseOptions::new().read_tags(false).read_cover_art(false);
     let probe = Probe::new(Cursor::new(bytes)).options(options);

@@ -68,7 +68,7 @@ pub enum AdminOperation {
     WeightsFinish,
 }
 
-/// Values of the label `operation`, by [`AdminOperation`].
+/// Values of the label `operation`, indexed by [`AdminOperation`].
 const OPERATIONS: [&str; 9] = [
     "sleep",
     "release_kv_cache_memory",

@@ -25,8 +25,8 @@ pub struct HttpHandlerId(u16);
 /// The series that count one request: requests, request sizes, response sizes and durations.
 type RequestSeries = [Arc<MetricSeries>; 4];
 
-/// Route template, with the series of its requests by method and class of status; they are looked
-/// up once.
+/// Route template, with the series of its requests by method and status class; the series are
+/// looked up only once.
 struct Handler {
     name: String,
     series: OnceLock<Box<[OnceLock<RequestSeries>]>>,

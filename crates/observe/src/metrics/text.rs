@@ -19,7 +19,7 @@ pub(super) struct PrometheusTextWriter<'f, 'o> {
     /// Labels of a bucket that are sorted before and after the label `le`.
     around_le: [String; 2],
     number: RenderedNumber,
-    /// Series of a family in their order; empty between families.
+    /// Buffer for the series of a family, in their order on the page; empty between families.
     in_order: Vec<&'f Metric>,
     /// Lines of the creation times of a family, which follow its samples.
     created: String,
@@ -148,7 +148,7 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
     }
 }
 
-/// The last rendered number, and its text.
+/// The number that was rendered last, with its text for reuse.
 #[derive(Default)]
 struct RenderedNumber {
     bits: u64,

@@ -68,7 +68,7 @@ pub struct ScriptedReply {
     pub finish: Option<ScriptedFinishReason>,
     /// Number of prompt tokens that the response shows; `None` for the real number.
     pub prompt_tokens: Option<u32>,
-    /// Number of output tokens, filled up by tokens without text; `None` for the number in the
+    /// Number of output tokens, padded with tokens without text; `None` for the number in the
     /// content.
     pub completion_tokens: Option<u32>,
 }

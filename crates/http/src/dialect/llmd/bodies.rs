@@ -92,8 +92,8 @@ pub(super) fn check_generate_body(body: &Value) -> Result<(), Fault> {
     }
 }
 
-/// Moves members at the root of a generate body to where vLLM expects them, and adds placeholders
-/// for media that have none.
+/// Moves sampling parameters from the root of a generate body to `sampling_params`, and adds
+/// missing placeholders for media.
 pub(super) fn nest_root_sampling_params(body: &mut Value) {
     let Some(root) = body.as_object_mut() else {
         return;
