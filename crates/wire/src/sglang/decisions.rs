@@ -72,7 +72,7 @@ wire_model! {
     pub struct DecisionRequest: Strict "DecisionRequest" {
         /// Text, object or array that the questions are about.
         input: Value [FILLED_TEXT],
-        /// Images of the input; none are simulated.
+        /// Images of the input, which are not simulated.
         images: Vec<Value> = Vec::new(),
         /// Questions with their options, levels, or descriptions of yes and no.
         questions: Vec<Value> [Schema::After(check_ids, &QUESTIONS)],
