@@ -11,7 +11,7 @@ use crate::generate::request::ModelTarget;
 pub struct ServedModels {
     served: Vec<Arc<str>>,
     any_name: bool,
-    /// Folder with a folder for each LoRA adapter that requests load by name.
+    /// Folder with one subfolder for each LoRA adapter that requests load by name.
     resolver_folder: Option<PathBuf>,
     adapters: RwLock<LoadedAdapters>,
 }
@@ -209,7 +209,7 @@ impl ServedModels {
     }
 }
 
-/// Returns whether `name` is a relative path in its only spelling: without `.`, `..`, and repeated or
+/// Returns whether `name` is a relative path in normalized form: without `.`, `..`, and repeated or
 /// trailing slashes.
 ///
 /// Otherwise clients could load one folder under any number of names.

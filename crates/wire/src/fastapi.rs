@@ -125,8 +125,8 @@ fn read_at<T: RequestField>(
 }
 
 impl SchemaError {
-    /// Creates a schema error as FastAPI formats it: the location omits `body`, and the text of
-    /// pydantic's error dict replaces the input.
+    /// Creates a schema error as FastAPI formats it. The location omits `body`, and `input` holds
+    /// the text of pydantic's error dict.
     pub(super) fn new_fastapi_error(
         error: PydanticError,
         path: &[ErrorLocationItem<'_>],

@@ -192,7 +192,8 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// Checks `routed_experts_prompt_start` against the prompt length; the engine's last check.
+    /// Checks `routed_experts_prompt_start` against the prompt length, as the last of the engine's
+    /// checks.
     ///
     /// # Errors
     /// A 400 that names the request field.

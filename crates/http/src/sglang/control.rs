@@ -49,7 +49,7 @@ pub(super) async fn flush_cache(
     response
 }
 
-/// Handles `POST /abort_request`: aborts a request, or all; an unknown id is no error.
+/// Handles `POST /abort_request`: aborts one request, or all; an unknown id is not an error.
 pub(super) async fn abort_request(
     State(app): State<Arc<App>>,
     received: RawRequest,

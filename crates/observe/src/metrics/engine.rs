@@ -46,7 +46,7 @@ pub struct EngineMetrics {
     compat: MetricsCompat,
     /// Index of the `source` label value for prompt tokens that came from other servers.
     external_tier: usize,
-    /// CPU memory tier; external prompt tokens come from there unless another server sent them.
+    /// CPU memory tier, the source of all external prompt tokens that no other server sent.
     offload: Option<CpuOffloadInfo>,
     clock: UnixClock,
     pub(super) recent: RecentEngineSamples,
@@ -94,8 +94,8 @@ impl EngineMetrics {
         cells.iter().map(MetricCell::get).collect()
     }
 
-    /// Returns hits and queries of the newest 1,000 requests: tokens in the prefix cache and in
-    /// external KV caches, and items in the multimodal processor cache.
+    /// Returns the hits and queries of the newest 1,000 requests: tokens in the prefix cache,
+    /// tokens in external KV caches, and items in the multimodal processor cache.
     pub fn recent_cache_lookups(&self) -> [(u64, u64); 3] {
         let RecentEngineSamples { prefix, external, media, .. } = &self.recent;
         [prefix, external, media].map(LatencyRingBuffer::cache_hits_and_queries)

@@ -46,15 +46,15 @@ pub(crate) enum EmptyFamilyRendering {
     Absent,
 }
 
-/// Place of a metric family on `/metrics` with several API servers, where families are sorted by
-/// group.
+/// Position of a metric family on `/metrics` if there are several API servers; families are sorted
+/// by group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MetricPageGroup {
     Counter,
     Gauge,
     Histogram,
-    /// Gauges summed over processes; Prometheus' multiprocess files of them sort after those of
-    /// histograms.
+    /// Gauges summed over processes. Their files in Prometheus' multiprocess mode sort after those
+    /// of histograms.
     SummedGauge,
     Summary,
 }
@@ -78,8 +78,8 @@ pub(crate) struct Family {
     pub(crate) values: &'static [&'static [&'static str]],
     /// Whether series are added to the metric family when they are first used.
     pub(crate) added: bool,
-    /// Returns further labels of an engine's series in a metric family whose value is always 1, or
-    /// `None` if the engine has no series.
+    /// Returns additional labels of an engine's series in an info family (whose value is always 1),
+    /// or `None` if the engine has no series.
     pub(crate) info: Option<fn(&MetricsSettings, usize) -> Option<MetricLabels>>,
     /// Whether the metric family's series of one engine are adjacent; else engines vary fastest, as
     /// in vLLM.
@@ -87,7 +87,8 @@ pub(crate) struct Family {
     /// Whether creation times of the series are exposed in a family `_created`, if there is one API
     /// server.
     pub(crate) created: bool,
-    /// Index of the metric family's first hidden series; it and later ones appear at first use.
+    /// Index of the metric family's first hidden series; series from this index on appear at first
+    /// use.
     pub(crate) hidden_from: usize,
     /// Whether all series of the metric family are hidden until the engine's first step, if there
     /// are several API servers.
@@ -98,7 +99,8 @@ pub(crate) struct Family {
     pub(crate) when_empty: EmptyFamilyRendering,
     /// Family of the same engine whose values this metric family also exposes, under its own name.
     pub(crate) alias: Option<Id>,
-    /// Metric family by whose values those of this family are divided, or by 1 if that is larger.
+    /// Metric family by whose values the values of this family are divided; a divisor below 1
+    /// counts as 1.
     pub(crate) divisor: Option<Id>,
 }
 
@@ -188,7 +190,7 @@ impl Family {
         self.created.then(|| format!("{}_created", base.unwrap_or(self.name)))
     }
 
-    /// Returns names and values of the labels of a metric series by its index; `None` if its owner
+    /// Returns the label names and values of the metric series with this index; `None` if its owner
     /// has no series.
     pub(crate) fn series_labels(
         &self,

@@ -22,11 +22,11 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpHandlerId(u16);
 
-/// Series in which a request counts: requests, request sizes, response sizes and durations.
+/// The series that count one request: requests, request sizes, response sizes and durations.
 type RequestSeries = [Arc<MetricSeries>; 4];
 
-/// Route template, with the series of its requests by method and class of status; they are looked
-/// up once.
+/// Route template, with the series of its requests by method and status class; the series are
+/// looked up only once.
 struct Handler {
     name: String,
     series: OnceLock<Box<[OnceLock<RequestSeries>]>>,

@@ -19,7 +19,7 @@ pub fn unix_time_seconds() -> f64 {
 /// Selection of the exposed metric series, and their labels.
 #[derive(Debug, Clone)]
 pub struct MetricsSettings {
-    /// First served model name; series of requests for adapters have it as label, too.
+    /// First served model name; also a label of the series of requests for adapters.
     pub model_name: String,
     /// Values of the label `engine`, one per data-parallel rank.
     pub engines: Vec<String>,
@@ -37,7 +37,7 @@ pub struct MetricsSettings {
     pub legacy: bool,
     /// Whether the label `finish_reason` is added to `finished_reason`.
     pub finish_reason_label: bool,
-    /// Whether a tool-call parser is configured, so that metrics of it exist.
+    /// Whether a tool-call parser is configured, so that its metrics exist.
     pub tool_parser: bool,
     /// Whether engine metrics are exposed (not with `--disable-log-stats`).
     pub engine_stats: bool,

@@ -19,7 +19,7 @@ pub(super) struct PrometheusTextWriter<'f, 'o> {
     /// Labels of a bucket that are sorted before and after the label `le`.
     around_le: [String; 2],
     number: RenderedNumber,
-    /// Series of a family in their order; empty between families.
+    /// Buffer for the series of a family, in their order on the page; empty between families.
     in_order: Vec<&'f Metric>,
     /// Lines of the creation times of a family, which follow its samples.
     created: String,
@@ -56,8 +56,8 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
     }
 
     /// Writes the samples of a metric family, in the order of their timestamps, which are their
-    /// positions; `le` has the label of each histogram bucket. With a name of the family of creation
-    /// times, [`Self::write_creation_times`] must follow.
+    /// positions. `le` has the label of each histogram bucket, and `created` the name of the family
+    /// of creation times. If that name is given, [`Self::write_creation_times`] must follow.
     pub(super) fn write_samples(
         &mut self,
         family: &'f MetricFamily,
@@ -98,7 +98,7 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         }
     }
 
-    /// Writes a histogram's buckets, count and sum; with several API servers its sum, buckets and
+    /// Writes a histogram: buckets, count and sum, or with several API servers sum, buckets and
     /// count.
     fn histogram(&mut self, name: &str, histogram: &Histogram, le: &[String]) {
         if self.api_servers == ApiServerCount::Several {
@@ -148,7 +148,7 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
     }
 }
 
-/// The last rendered number, and its text.
+/// The number that was rendered last, with its text for reuse.
 #[derive(Default)]
 struct RenderedNumber {
     bits: u64,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use vllm_sim_engine::duration;
 
-/// Function of the start value, the end value and the elapsed time, in periods: since the start,
-/// and within the current period.
+/// Computes a gauge's value from the start value, the end value, and the elapsed periods in total
+/// and in the current period.
 pub(crate) type Waveform = fn(f64, f64, f64, f64) -> f64;
 
 /// Value of a fake gauge: constant or a function of time.
