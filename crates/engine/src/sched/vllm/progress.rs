@@ -15,11 +15,12 @@
 //!    A later instant or progress lifts this.
 //! 3. If nothing is running and no event is due, the first waiting sequence can never run, and is
 //!    rejected.
-//! 4. A sequence that was preempted twice without a new token, and started at this instant, computes
-//!    its prompt again instead of loading it from host memory. Two sequences could otherwise preempt
-//!    themselves for the load of the other in turn. In vLLM this goes on until the times of their
-//!    loads differ, which with constant times may be never. So a sequence that was preempted
-//!    [`MAX_LOADS_WITHOUT_PROGRESS`] times without a new token also computes its prompt.
+//! 4. A sequence that was preempted twice without a new token, and started at this instant,
+//!    computes its prompt again instead of loading it from host memory. Two sequences could
+//!    otherwise preempt themselves for the load of the other in turn. In vLLM this goes on until
+//!    the times of their loads differ, which with constant times may be never. So a sequence that
+//!    was preempted [`MAX_LOADS_WITHOUT_PROGRESS`] times without a new token also computes its
+//!    prompt.
 //! 5. A sequence that would not fit alone is refused when it is submitted
 //!    ([`SchedulingRules::check_fits`]).
 //!
