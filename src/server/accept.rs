@@ -212,8 +212,8 @@ async fn serve_connection<S>(
 /// Function type: a hyper method that closes a connection after its current response.
 type GracefulShutdown<C> = fn(Pin<&mut C>);
 
-/// Runs an HTTP connection to its end; closes it after its current response when the server stops,
-/// or asks clients to move to other servers.
+/// Runs an HTTP connection to its end. Closes the connection after the current response if the
+/// server stops or asks clients to move to other servers.
 async fn run_connection<C: Future<Output = hyper::Result<()>>>(
     (mut connection, shut_down): (Pin<Box<C>>, GracefulShutdown<C>),
     conn: &ConnectionHandle,

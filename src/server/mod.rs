@@ -63,7 +63,7 @@ pub fn batching_engine_config(
     engines::batching_engine_config(config, config.content.seed.unwrap_or(0))
 }
 
-/// Returns the sampling of requests that set no sampling parameters.
+/// Returns the default sampling, for requests that set no sampling parameters.
 pub fn default_sampling(config: &Config) -> DefaultSamplingSummary {
     timing::default_sampling(config)
 }
@@ -216,7 +216,7 @@ impl SimulatorServer {
         &self.app
     }
 
-    /// Logs vLLM's lines about a server that accepts requests.
+    /// Logs the lines by which vLLM reports that a server accepts requests.
     fn log_accepting_requests(&self) {
         startup_log::log_server_ready(&self.config, self.address);
     }

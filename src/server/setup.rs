@@ -175,7 +175,8 @@ pub(super) fn prompt_settings(config: &Config) -> PromptSettings {
     }
 }
 
-/// Returns the settings of n-gram speculation, which searches draft tokens in prompt and output.
+/// Returns the settings of n-gram speculation, which takes draft tokens from the prompt and the
+/// output.
 pub(super) fn ngram_speculation_settings(config: &Config) -> Option<NgramLookupSettings> {
     let speculative = config.engine.speculative.as_ref();
     let speculative = speculative.filter(|_| config.engine.scheduler == SchedulerKind::Vllm)?;

@@ -33,8 +33,8 @@ pub(super) fn log_engine_start(config: &Config) {
     );
 }
 
-/// Logs the lines of vLLM and uvicorn that the server accepts requests; `address` is `None` for a
-/// Unix socket.
+/// Logs the lines by which vLLM and uvicorn report that the server accepts requests; `address` is
+/// `None` for a Unix socket.
 pub(super) fn log_server_ready(config: &Config, address: Option<SocketAddr>) {
     if config.model.cli_mode == CliMode::Llmd {
         return;

@@ -30,13 +30,13 @@ pub(super) struct CalibrationCase {
     /// Model, GPU and tensor-parallel size of the run, for the report.
     pub(super) label: String,
     run: RecordedRun,
-    /// First requests of a long run, which suffice to compute the derivatives of its latencies by
-    /// the fitted parameters.
+    /// First requests of a long run, which suffice to compute the derivatives of the run's
+    /// latencies with respect to the fitted parameters.
     start: Option<RecordedRun>,
-    /// Whether the API server's time is fitted for the run; in-process runs have none, and a
-    /// measured value is kept.
+    /// Whether the API server time of the run is fitted; false for in-process runs, which have no
+    /// API server, and if the user gave a measured time.
     has_front_end: bool,
-    /// Difference between the API server time of the run's deployment and the default, in us.
+    /// API server time of the run's deployment minus the default API server time, in us.
     front_end_offset_us: f64,
 }
 
@@ -87,16 +87,16 @@ pub(super) struct CalibrationRunProperties {
 /// Weights of the latency statistics in the fit; most parameters hardly affect TTFT.
 const TTFT_WEIGHT: f64 = 0.5;
 const ITL_WEIGHT: f64 = 1.0;
-/// Weight factor for inter-token latencies of an overloaded run, in which the memory for KV blocks
-/// determines batch size and recomputation.
+/// Factor for the weight of the inter-token latencies of an overloaded run, in which the memory for
+/// KV blocks determines batch size and recomputation.
 const OVERLOADED_ITL_FACTOR: f64 = 0.3;
 /// Ratio of achieved to requested request rate below which a run counts as overloaded.
 const MIN_ACHIEVED_RATE_RATIO: f64 = 0.97;
-/// Number of requests per stage of a run that suffice to compute the derivatives of its latencies
-/// by the fitted parameters.
+/// Number of requests per stage of a run that suffice to compute the derivatives of the run's
+/// latencies with respect to the fitted parameters.
 const SLOPE_REQUESTS_PER_STAGE: usize = 500;
-/// Ratio of TTFT in the last third of a run to the first third above which the run counts as
-/// overloaded.
+/// Minimum ratio of the mean TTFT in the last third of a run to that in the first third for the run
+/// to count as overloaded.
 const OVERLOAD_TTFT_GROWTH: f64 = 3.0;
 
 impl CalibrationCase {
@@ -247,8 +247,8 @@ impl CalibrationCase {
         self.predict_run_latencies(&self.run, values)
     }
 
-    /// Simulates the part of the run that suffices to compute the derivatives of its latencies by
-    /// the fitted parameters.
+    /// Simulates the first requests of the run, which suffice to compute the derivatives of the
+    /// run's latencies with respect to the fitted parameters.
     pub(super) fn predict_latencies_of_first_requests(
         &self,
         values: &[(RooflineParameter, f64)],
@@ -291,12 +291,12 @@ impl CalibrationCase {
         self.has_front_end.then_some(default + self.front_end_offset_us)
     }
 
-    /// Returns by how much each latency statistic changes in the fit if the parameter changes by
-    /// the scale of its prior; `None` if only a simulation can show the change.
+    /// Returns the change of each fitted latency statistic for a change of the parameter by the
+    /// scale of its prior; `None` if only a simulation can determine the change.
     ///
-    /// These are means over all positions within a step at which requests arrive. In a simulation of
-    /// requests at equal gaps, all arrive at the same position, so that a small move changes nothing
-    /// or a whole step.
+    /// These are means over all positions within a step at which requests arrive. In a simulation
+    /// of requests at equal gaps, all arrive at the same position, so that a small move changes
+    /// nothing or a whole step.
     pub(super) fn analytic_latency_slopes(&self, parameter: RooflineParameter) -> Vec<Option<f64>> {
         let scale = parameter.parameter_prior().scale;
         let front_end_ms = self.run.setup.coefficients.front_end_us / 1e3;
@@ -343,8 +343,8 @@ impl CalibrationCase {
         residuals.collect()
     }
 
-    /// Returns the prediction errors of TTFT, ITL and E2E latency in percent; for a run with stages
-    /// their mean absolute value.
+    /// Returns the prediction errors of TTFT, ITL and E2E latency in percent; for a run with
+    /// stages, the mean absolute errors over the stages.
     pub(super) fn latency_error_percentages(
         &self,
         prediction: &LatencyPrediction,
@@ -407,7 +407,7 @@ fn deployment_label(model: &str, setup: &RooflineModelSetup) -> String {
     format!("{model} on {}{tp}", setup.gpu.name)
 }
 
-/// Returns the latency statistics to fit of one run, or of one of its `stages`.
+/// Returns the latency statistics of a run, or of one of its `stages`, that are to be fitted.
 ///
 /// A run has one target for the first token and one for gaps, because the errors of its statistics
 /// are correlated. E2E is their sum, and is only reported.

@@ -20,7 +20,8 @@ const MAX_STEP_LENGTH: f64 = 3.0;
 const CONVERGED_STEP: f64 = 1e-2;
 /// Relative improvement of the fit's cost below which a Gauss-Newton step is the last one.
 const MIN_IMPROVEMENT: f64 = 2e-3;
-/// Maximum number of fit plans, each chosen where the previous one converged.
+/// Maximum number of fit plans to try; each is chosen at the point to which the fit of the previous
+/// plan converged.
 const MAX_RIDGE_PLANS: usize = 4;
 /// Distance from a bound, as a fraction of the parameter's range, below which a parameter counts as
 /// at its bound.
@@ -37,8 +38,8 @@ pub struct FittedRoofline {
     pub runs: Vec<RunPredictionErrors>,
     /// Roofline parameters left at their defaults, each with the reason.
     pub left: Vec<(RooflineParameter, &'static str)>,
-    /// Fitted parameters and name of the deployment of the written profile; `None` unless the runs
-    /// cover several deployments.
+    /// Name and fitted parameters of the deployment for which the profile is written; `None` unless
+    /// the runs cover several deployments.
     pub profile: Option<FittedDeployment>,
 }
 
@@ -49,7 +50,8 @@ pub struct FittedDeployment {
     pub name: String,
     /// Number of fitted runs of the deployment.
     pub runs: usize,
-    /// Parameters fitted to the deployment's runs, including the shift common to all runs.
+    /// Parameters fitted for the deployment; each value is the sum of the value common to all runs
+    /// and the shift of this deployment.
     pub parameters: Vec<FittedParameter>,
 }
 

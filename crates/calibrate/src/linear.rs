@@ -21,7 +21,7 @@ pub(super) struct LinearizedResiduals {
     pub(super) at: Vec<f64>,
     /// Values of the residuals at `at`, the point of the linear approximation.
     pub(super) here: Vec<f64>,
-    /// Derivatives of the residuals by the fitted parameters, as `[column][residual]`.
+    /// Derivatives of the residuals with respect to the fitted parameters, as `[column][residual]`.
     pub(super) slopes: Vec<Vec<f64>>,
     pub(super) weights: Vec<f64>,
     /// Cross-validation unit (run or stage) of each residual; a unit is left out as a whole.

@@ -203,8 +203,8 @@ impl CalibrationCaseRunner<'_> {
         })
     }
 
-    /// Groups the parameter columns whose derivatives one simulation yields; the derivatives by API
-    /// server time need no simulation.
+    /// Groups the parameter columns whose derivatives one simulation yields. The derivatives with
+    /// respect to the API server time need no simulation.
     fn independent_column_groups(&self, open: &[usize]) -> Vec<Vec<usize>> {
         let mut probes: Vec<Vec<usize>> = Vec::new();
         let front_end =

@@ -8,11 +8,12 @@ pub struct CalibrateOptions {
     pub max_requests: Option<usize>,
     /// Names or file names of measured runs that are used for validation only.
     pub hold_out: Vec<String>,
-    /// Measured API server time of a request without concurrency, in µs; if given, this time is not
-    /// fitted.
+    /// Measured API server time of a single request without concurrent requests, in µs; if given,
+    /// this time is not fitted.
     pub front_end_us: Option<f64>,
-    /// Name of the run for whose deployment the profile is written, if the runs cover several.
+    /// Name of the run for whose deployment the profile is written, if the runs cover several
+    /// deployments.
     pub profile_of: Option<String>,
-    /// Number of simulation threads; 0 uses all cores. The results do not depend on it.
+    /// Number of simulation threads; 0 uses all cores. The number does not affect the results.
     pub threads: usize,
 }

@@ -89,8 +89,8 @@ impl RooflineParameter {
         ParameterPrior { centre, scale, bounds }
     }
 
-    /// Writes a value of the parameter to its coefficient in `to`; to `step_scale` if it is the
-    /// factor for all step times.
+    /// Sets the coefficient of the parameter in `to` to a value; for the factor for all step times,
+    /// sets `step_scale` instead.
     pub(super) fn set_coefficient_value(
         self,
         value: f64,

@@ -13,11 +13,12 @@ const SINGLE_RUN_RIDGE_PENALTY: f64 = 0.001;
 ///
 /// A narrow win among dozens of candidates does not generalize.
 const MIN_COST_REDUCTION: f64 = 0.05;
-/// The roofline parameters that may differ between deployments, whatever their steps contain.
+/// The roofline parameters that may have a different value for each deployment: the API server time
+/// and the factor for all step times.
 const DEPLOYMENT_PARAMETERS: [RooflineParameter; 2] =
     [RooflineParameter::FrontEnd, RooflineParameter::StepScale];
-/// Parameters of the fit plan that fits only the factor for step times, which does not depend on
-/// the server's host.
+/// Parameters of the fit plan that fits only the factor for all step times, which does not depend
+/// on the server's host.
 ///
 /// The factor for step times may move alone, so that differences of hosts distort neither
 /// inter-token latency nor TTFT.

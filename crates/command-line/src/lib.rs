@@ -35,7 +35,8 @@ macro_rules! refuse {
     };
 }
 
-/// Parses the words of a tool's command line into `T`; an inner `Err` is a help text to print.
+/// Parses the words of a tool's command line into `T`. The inner `Err` holds the help text if the
+/// words ask for help.
 ///
 /// # Errors
 /// [`UsageError`] with clap's message.

@@ -206,8 +206,8 @@ pub fn write_new_file(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
 #[derive(Debug)]
 pub struct AtomicFile {
     file: File,
-    /// Path of the temporary file; empty once it has replaced the target, and if the target is a
-    /// stream.
+    /// Path of the temporary file; empty after the file has replaced the target, or if the target
+    /// is a stream.
     path: PathBuf,
     target: PathBuf,
 }

@@ -274,8 +274,8 @@ fn read_parser_name(
     Err(ConfigError::Invalid(format!("invalid {kind}: {name} (chose from {{ {list} }}){hint}")))
 }
 
-/// Reads the level of detail of draft-token statistics, which needs speculative decoding unless it
-/// is none.
+/// Reads the level of detail of draft-token statistics, which needs speculative decoding unless the
+/// level is `none`.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.
 fn read_per_request_draft_stats(v: &FlagValues) -> Result<PerRequestDraftStats, ConfigError> {

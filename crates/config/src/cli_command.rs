@@ -76,8 +76,8 @@ pub(super) fn program_name_from_env(
     }
 }
 
-/// Selects the command and the command-line mode from the program's name and first argument;
-/// `named` replaces a program name of `vllm-sim`.
+/// Selects the command and the command-line mode from the program's name and first argument; if the
+/// program's name is `vllm-sim`, `named` replaces it.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.
@@ -171,8 +171,8 @@ fn parse_command_word<'a>(
     }
 }
 
-/// Parses the arguments after the command `launch`; `serve` creates the invocation of `vllm serve`
-/// with given arguments.
+/// Parses the arguments after the command `launch`; the function `serve` parses arguments of `vllm
+/// serve`.
 fn parse_launch<'a>(
     words: &'a [String],
     serve: impl Fn(&'a [String]) -> CliCommandInvocation<'a>,

@@ -22,14 +22,15 @@ pub(super) struct ParsedCommandLine {
     pub(super) unknown: Vec<String>,
 }
 
-/// Kind of help text that the command line asks for, in place of a run of the program.
+/// Kind of help text for which the command line asks, instead of running the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HelpRequest {
     /// Help requested by `-h`: the short help text.
     Short,
     /// Help requested by `--help`: the long help text.
     Long,
-    /// `--help=TOPIC`: help about a group of flags, flags with this part of a name, or `all`.
+    /// `--help=TOPIC`: help about a group of flags, about the flags whose names contain this text,
+    /// or about all flags (`all`).
     Topic(String),
 }
 

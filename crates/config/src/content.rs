@@ -43,7 +43,7 @@ pub struct ReplyContentConfig {
     pub omni: bool,
     /// Rules for the number of prompt tokens of images, audio and video.
     pub media: MediaTokenRules,
-    /// Whether the model accepts images, audio or video, by its `config.json` or by
+    /// Whether the model accepts images, audio or video, according to its `config.json` or to
     /// `--mm-tokens-per-item`.
     pub accepts_media: bool,
     /// Size of the cache of processed images, audio and video, in bytes (default 4 GiB); 0: no
@@ -119,7 +119,7 @@ fn read_media_rules(v: &FlagValues, model: &ModelConfig) -> Result<MediaTokenRul
     rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
 }
 
-/// Returns whether replies that echo the prompt are cut to their token limit, as by vLLM; llm-d
+/// Returns whether replies that echo the prompt are cut to their token limit, as in vLLM; llm-d
 /// does not cut them.
 fn truncates_echoed_prompts(v: &FlagValues, compat: MetricsCompat) -> Result<bool, ConfigError> {
     if compat == MetricsCompat::Llmd && !v.is_flag_set(&content::ECHO_CUT) {

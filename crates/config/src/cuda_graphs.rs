@@ -12,8 +12,8 @@ use vllm_sim_engine::latency::{CudaGraphLimits, CudaGraphs, find_gpu};
 const SUPPORTED_COMPILATION_KEYS: [&str; 3] =
     ["cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size"];
 
-/// Reads the batch sizes with a CUDA graph from the flags and `--compilation-config`. Without them,
-/// computes vLLM's defaults from the limits of a step and the number of draft tokens.
+/// Reads the batch sizes with a CUDA graph from the flags and `--compilation-config`. Without these
+/// settings, computes vLLM's defaults from the limits of a step and the number of draft tokens.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_set_cudagraph_sizes`;
 /// `vllm/engine/arg_utils.py`, where a flag and its key exclude each other.

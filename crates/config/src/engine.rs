@@ -30,11 +30,13 @@ use super::{api, block_size, cuda_graphs};
 pub struct EngineConfig {
     /// Kind of scheduler (default `pool`; `vllm` with `serve`).
     pub scheduler: SchedulerKind,
-    /// Maximum number of running sequences, at least 1 (default 5; with `serve` by GPU, else 256).
+    /// Maximum number of running sequences, at least 1. Default: 5; with `serve`, vLLM's default
+    /// for the GPU, or 256 without a GPU.
     pub max_num_seqs: u32,
-    /// Maximum number of tokens per step (default 8192; with `serve` by GPU, else 2048).
+    /// Maximum number of tokens per step. Default: 8192; with `serve`, vLLM's default for the GPU,
+    /// or 2048 without a GPU.
     pub max_num_batched_tokens: u32,
-    /// Limits of a scheduler step other than those above, and limits of the waiting queue.
+    /// Limits of the waiting queue, and limits of a scheduler step other than the two limits above.
     pub queue: StepAndQueueLimits,
     /// Settings of chunked prefill, preemption and queue order.
     pub scheduling: SchedulingConfig,
@@ -44,8 +46,8 @@ pub struct EngineConfig {
     pub speedup: SimulationSpeedupRatios,
     /// Name of the GPU, which selects the constants of the roofline model.
     pub gpu: Option<String>,
-    /// Size of a KV block in tokens, over all GPUs that share a context (default 16; with `serve`
-    /// by GPU and model).
+    /// Size of a KV block in tokens, over all GPUs that share a context. Default: 16; with `serve`,
+    /// by vLLM's rules for GPU and model.
     pub block_size: u32,
     /// Settings of GPU and CPU memory for the KV cache.
     pub memory: KvCacheMemoryConfig,
@@ -60,7 +62,7 @@ pub struct EngineConfig {
     pub transfer: KvTransferCostConfig,
     /// Settings of parallel sizes and data-parallel ranks.
     pub parallel: ParallelConfig,
-    /// Whether data-parallel ranks start and end their steps together, as for models with experts.
+    /// Whether data-parallel ranks start and end their steps together, as models with experts need.
     pub lock_step: bool,
     /// Role of the engine in disaggregated serving: prefill, decode or both.
     pub role: ServingRole,
@@ -87,9 +89,9 @@ pub struct StepAndQueueLimits {
     pub max_num_scheduled_tokens: u32,
     /// Whether a request waits until its whole prompt fits into the KV cache (default yes).
     pub reserve_full_prompt: bool,
-    /// llm-d's queue limit, in requests; more get 429 (default 1000; none with `serve`).
+    /// llm-d's limit of waiting requests; more get status 429 (default 1000; none with `serve`).
     pub max_waiting_queue_length: Option<u32>,
-    /// vLLM's limits of the waiting queue, in requests and prompt tokens; more get 503.
+    /// vLLM's limits of waiting requests and prompt tokens; more requests get status 503.
     pub admission: AdmissionLimits,
 }
 
@@ -151,13 +153,13 @@ pub struct KvCacheMemoryConfig {
 /// Settings of the prefix cache and its block hashes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrefixCachingConfig {
-    /// Interval, in tokens, at which sliding-window layers keep KV cache (0: at prompt ends).
+    /// Interval in tokens at which sliding-window layers keep cache; 0: only at prompt ends.
     pub retention_interval: Option<u32>,
     /// Whether later requests reuse full KV blocks (prefix caching).
     pub enable_prefix_caching: bool,
     /// Whether llm-d's flag `--enable-kvcache` is set.
     pub enable_kvcache: bool,
-    /// Minimum cached fraction of a prompt (llm-d's `--global-cache-hit-threshold`, default 0).
+    /// Minimum cached fraction of an accepted prompt (`--global-cache-hit-threshold`, default 0).
     pub cache_hit_threshold: f64,
     /// Hash algorithm for the hashes of KV blocks.
     pub hash_algo: BlockHashAlgorithm,
@@ -196,7 +198,7 @@ pub struct SglangSchedulerConfig {
     pub chunked_prefill_size: u32,
     /// Maximum output tokens that SGLang's admission assumes per request (default 4096).
     pub clip_max_new_tokens: u32,
-    /// SGLang's factor on the output length expected on admission; higher admits fewer (default 1).
+    /// SGLang's factor on expected output lengths; a higher one admits fewer requests (default 1).
     pub schedule_conservativeness: f64,
 }
 
@@ -292,7 +294,7 @@ impl EngineConfig {
         })
     }
 
-    /// Returns the factor by which durations of all steps are divided, latency factor included.
+    /// Returns the divisor of the durations of all steps, which includes the latency factor.
     pub fn total_step_speedup_ratio(&self) -> f64 {
         self.speedup.speedup_ratio / self.timing.latency_factor
     }
@@ -405,7 +407,7 @@ fn read_serving_role(v: &FlagValues) -> Result<ServingRole, ConfigError> {
     }
 }
 
-/// Reads the delay between server starts; -1 selects a delay by the number of replicas.
+/// Reads the delay between server starts; -1: a delay that depends on the number of replicas.
 ///
 /// **Source:** `dynamo/mocker/main.py` of dynamo-mocker 1.6.1.
 fn stagger_delay(v: &FlagValues) -> Result<Duration, ConfigError> {

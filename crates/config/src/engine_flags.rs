@@ -34,8 +34,9 @@ const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 19] = [
     "mooncake-abort-request-timeout",
 ];
 
-/// Loads a configuration like [`load_config_and_unknown_args`], for a tool that simulates a single engine. Rejects
-/// server flags on the command line, and settings of several engines from any source.
+/// Loads a configuration like [`load_config_and_unknown_args`], for a tool that simulates a single
+/// engine. Rejects server flags on the command line, and settings of several engines from any
+/// source.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] with the names of flags without effect; else the errors of
@@ -83,7 +84,8 @@ fn several_engines_error(loaded: &LoadedConfig, name: &str, value: u32) -> Confi
 
 /// Returns whether a flag affects the speed of an engine or names a file of such flags.
 ///
-/// [`load_single_engine_config`] itself checks flags with a number of engines, such as `--replicas`.
+/// [`load_single_engine_config`] itself checks flags with a number of engines, such as
+/// `--replicas`.
 fn affects_engine(flag: &FlagSpec) -> bool {
     if FLAGS_WITHOUT_SPEED_EFFECT.contains(&flag.name) || flag.name.starts_with("disaggregation-") {
         return false;

@@ -79,7 +79,7 @@ impl FaultInjectionConfig {
     }
 }
 
-/// Reads gaps of KV events, such as `3/10s`.
+/// Parses a schedule of lost KV event messages: `3/10s` means three messages every ten seconds.
 fn read_gaps(typed: &str) -> Result<KvEventLossSchedule, ConfigError> {
     let wrong = |why: &str| {
         ConfigError::Invalid(format!(

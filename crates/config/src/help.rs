@@ -18,7 +18,7 @@ use vllm_sim_engine::latency;
 const USAGE_LINE: &str = "vllm-sim --model MODEL [FLAGS]
        vllm-sim serve MODEL [FLAGS]";
 
-/// Help page of the program: its commands, first flags and examples.
+/// Help page of the program: its commands, its most important flags and examples.
 const PROGRAM_HELP_PAGE: &str = "\
 A vLLM server without GPU and model: its API, errors, metrics and timing.
 
@@ -75,7 +75,7 @@ Examples:
   vllm-sim serve demo --time-to-first-token 200ms --inter-token-latency 20ms
   vllm-sim serve demo --failure-injection-rate 10 --failure-types rate_limit";
 
-/// Returns the help page of the program: its commands, first flags and examples.
+/// Returns the help page of the program: its commands, its most important flags and examples.
 pub fn program_help_page() -> String {
     let groups: Vec<String> =
         FlagHelpGroup::ALL_FLAG_GROUPS.into_iter().map(help_word_of_group).collect();
@@ -131,8 +131,8 @@ const FIRST_HELP_FLAGS: [&str; 17] = [
     "request-history",
 ];
 
-/// Returns the help text of the server's command line: its first flags, those of a group, or those
-/// whose names contain a word (`all`: every flag).
+/// Returns a help text about the server's flags: the most important ones, those of a group, those
+/// whose names contain a word, or all (`all`).
 pub(super) fn server_help_text(cli_mode: CliMode, request: &HelpRequest) -> String {
     let topic = match request {
         HelpRequest::Topic(topic) => topic.trim_start_matches('-').to_lowercase(),

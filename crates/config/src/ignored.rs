@@ -31,7 +31,8 @@ pub enum IgnoredFlagArity {
 /// spelling of `--no-enable-x`. `felt` marks flags with an effect that users of vLLM would miss.
 const VLLM_SERVE_FLAG_LIST: &str = include_str!("vllm_serve_flags.txt");
 
-/// Defaults of `vllm serve` that a later release changed: flag, last release, value.
+/// Defaults of `vllm serve` that a later release changed: flag, last release with the default,
+/// default value.
 const OLDER_DEFAULT_LIST: &str = include_str!("vllm_older_defaults.txt");
 
 /// A flag of `vllm serve` of any release from 0.6 on.

@@ -10,7 +10,8 @@ use vllm_sim_observe::metrics::MetricsCompat;
 
 pub use sglang::disaggregation::DisaggregationConfig;
 
-/// Command lines of other servers than vLLM. A further server is a module and an element of this list.
+/// Command lines of servers other than vLLM. To add a server, add a module and an element of this
+/// list.
 pub(super) const OTHER_COMMAND_LINES: [&ImitatedEngineCommandLine; 1] = [&sglang::COMMAND_LINE];
 
 /// Command line of another server than vLLM, such as SGLang, which is translated to the flags of
@@ -54,8 +55,8 @@ pub(super) fn imitated_engine_command_line(
     OTHER_COMMAND_LINES.into_iter().find(|own| compat == Some(own.compat))
 }
 
-/// Returns the command line that the first arguments select, by its command or its Python module,
-/// and the arguments after them.
+/// Returns the imitated server's command line that the first arguments select (a command of
+/// `vllm-sim` or a Python module), and the arguments after them.
 pub(super) fn select_command_line(
     words: &[String],
 ) -> Option<(&'static ImitatedEngineCommandLine, &[String])> {

@@ -19,10 +19,10 @@ pub struct KvTransferConfig {
     pub producer: bool,
     /// Whether this server loads the KV cache of prompts from other servers (KV consumer).
     pub consumer: bool,
-    /// Name of the engine for other servers, vLLM's `engine_id`.
+    /// vLLM's `engine_id`, the name by which other servers identify the engine.
     pub engine_id: Option<String>,
-    /// Host and port of data-parallel rank 0, for reports of decode servers that they have read its
-    /// KV blocks; rank r adds r to the port.
+    /// Host and port at which data-parallel rank 0 is notified that a decode server has read its KV
+    /// blocks; rank r adds r to the port.
     pub side_channel: KvReadNotificationAddress,
     /// Time until a prefill server frees a prompt's KV blocks if no decode server has read them
     /// (default 30 s; MoRI-IO 60 s).
@@ -33,7 +33,7 @@ pub struct KvTransferConfig {
     /// Handling of requests whose KV cache cannot be loaded from the prefill server (default: the
     /// request fails).
     pub load_failure_policy: KvLoadFailurePolicy,
-    /// Whether a KV consumer does handshakes with prefill servers (default with `serve`).
+    /// Whether a KV consumer does handshakes with prefill servers (default no; yes with `serve`).
     pub does_handshakes: bool,
     /// Maximum time for which Mooncake's prefill servers keep a request (default 480 s).
     pub mooncake_abort_timeout: Duration,
@@ -62,13 +62,12 @@ pub enum KvConnector {
     LmCacheMp,
 }
 
-/// Host and port at which a prefill server receives the reports of decode servers that they have
-/// read its KV blocks.
+/// Host and port at which a prefill server is notified that a decode server has read its KV blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvReadNotificationAddress {
-    /// Host name under which decode servers reach the prefill server to report read KV blocks.
+    /// Host name of the prefill server for notifications of read KV blocks.
     pub host: String,
-    /// Port of data-parallel rank 0 of a prefill server, for reports of read KV blocks.
+    /// Port of data-parallel rank 0 of the prefill server for notifications of read KV blocks.
     pub port: u16,
 }
 
@@ -177,7 +176,7 @@ impl KvTransferConfig {
     }
 
     /// Returns the time for which the engine keeps KV blocks of finished requests for other
-    /// servers; `None`: the engine frees them.
+    /// servers; `None`: the engine frees these blocks immediately.
     pub fn kv_block_lease_duration(&self) -> Option<Duration> {
         let connector = self.connector.filter(|_| self.producer)?;
         connector.prefill_holds_blocks_until_read().then_some(self.lease)

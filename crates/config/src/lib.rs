@@ -1,8 +1,8 @@
 //! Parses flags into a validated [`Config`].
 //!
 //! A YAML key is a flag name. File, environment and command line become layers of settings. They
-//! are merged (a later layer replaces a flag's whole value) and parsed once. [`load_config`] depends only
-//! on its arguments and on the files that they name.
+//! are merged (a later layer replaces a flag's whole value) and parsed once. [`load_config`]
+//! depends only on its arguments and on the files that they name.
 
 mod api;
 mod batch_limits;

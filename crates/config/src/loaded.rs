@@ -61,7 +61,8 @@ pub struct LoadedConfig {
     pub ignored_with_effect: Vec<String>,
     /// Warnings about probable mistakes in the configuration.
     pub warnings: Vec<String>,
-    /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
+    /// Warnings about settings that have no effect in combination with other settings; a subset of
+    /// `warnings`.
     pub without_effect: Vec<String>,
     /// All flags with their resolved values, in the order of the help text.
     pub resolved_flags: Vec<ResolvedFlag>,
@@ -366,7 +367,8 @@ impl LoadedConfig {
         show::effective_config_to_json(self)
     }
 
-    /// Returns the flags of [`Self::to_admin_json`] that a file, variable, flag or admin API call sets.
+    /// Returns the flags of [`Self::to_admin_json`] that a file, variable, flag or admin API call
+    /// sets.
     pub fn explicit_settings_to_admin_json(&self) -> Map<String, Value> {
         show::explicit_config_to_json(self)
     }
@@ -394,10 +396,10 @@ impl LoadedConfig {
 
     /// Returns this configuration with the changes of an admin API update.
     ///
-    /// With `--compat llm-d`, integers for durations are in nanoseconds, as in llm-d's admin API; else
-    /// a duration other than 0 needs a unit. `fake-metrics` is merged into the current value key by
-    /// key; null keeps a key. Fields in the list `reset` return to their start values before the
-    /// others are set.
+    /// With `--compat llm-d`, integers for durations are in nanoseconds, as in llm-d's admin API;
+    /// else a duration other than 0 needs a unit. `fake-metrics` is merged into the current value
+    /// key by key; null keeps a key. Fields in the list `reset` return to their start values before
+    /// the others are set.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] for a flag that cannot be changed and for a duration without a unit;

@@ -24,8 +24,8 @@ pub struct LoraConfig {
     pub modules: Vec<LoraModuleConfig>,
     /// Time to load a LoRA adapter (default 0).
     pub load_time: Duration,
-    /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve` only by
-    /// environment).
+    /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve`, only if an
+    /// environment variable enables it).
     pub runtime_updating: bool,
     /// Folder of the LoRA adapters that requests load by name; `None` without `--enable-lora` or
     /// `runtime_updating`.
@@ -100,8 +100,8 @@ fn resolver_folder(v: &FlagValues) -> Result<Option<PathBuf>, ConfigError> {
 }
 
 impl LoraConfig {
-    /// Returns vLLM's error message if the rank of the LoRA adapter in `adapter_path` exceeds `max_rank`;
-    /// `None` if the rank is allowed or unknown.
+    /// Returns vLLM's error message if the rank of the LoRA adapter in `adapter_path` exceeds
+    /// `max_rank`; `None` if the rank is allowed or unknown.
     ///
     /// **Source:** vLLM 0.33 `vllm/lora/peft_helper.py`, `validate_legal`.
     pub fn lora_rank_limit_error(&self, adapter_path: &str) -> Option<String> {
@@ -117,7 +117,7 @@ impl LoraConfig {
     }
 }
 
-/// LoRA ranks with support in vLLM's kernels.
+/// Values of the LoRA rank that vLLM's kernels support.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/lora.py`, `MaxLoRARanks`.
 const SUPPORTED_LORA_RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];

@@ -12,8 +12,8 @@ use vllm_sim_observe::metrics::MetricPreviewFeatures;
 /// Settings of `/metrics`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricsConfig {
-    /// Whether metrics are exposed under names of older vLLM releases and of llm-d too (default
-    /// yes; with `serve` no).
+    /// Whether metrics are also exposed under their names in older vLLM releases and in llm-d
+    /// (default yes; with `serve` no).
     pub legacy: bool,
     /// Whether all `vllm:*` metrics are omitted (`--disable-log-stats`).
     pub disable_log_stats: bool,

@@ -25,12 +25,12 @@ pub struct ModelConfig {
     pub name: String,
     /// Served model names, at least one; requests may use any of them, responses show the first.
     pub served_names: Vec<String>,
-    /// Maximum length of prompt plus output, in tokens (default 1024; with `serve` from
-    /// `config.json`, else 32768).
+    /// Maximum length of prompt plus output, in tokens. Default: 1024; with `serve`, the length in
+    /// `config.json`, or 32768 without a `config.json`.
     pub max_model_len: u32,
     /// Content of the model's `config.json`, if there is one.
     pub hf_config: Option<Arc<Value>>,
-    /// Instructions of an embedding model by their `input_type`.
+    /// Instructions, by `input_type`, that an embedding model prepends to its inputs.
     pub task_instructions: BTreeMap<String, String>,
     /// Revision of the model on the Hugging Face Hub, if given.
     pub revision: Option<String>,
@@ -114,8 +114,8 @@ const VLLM_TEMPLATES: [&str; 7] = [
     "template_minicpmv45.jinja",
 ];
 
-/// Returns the model names that requests may use; llm-d's documentation passes all names in one
-/// word.
+/// Returns the model names that requests may use. In llm-d's documentation, one argument holds all
+/// names, separated by spaces.
 fn served_names(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
     let mut names = v.get(&model::SERVED_MODEL_NAME)?;
     if let [all] = names.as_slice()

@@ -70,7 +70,7 @@ pub(super) fn metric_family_previews(previews: &[PreviewedPullRequest]) -> Metri
     }
 }
 
-/// Returns the changes of KV events by the previewed pull requests.
+/// Returns the changes that the previewed pull requests make to KV events.
 pub(super) fn kv_event_preview(previews: &[PreviewedPullRequest]) -> KvEventPreviewFeatures {
     KvEventPreviewFeatures {
         remaining_copy_counts: previews.contains(&REMAINING_COPY_COUNTS),

@@ -69,12 +69,13 @@ pub struct HttpServerTimeouts {
     pub startup: Duration,
     /// Idle time until a connection is closed (default 5 s).
     pub keep_alive: Duration,
-    /// Times without engine output after which `/health/ready` returns 503; `None`: the route does
-    /// not check the output.
+    /// Maximum durations without engine output, after which `/health/ready` returns 503; `None`:
+    /// the route does not check the output.
     pub ready_check: Option<ReadinessCheckTimeouts>,
 }
 
-/// Times without output after which an engine with requests is not ready (`--preview readiness`).
+/// Maximum durations without output, after which an engine with requests is not ready (`--preview
+/// readiness`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadinessCheckTimeouts {
     /// Maximum time from the first request of an idle engine to the engine's first output (default

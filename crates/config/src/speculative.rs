@@ -61,7 +61,8 @@ impl SpeculativeConfig {
         }
     }
 
-    /// Returns the number of tokens that each sequence takes of the token budget for drafting.
+    /// Returns the number of tokens by which drafting for one sequence reduces the token budget of
+    /// a step.
     ///
     /// **Source:** `max_num_new_slots_for_drafting`, vLLM 0.33 `vllm/config/speculative.py`.
     pub fn max_new_slots_for_drafting(&self) -> u32 {
@@ -340,8 +341,8 @@ impl SpeculativeConfigKeys {
         }
     }
 
-    /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; a missing length
-    /// equals the given one.
+    /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; if one of them is
+    /// missing, it equals the other.
     fn prompt_lookup_lengths(&self) -> Result<(u32, u32), ConfigError> {
         let read = |key: &str| {
             let Some(value) = self.get_non_null(key) else {
@@ -427,8 +428,9 @@ fn to_conditional_rates(rates: &[f64]) -> Vec<f64> {
 /// Returns typical conditional acceptance rates of a speculative method, from published results for
 /// chats.
 ///
-/// **Source:** vLLM `tests/v1/spec_decode/test_acceptance_length.py` (eagle3) and pull request 48892
-/// (mtp); SemiAnalysis InferenceX `golden_al_distribution` (dspark); the others are estimates.
+/// **Source:** vLLM `tests/v1/spec_decode/test_acceptance_length.py` (eagle3) and pull request
+/// 48892 (mtp); SemiAnalysis InferenceX `golden_al_distribution` (dspark); the others are
+/// estimates.
 fn typical_acceptance_rates(method: &str, drafts: usize) -> Vec<f64> {
     let falling = |first: f64, factor: f64| {
         let chances = std::iter::successors(Some(first), move |chance| Some(chance * factor));

@@ -26,7 +26,8 @@ pub(super) struct FlagValues {
 #[derive(Debug, Clone, Default)]
 pub(super) struct FlagResolutionNotes {
     pub(super) warnings: Vec<String>,
-    /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
+    /// Warnings about settings that have no effect in combination with other settings; a subset of
+    /// `warnings`.
     pub(super) without_effect: Vec<String>,
     pub(super) derived: Vec<DerivedFlagValue>,
     bare_durations: Vec<&'static str>,
@@ -153,7 +154,7 @@ impl FlagValues {
         self.notes.borrow_mut().warnings.push(text.into());
     }
 
-    /// Adds a warning about a setting that has no effect with the other settings.
+    /// Adds a warning about a setting that has no effect in combination with other settings.
     pub(super) fn add_no_effect_warning(&self, text: String) {
         self.add_warning(text.clone());
         self.notes.borrow_mut().without_effect.push(text);

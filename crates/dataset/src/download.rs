@@ -19,7 +19,8 @@ const RESPONSE_READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of consecutive failed attempts without new data after which the download fails.
 const MAX_FRUITLESS_ATTEMPTS: u32 = 3;
 
-/// Downloads `url` to `path` unless that file exists; returns whether it was downloaded. Blocks.
+/// Downloads `url` to `path` unless that file exists; returns whether it was downloaded. Blocks the
+/// calling thread.
 ///
 /// `sha256` is the expected hash in lower-case hex. If several processes download the same file,
 /// one does and the others wait for it.
@@ -216,8 +217,8 @@ impl Download<'_> {
         (url == self.url && !version.is_empty()).then(|| version.to_owned())
     }
 
-    /// Records URL and server version of the partial file, for a resumed download. Weak ETags do
-    /// not identify bytes.
+    /// Records the URL and the server's version of the partial file (ETag or date), for a resumed
+    /// download. Weak ETags are ignored, because they do not identify the bytes of a file.
     fn record_server_version(&self, response: &Response) -> io::Result<()> {
         let tag = response.header("etag").filter(|tag| !tag.starts_with("W/"));
         let version = tag.or(response.header("last-modified")).unwrap_or_default();

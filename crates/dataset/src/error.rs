@@ -29,7 +29,7 @@ pub enum DatasetError {
         /// Path of the locked dataset file.
         path: PathBuf,
     },
-    /// The dataset file is not a database, truncated or corrupt.
+    /// The dataset file is truncated, corrupt or not a database.
     #[error("dataset {} is not a readable SQLite database: {why}", path.display())]
     Broken {
         /// Path of the broken dataset file.

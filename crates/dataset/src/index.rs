@@ -25,7 +25,8 @@ fn hash_prefix_u64(hash: &PromptHash) -> u64 {
     u64::from_be_bytes(first)
 }
 
-/// Index over all replies of a dataset; most files contain no index.
+/// Index over all replies of a dataset, built when a dataset is opened, because most files contain
+/// no index.
 #[derive(Debug)]
 pub(super) struct ReplyIndex {
     /// Replies sorted by (key, number of tokens, row id).
@@ -85,8 +86,8 @@ impl ReplyIndex {
         found
     }
 
-    /// Chooses a random reply to any prompt by the length rules of [`choose_reply_to_prompt`]; if none fits, any
-    /// reply. Returns its row id.
+    /// Chooses a random reply to any prompt by the length rules of [`choose_reply_to_prompt`]; if
+    /// none fits, any reply. Returns its row id.
     pub(super) fn choose_reply_to_any_prompt(
         &self,
         wanted: RequestedReplyLength,

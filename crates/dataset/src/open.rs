@@ -60,8 +60,8 @@ struct DatasetFile<'p> {
 }
 
 impl DatasetFile<'_> {
-    /// Opens a SQLite connection that holds a read lock, so that the file cannot change under the
-    /// index.
+    /// Opens a SQLite connection that holds a read lock, so that the file cannot change while its
+    /// index is in use.
     fn connect_read_only(&self) -> Result<Connection, DatasetError> {
         let open = |uri: &str| {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY

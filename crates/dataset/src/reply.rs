@@ -3,8 +3,8 @@ use std::time::Duration;
 /// Reply read from a dataset, truncated to the requested length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedReply {
-    /// Token ids of the reply; empty for [`DatasetFormat::Texts`](crate::DatasetFormat::Texts), whose
-    /// texts must be encoded.
+    /// Token ids of the reply; empty for [`DatasetFormat::Texts`](crate::DatasetFormat::Texts),
+    /// whose texts must be encoded.
     pub tokens: Vec<u32>,
     /// Text of each token of the reply.
     pub texts: Vec<String>,

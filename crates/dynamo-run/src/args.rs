@@ -464,7 +464,7 @@ fn take_vllm_config(
 }
 
 /// Reads the acceptance rates of draft tokens (empty without speculative decoding), and the seed of
-/// the acceptance draws.
+/// their random acceptance.
 fn take_acceptance_rates(args: &mut DynamoJsonArgs) -> Result<(Vec<f64>, u64), DynamoRunError> {
     let rates = args.take_optional_text("aic_nextn_accept_rates")?;
     let seed = args.take_optional_count("aic_mtp_seed")?.unwrap_or(42).into();

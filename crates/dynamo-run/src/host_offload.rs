@@ -28,8 +28,8 @@ pub(super) fn has_host_kv_offload(engine: &SchedulerSpec) -> bool {
     matches!(engine, SchedulerSpec::Mocker(config) if config.tier.is_some())
 }
 
-/// Takes the arguments of the host-memory KV cache from the engine's arguments; returns `None` if
-/// there are none.
+/// Removes the arguments of the host-memory KV cache from the engine's arguments and parses them;
+/// returns `None` if there are none.
 pub(super) fn take_host_kv_offload_args(
     engine: &mut DynamoJsonArgs,
 ) -> Result<Option<HostKvOffloadArgs>, DynamoRunError> {

@@ -129,7 +129,7 @@ impl DynamoJsonArgs {
         keys.iter().for_each(|key| drop(self.map.remove(*key)));
     }
 
-    /// Returns an error if a field of the JSON object was not taken.
+    /// Returns an error if the JSON object has a field that no call has removed.
     pub(super) fn reject_unknown_fields(&self) -> Result<(), DynamoRunError> {
         match self.map.iter().find(|(_, value)| !value.is_null()) {
             Some((key, value)) => Err(self.invalid_field(key, format!("{value} is not modelled"))),

@@ -148,7 +148,7 @@ fn take_engine(
     Ok(block)
 }
 
-/// Returns the acceptance rates whose sum of products is the expected number of accepted drafts.
+/// Returns acceptance rates with which `expected` of `drafts` draft tokens are accepted on average.
 ///
 /// **Source:** aisimulate 0.13 `runner.py`, `_accept_rates_for_expected`.
 fn accept_rates(drafts: u32, expected: f64) -> String {
@@ -475,8 +475,8 @@ fn take_load(
     }
 }
 
-/// Removes the trace's format, block size and paths from `source` and returns its files; a folder
-/// means all JSON files in it.
+/// Removes the trace's format, block size and paths from `source` and returns the trace's files. A
+/// path of a folder means all JSON files in the folder.
 fn take_trace(
     source: &mut DynamoJsonArgs,
     kwargs: &mut Map<String, Value>,

@@ -65,7 +65,8 @@ pub(super) struct KernelTimingModel {
     pub blocks: u32,
 }
 
-/// Takes the kernel-table arguments from an engine's arguments, and builds the latency model.
+/// Removes the kernel-table arguments from an engine's arguments, and builds the latency model from
+/// them.
 ///
 /// An explicit timing model takes precedence over flat names, which have no effect without a
 /// backend.

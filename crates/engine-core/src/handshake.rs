@@ -16,13 +16,14 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for a closing ZMQ socket to send its messages, in milliseconds.
 pub(crate) const SOCKET_LINGER_MS: i32 = 4_000;
 
-/// Message to the engine core's in-process stop socket that simulates a crash of the engine core.
+/// Content of a message on the engine core's in-process stop socket that simulates a crash of the
+/// engine core.
 pub(crate) const SIMULATED_CRASH_MESSAGE: &str = "kill";
 
 /// High-water mark of the engine core's input sockets: maximum number of received messages in the
 /// queue of a ZMQ socket.
 const INPUT_HIGH_WATER_MARK: i32 = 1_000;
-/// High-water mark of the engine core's output sockets: maximum number of messages to send in the
+/// High-water mark of the engine core's output sockets: maximum number of outgoing messages in the
 /// queue of a ZMQ socket.
 ///
 /// The mark is low because libzmq does not limit bytes; further messages wait in the
@@ -84,7 +85,7 @@ pub(crate) struct HandshakeSockets {
     pub(crate) coordinator: Option<CoordinatorSockets>,
 }
 
-/// Sockets of the coordinator, the process that balances load over the data-parallel ranks.
+/// Sockets to the coordinator, the process that balances load over the data-parallel ranks.
 pub(crate) struct CoordinatorSockets {
     pub(crate) input: zmq::Socket,
     pub(crate) output: zmq::Socket,
@@ -98,7 +99,8 @@ struct SocketAddresses {
     stats: Option<String>,
 }
 
-/// Connects to the front end by the handshake; returns `None` if the engine core is stopped first.
+/// Connects to the front end through the handshake; returns `None` if the engine core is stopped
+/// first.
 ///
 /// # Errors
 /// [`EngineCoreError`] if the front end does not answer or its answer is malformed.

@@ -182,7 +182,8 @@ pub(crate) struct OutputSocketThread {
     /// Number of running and waiting sequences in the last message to the coordinator.
     counts: (usize, usize),
     log_stats: bool,
-    /// Label of the model weights; `None` for front ends of vLLM 0.32, which do not know it.
+    /// Label of the model weights; `None` for front ends of vLLM 0.32, which do not know this
+    /// label.
     weight_version: Option<Arc<Mutex<String>>>,
     waves: Option<Arc<DataParallelWaves>>,
     is_gone: Arc<dyn Fn() -> bool + Send + Sync>,

@@ -75,7 +75,7 @@ pub(crate) struct RequestSamplingParams {
     pub(crate) params: SamplingParams,
     /// End-of-sequence token of the front end's tokenizer.
     pub(crate) eos: Option<u32>,
-    /// Token ids of the request's bad words, by the front end's tokenizer.
+    /// Token ids of the request's bad words, as encoded by the front end's tokenizer.
     pub(crate) bad_words: Vec<Vec<u32>>,
     /// Index of the first prompt position to score, and for each scored position the token ids
     /// whose log probabilities are returned.

@@ -7,7 +7,7 @@ use super::control::lock_unpoisoned;
 
 type Ids = Arc<Mutex<HashSet<Arc<str>>>>;
 
-/// Ids of the requests that are being submitted or run in the engine.
+/// Ids of the requests that are being submitted to the engine or are running there.
 #[derive(Default)]
 pub(crate) struct UsedRequestIds(Ids);
 

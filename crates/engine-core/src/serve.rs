@@ -44,13 +44,14 @@ pub(crate) struct RequestSubmitter {
     adapters: Arc<LoadedLoraAdapters>,
     thoughts: Option<ReasoningMarkers>,
     submitting: Arc<AtomicUsize>,
-    /// Ids of the requests that are being submitted or run in the engine.
+    /// Ids of the requests that are being submitted to the engine or are running there.
     ids: UsedRequestIds,
     /// Whether recorded replies are looked up by the text of a prompt.
     by_text: bool,
 }
 
-/// Number of prompt tokens of requests being submitted, above which the input sockets are not read.
+/// Total number of prompt tokens of the requests being submitted above which the input sockets are
+/// not read.
 ///
 /// The limit is about 64 MiB, copies included.
 const MAX_SUBMITTING_TOKENS: usize = 4 << 20;
@@ -94,8 +95,8 @@ impl RequestSubmitter {
         }
     }
 
-    /// Returns whether further requests should wait in the input sockets, because requests with too
-    /// many prompt tokens are being submitted.
+    /// Returns whether further requests should wait in the input sockets, because the requests
+    /// being submitted have too many prompt tokens in total.
     pub(crate) fn exceeds_submitted_prompt_token_limit(&self) -> bool {
         self.submitting.load(Ordering::Relaxed) > MAX_SUBMITTING_TOKENS
     }

@@ -56,8 +56,8 @@ impl DataParallelWaves {
         rested.then_some(state.wave)
     }
 
-    /// Marks a data-parallel rank as idle; returns the number of the wave that this ends, if all
-    /// ranks are idle and rank 0 is in this process.
+    /// Marks a data-parallel rank as idle. If all ranks are then idle and rank 0 is in this
+    /// process, the wave ends, and its number is returned.
     pub(crate) fn mark_rank_idle(&self, rank: u32) -> Option<u64> {
         let mut state = self.lock_state();
         if !state.busy.remove(&rank) || !state.busy.is_empty() {

@@ -46,7 +46,7 @@ pub enum SchedulerEvent {
     LoadFailed {
         /// Id of the sequence whose prompt could not be loaded.
         id: SeqId,
-        /// Number of prompt tokens missing after the KV load.
+        /// Number of prompt tokens whose KV cache is missing after the failed load.
         tokens: u32,
         /// Policy for the sequence after the failed KV load: end or recompute.
         policy: KvLoadFailurePolicy,
@@ -72,10 +72,11 @@ pub enum SchedulerEvent {
     },
     /// A sequence released one output token at the end of each of the last `n` steps.
     ///
-    /// Only emitted with `SchedulerReportingConfig::run_lengths`, between the [`SchedulerEvent::Step`] of the last of
-    /// these steps and the next one. Its own instant has no meaning. Within a step, all
-    /// [`SchedulerEvent::Tokens`] precede the [`SchedulerEvent::Step`]. The token before a run was released in the
-    /// step before the run, so the gap before each token is the duration of its step.
+    /// Only emitted with `SchedulerReportingConfig::run_lengths`, between the
+    /// [`SchedulerEvent::Step`] of the last of these steps and the next one. Its own instant has no
+    /// meaning. Within a step, all [`SchedulerEvent::Tokens`] precede the [`SchedulerEvent::Step`].
+    /// The token before a run was released in the step before the run, so the gap before each token
+    /// is the duration of its step.
     Decoded {
         /// Id of the sequence that released an output token in each of the steps.
         id: SeqId,
@@ -122,7 +123,8 @@ pub enum SchedulerEvent {
     /// The first KV blocks in a sequence's list of planned blocks were found in the prefix cache,
     /// in all layer groups.
     ///
-    /// Only emitted if the plan asks for it ([`PlannedKvBlocks::reports_reused`]); the cache is unchanged.
+    /// Only emitted if the plan asks for it ([`PlannedKvBlocks::reports_reused`]); the cache is
+    /// unchanged.
     Reused {
         /// All planned KV blocks of the sequence, with their keys and hashes.
         plan: Arc<PlannedKvBlocks>,
@@ -160,7 +162,8 @@ pub enum SchedulerEvent {
     },
 }
 
-/// Change of the prefix cache of one layer group ([`KvCacheLayerGroups`](crate::kv::KvCacheLayerGroups)).
+/// Change of the prefix cache of one layer group
+/// ([`KvCacheLayerGroups`](crate::kv::KvCacheLayerGroups)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LayerGroupCacheEvent {
     /// Some of the KV blocks `from..to` in a sequence's list of planned blocks entered the prefix
@@ -312,7 +315,8 @@ pub enum EngineCommand {
     },
     /// Sets the speed factor by which step times are divided, above zero (batching schedulers).
     Speed(f64),
-    /// Sets a pause before each later step; zero ends the pauses. Schedulers without pauses ignore it.
+    /// Sets a pause before each later step; zero ends the pauses. Schedulers without pauses ignore
+    /// this command.
     StepPause(Duration),
 }
 
@@ -385,8 +389,8 @@ pub struct EngineStats {
     pub used_blocks: u32,
     /// Number of usable KV blocks.
     pub total_blocks: u32,
-    /// Number of token slots in used KV blocks that hold no keys and values yet; only counted if an
-    /// observer needs it.
+    /// Number of empty token slots (without keys and values yet) in used KV blocks; only counted if
+    /// an observer needs this number.
     pub empty_token_slots: u64,
     /// Number of tokens looked up in the prefix cache since the engine's start.
     pub cache_queries: u64,

@@ -2,8 +2,8 @@
 //!
 //! # Rules
 //!
-//! A driver calls the methods of [`Scheduler`] in a loop; [`Scheduler::apply_command`] is for operators.
-//! At one instant, timers fire first, in the order they were set; then inputs are taken.
+//! A driver calls the methods of [`Scheduler`] in a loop; [`Scheduler::apply_command`] is for
+//! operators. At one instant, timers fire first, in the order they were set; then inputs are taken.
 //!
 //! Invariants, each checked by a property test in `tests/engine/invariants.rs`:
 //!
@@ -126,8 +126,8 @@ pub trait Scheduler {
     }
     /// Returns the current counts of sequences, KV blocks and prefix-cache lookups.
     fn stats(&self) -> EngineStats;
-    /// Returns the number of token slots in the KV blocks of sequences that hold no keys and values
-    /// yet: the rest of last blocks, and blocks reserved ahead.
+    /// Returns the number of empty token slots (without keys and values yet) in the KV blocks of
+    /// sequences: the rest of last blocks, and blocks reserved ahead.
     fn empty_token_slots(&self) -> u64 {
         0
     }
@@ -136,7 +136,8 @@ pub trait Scheduler {
     /// report them as events.
     fn take_admissions(&mut self, _into: &mut Vec<sched::AdmittedSequence>) {}
     /// Appends to `into` the records of the steps planned and processed since this method was last
-    /// called, if the configuration enables such records. Only the vLLM scheduler keeps them.
+    /// called, if the configuration enables such records. Only the vLLM scheduler keeps such
+    /// records.
     fn take_step_log(&mut self, _into: &mut Vec<step_log::StepLogRecord>) {}
 
     // Methods for schedulers with steps.
@@ -179,8 +180,8 @@ pub trait Scheduler {
     fn needs_dummy_step(&self) -> bool {
         false
     }
-    /// Returns whether the last step was a dummy step, or left no sequence except those that arrived
-    /// after the step was planned.
+    /// Returns whether the last step was a dummy step, or left no sequence except those that
+    /// arrived after the step was planned.
     fn was_idle_after_step(&self) -> bool {
         true
     }
@@ -201,8 +202,8 @@ pub trait Scheduler {
     /// Schedules a step without sequences, to keep pace with other data-parallel ranks. The step
     /// starts now unless another step is running.
     fn add_dummy_step(&mut self, _now: SimTime) {}
-    /// Marks all data-parallel ranks as idle, so that the oldest step in flight, or the next one, is
-    /// the first of a wave.
+    /// Marks all data-parallel ranks as idle, so that the oldest step in flight, or the next one,
+    /// is the first of a wave.
     fn end_wave(&mut self) {}
     /// Sets the end of the running step to `end`.
     fn end_step_at(&mut self, _end: SimTime) {}

@@ -80,7 +80,7 @@ pub enum KvLoadFailurePolicy {
     /// The sequence ends with an error.
     #[default]
     Fail,
-    /// The missing part of the prompt is computed locally.
+    /// The part of the prompt whose KV cache could not be loaded is computed locally.
     Recompute,
 }
 
@@ -203,13 +203,14 @@ pub struct Sequence {
     /// They replace the delays of the pool scheduler, which draws delays only for later tokens.
     /// Ignored by batching schedulers.
     pub timeline: Option<Arc<[Duration]>>,
-    /// Numbers of draft tokens after the first, second, ... output token, if they follow from the
-    /// text (`ngram`). `None`: random acceptance. Only used by the vLLM scheduler.
+    /// Numbers of draft tokens after the first, second, ... output token, if the text determines
+    /// them (`ngram`). `None`: random acceptance. Only used by the vLLM scheduler.
     pub drafts: Option<Arc<[StepDraftCounts]>>,
-    /// Media items of the prompt, from [`PromptMediaItem::sorted_without_overlap`]. Only used by the vLLM scheduler.
+    /// Media items of the prompt, from [`PromptMediaItem::sorted_without_overlap`]. Only used by
+    /// the vLLM scheduler.
     pub media: Option<Arc<[PromptMediaItem]>>,
-    /// Time between arrival and submission of the request. The pool scheduler subtracts it from the
-    /// first delay of a sequence that starts immediately.
+    /// Time between arrival and submission of the request. The pool scheduler subtracts this time
+    /// from the first delay of a sequence that starts immediately.
     pub preparation_time: Duration,
 }
 

@@ -2,8 +2,8 @@
 //! output is processed.
 //!
 //! A scheduler keeps the log if its configuration asks for it
-//! ([`SchedulerReportingConfig::step_log`](crate::sched::vllm::SchedulerReportingConfig)). The caller takes the
-//! records with [`Scheduler::take_step_log`](crate::Scheduler::take_step_log).
+//! ([`SchedulerReportingConfig::step_log`](crate::sched::vllm::SchedulerReportingConfig)). The
+//! caller takes the records with [`Scheduler::take_step_log`](crate::Scheduler::take_step_log).
 
 use serde_json::{Value, json};
 
@@ -75,11 +75,13 @@ pub struct ProcessedStep {
 }
 
 impl StepLogRecord {
-    /// Formats the step record as one JSON object. `sequence_name` converts sequence ids to JSON names.
+    /// Formats the step record as one JSON object. `sequence_name` converts sequence ids to JSON
+    /// names.
     ///
     /// A planned step has `scheduled` (`[name, computed, new]`), `admitted`, `resumed` and
-    /// `preempted`, and `encoded` (`[name, [index, ...]]`) if it encodes media items. An updated step has `drafts` (`[name, proposed, accepted]`), `ended` and
-    /// `events` (`[kind, hashes, parent, group, medium]`). Both have `t` (ns) and `used` (blocks).
+    /// `preempted`, and `encoded` (`[name, [index, ...]]`) if it encodes media items. An updated
+    /// step has `drafts` (`[name, proposed, accepted]`), `ended` and `events` (`[kind, hashes,
+    /// parent, group, medium]`). Both have `t` (ns) and `used` (blocks).
     pub fn to_step_log_json(&self, sequence_name: impl Fn(SeqId) -> Value) -> Value {
         let names = |ids: &[SeqId]| ids.iter().map(|&id| sequence_name(id)).collect::<Vec<_>>();
         let (t, used) = (self.at.as_nanos(), self.used_blocks);

@@ -26,8 +26,8 @@ struct RecordedDeployment {
     sequences: (u32, u32),
     runs: u32,
     regime: &'static str,
-    /// Word for the use of the recorded runs in the fit of the roofline coefficients: `with` or
-    /// `without` them.
+    /// Text for whether the roofline coefficients were fitted to the recorded runs: `with` or
+    /// `without`.
     basis: &'static str,
     /// Median absolute error of TTFT in percent; `None` for InferenceX, of which only inter-token
     /// latency is compared.
@@ -152,8 +152,8 @@ pub struct KnownPredictionErrors {
     /// Median prediction errors of the recorded deployment, with the number of runs; `None` without
     /// one.
     pub errors: Option<String>,
-    /// Short form of the prediction errors, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets for
-    /// another deployment.
+    /// Short form of the prediction errors, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets if the
+    /// recorded deployment differs from the asked one.
     pub short: String,
 }
 

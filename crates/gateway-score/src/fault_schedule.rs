@@ -99,8 +99,8 @@ impl FaultKind {
     }
 }
 
-/// Returns the admin settings that inject these faults into a pod, merged over the settings
-/// `before` the faults.
+/// Returns the admin settings that inject the faults `troubles` into a pod, merged over the
+/// settings `before` the faults.
 fn merge_fault_settings(before: &Value, troubles: impl Iterator<Item = FaultKind>) -> Value {
     let mut settings = before.clone();
     for trouble in troubles {

@@ -66,7 +66,7 @@ pub(super) struct GatewayRoutingObservations {
     pub(super) misroutes: MisrouteCounts,
     /// Number of request attempts beyond the first of each request; `None` if unknown.
     pub(super) retries: Option<u64>,
-    /// Number of completed requests for which no pod is known to have answered.
+    /// Number of completed requests for which the pod that answered is unknown.
     pub(super) unseen: u64,
     pub(super) requests: Vec<u64>,
     pub(super) notes: Vec<String>,
@@ -257,8 +257,8 @@ impl GatewayBackends {
     }
 }
 
-/// Finds the pod that answered each request, by a response header, else by the pods' own request
-/// histories.
+/// Finds the pod that answered each request, from a response header or, without one, from the pods'
+/// own request histories.
 ///
 /// Returns how the pod of each request is known. Also returns, for each pod, the number of requests
 /// in its history that it served and whose id belongs to no request of this run.

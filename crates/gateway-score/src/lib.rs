@@ -46,7 +46,8 @@ use workload::LoadedWorkload;
 
 pub use fleet::{StartPodsFuture, StopPodsFuture};
 
-/// Function type for starting servers with these flags of `serve`; unknown flags are rejected.
+/// Type of a function that starts servers with the given flags of `serve` and rejects unknown
+/// flags.
 pub type PodFactory<'a> = &'a dyn Fn(&[String]) -> Result<StartPodsFuture>;
 
 /// Run a workload through a gateway with vllm-sim pods, simulate it behind ideal and known routers,

@@ -145,15 +145,16 @@ impl GatewayPod {
         String::from_utf8(self.get_successful("/metrics").await?.to_vec()).ok()
     }
 
-    /// Returns the numbers of prefix cache hits and queries, in tokens, since [`GatewayPod::inspect_pod`].
+    /// Returns the numbers of prefix cache hits and queries, in tokens, since
+    /// [`GatewayPod::inspect_pod`].
     pub(super) async fn prefix_cache_hits_and_queries(&self) -> Option<(f64, f64)> {
         let (hits, queries) = sum_prefix_cache_counters(&self.get_metrics_page().await?)?;
         let before = self.counted?;
         Some((hits - before.0, queries - before.1))
     }
 
-    /// Returns the requests that the pod received since [`GatewayPod::inspect_pod`], and whether the history
-    /// is complete.
+    /// Returns the requests that the pod received since [`GatewayPod::inspect_pod`], and whether
+    /// the history is complete.
     pub(super) async fn requests_since_inspection(
         &self,
         number: usize,

@@ -197,8 +197,8 @@ impl ScoreReport {
         both.cloned().chain(failed).chain(above).chain(fast).chain(unknown)
     }
 
-    /// Returns a note about the measures that are better than the ideal, whose ratio to it is
-    /// reported as 1.
+    /// Returns a note about the measures that are better than the ideal, for which the report has a
+    /// ratio of 1.
     fn above_ideal_note(&self) -> Option<String> {
         let all = self.above_ideal.iter();
         let all = all.map(|(at, ratio)| format!("{} {ratio:.3}", SCORE_MEASURES[*at].label));

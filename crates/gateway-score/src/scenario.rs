@@ -10,7 +10,7 @@ use super::pod::{GatewayPod, POD_ADMIN_REQUEST_TIMEOUT};
 use vllm_sim_command_line::refuse;
 use vllm_sim_service::scenario::FaultScenario;
 
-/// Scenario file with faults; each pod runs the part of its replica.
+/// Scenario file with faults; each pod runs the part for the replica with the pod's index.
 pub(super) struct PodFleetScenario {
     text: String,
     scenario: FaultScenario,

@@ -24,7 +24,8 @@ pub(super) struct GrpcCallMetadata {
     /// Metadata of the gRPC call, for the conditions of scripted replies.
     pub(super) headers: Box<[(Box<str>, Box<str>)]>,
     pub(super) faults: Arc<RequestFaults>,
-    /// Counter of the gRPC call's tokens; `None` if nothing reads the counter.
+    /// Counter for the prompt and output tokens of the gRPC call; `None` if nothing reads the
+    /// counter.
     pub(super) usage: Option<Arc<TokenUsage>>,
 }
 
@@ -84,7 +85,8 @@ fn read_prompt(input: TokenizedInput) -> PromptTextOrTokenIds {
     }
 }
 
-/// Returns the token ids of a gRPC message's prompt: those in the message, else those of its text.
+/// Returns the token ids of a gRPC message's prompt: the ids in the message, or else the ids of the
+/// message's text.
 pub(super) async fn read_prompt_token_ids(parts: &GrpcState, input: TokenizedInput) -> Vec<u32> {
     let TokenizedInput { original_text: text, input_ids: ids } = input;
     if !ids.is_empty() || text.is_empty() {
@@ -96,7 +98,7 @@ pub(super) async fn read_prompt_token_ids(parts: &GrpcState, input: TokenizedInp
     run_blocking_if_large(size, encode).await
 }
 
-/// Converts sampling parameters of a gRPC message as vLLM does: some fields treat 0 as unset.
+/// Returns the sampling parameters of a gRPC message; as in vLLM, 0 means unset in some fields.
 ///
 /// Source: `_sampling_params_from_proto` of `vllm/entrypoints/grpc_server.py`.
 fn to_sampling_params(asked: &proto::SamplingParams) -> SamplingParams {
@@ -130,7 +132,7 @@ fn to_sampling_params(asked: &proto::SamplingParams) -> SamplingParams {
     }
 }
 
-/// Converts the structured-output constraint of a gRPC message.
+/// Returns the structured-output constraint of a gRPC message.
 fn read_constraint(asked: Asked) -> Option<Constraint> {
     let parsed =
         |text: String| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text));

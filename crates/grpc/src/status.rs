@@ -7,8 +7,8 @@ use vllm_sim_wire::fault::Fault;
 
 const RETRY_AFTER_KEY: &str = "retry-after";
 
-/// Converts an error of a request to the gRPC status that llm-d-inference-sim uses for its HTTP
-/// status.
+/// Converts an error of a request to the gRPC status that llm-d-inference-sim uses for the error's
+/// HTTP status.
 pub(super) fn fault_status(fault: &Fault) -> Status {
     let status = Status::new(grpc_code(fault.status), fault.message.clone());
     match fault.retry_after_seconds {

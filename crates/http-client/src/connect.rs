@@ -106,7 +106,7 @@ fn tls_config(trust: &CertificateVerification) -> Result<ClientConfig, TlsSetupE
 }
 
 /// TLS verification without a check of the certificate. The server must still prove that it has the
-/// private key.
+/// certificate's private key.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
 

@@ -140,7 +140,7 @@ pub(super) async fn run_fault_scenario(
 }
 
 /// Handles `DELETE /admin/scenario`: ends the fault scenario and restores the settings from before
-/// it.
+/// the scenario.
 pub(super) async fn end_fault_scenario(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -195,8 +195,8 @@ fn admin_fault(error: AdminError) -> Fault {
     }
 }
 
-/// Returns the flags for `GET /admin/config`, with secrets masked; for llm-d, also with the names
-/// of model and pod and the pod's address.
+/// Returns the flags for `GET /admin/config`, with secrets masked; for llm-d, also the model's name
+/// and the pod's name and address.
 fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = mask_secret_flags(flags);
     if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {

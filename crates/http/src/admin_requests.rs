@@ -21,7 +21,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Default maximum number of requests that `GET /admin/requests` lists.
 const DEFAULT_LIST_LIMIT: usize = 1000;
-/// Default and maximum of the query parameter `timeout` of `GET /admin/requests`.
+/// Default value and maximum value of the query parameter `timeout` of `GET /admin/requests`.
 const DEFAULT_AND_MAX_WAIT: (Duration, Duration) =
     (Duration::from_secs(5), Duration::from_secs(300));
 
@@ -47,7 +47,8 @@ pub(super) async fn list_request_usage(
     Ok(ok_json_response(&history.request_usage_json(&query.filter, query.limit)))
 }
 
-/// Reads the query of a list of recorded requests, and waits until `wait` requests have ended.
+/// Parses the query parameters for a list of recorded requests, and waits until `wait` requests
+/// have ended.
 async fn wait_for_listed_requests<'a>(
     app: &'a App,
     headers: &HeaderMap,
@@ -106,8 +107,8 @@ pub(super) async fn set_scripted_replies(
     Ok(ok_json_response(&scripted_replies_json(&app)))
 }
 
-/// Reads scripted replies and checks their output token counts against their texts, which are
-/// tokenized.
+/// Parses scripted replies, and checks that no reply has more tokens than the `completion_tokens`
+/// in its `usage`.
 fn read_scripted_replies(service: &InferenceService, bytes: &[u8]) -> Result<ReplyRules, Fault> {
     let text =
         std::str::from_utf8(bytes).map_err(|_| Fault::bad_request("the replies are not UTF-8"))?;

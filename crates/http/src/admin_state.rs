@@ -27,8 +27,8 @@ const SCENARIO_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Run-time settings of the data-parallel ranks behind one port.
 struct ManagedServer {
     controls: Weak<ServerControls>,
-    /// First data-parallel rank of this server and its number of ranks; a configuration changed at
-    /// run time describes only the whole deployment.
+    /// First data-parallel rank of this server, and number of its ranks. A configuration changed at
+    /// run time contains only the values of the whole deployment.
     local_ranks: (u32, u32),
     /// Index of this process among the deployment's replicas, and the number of replicas.
     replica: (ReplicaId, u32),
@@ -142,8 +142,8 @@ impl AdminState {
         self.read_rank_settings(controls, rank, |loaded| Ok(loaded.to_admin_json()))
     }
 
-    /// Returns the settings of a data-parallel rank that an operator changed since the start,
-    /// without those of the fault scenario.
+    /// Returns those settings of a data-parallel rank that an operator changed since the start.
+    /// Settings of the fault scenario are not included.
     pub(super) fn settings_changed_since_start(
         &self,
         controls: &Arc<ServerControls>,
@@ -315,8 +315,8 @@ impl AdminState {
         json!({"name": scenario.name, "phase": scenario.phases[phase].name})
     }
 
-    /// Returns the settings of a server that were changed since the start, overridden by those of
-    /// the fault scenario's current phase.
+    /// Returns those settings of a server that were changed since the start, overridden by the
+    /// settings of the fault scenario's current phase.
     pub(super) fn overridden_settings(&self, controls: &Arc<ServerControls>) -> Map<String, Value> {
         let changed = self.settings_changed_since_start(controls, DataParallelRankSelector::All);
         let mut changed = changed.unwrap_or_default();
@@ -353,8 +353,8 @@ fn scenario_position_json(position: &ScenarioPosition) -> Value {
     })
 }
 
-/// Moves a fault scenario to its next phases when they are due, until it ends or its server is
-/// gone.
+/// Moves a fault scenario to its next phases when they are due, until the scenario ends or its
+/// server is dropped.
 async fn drive_scenario_phases(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
     while let Some(server) = clock.upgrade() {
         let now = server.service.now();

@@ -10,8 +10,8 @@ use super::error;
 use super::layers::MiddlewareSettings;
 use super::middleware::{Middleware, ResponseHook};
 
-/// Prefix of the gRPC calls that need an API key; [`UNGUARDED_HEALTH_CHECK`] needs none, like
-/// `/health`.
+/// Path prefix of the gRPC methods that need an API key; [`UNGUARDED_HEALTH_CHECK`] needs none,
+/// like `/health`.
 const GUARDED_GRPC_PREFIX: &str = "/vllm.grpc.engine.VllmEngine/";
 const UNGUARDED_HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
 

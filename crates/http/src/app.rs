@@ -101,7 +101,8 @@ pub struct App {
     stopping: AtomicBool,
 }
 
-/// Metric samples and request trace for the dashboard, recorded only after a client has opened it.
+/// Metric samples and request trace for the dashboard, recorded only after a client has opened the
+/// dashboard.
 #[derive(Default)]
 pub(super) struct DashboardRecords {
     pub(super) metrics: MetricHistory,
@@ -114,7 +115,7 @@ impl App {
         self.routes.serves_path(path)
     }
 
-    /// Returns the engine id of a data-parallel rank in KV transfer parameters.
+    /// Returns the engine id that KV transfer parameters contain for a data-parallel rank.
     pub fn kv_engine_id(&self, rank: u32) -> String {
         engine_id_of_rank(&self.engine_id, &self.settings, rank)
     }
@@ -187,7 +188,8 @@ impl App {
         self.admin_state.add_managed_server(&self.controls, initial_config);
     }
 
-    /// Sets the servers of this process that the dashboard lists; only the first call counts.
+    /// Sets the servers of this process that the dashboard lists; only the first call has an
+    /// effect.
     pub fn set_dashboard_fleet(&self, fleet: Vec<Weak<App>>) {
         let _ = self.fleet.set(fleet);
     }

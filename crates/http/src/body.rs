@@ -327,7 +327,7 @@ struct LargeBody {
     _reservation: LargeBodyReservation,
 }
 
-/// Returns the response, with its body in parts if it is large; a 503 if all large requests and
+/// Returns the response, with a large body in parts. Returns a 503 if all large requests and
 /// responses would take too much memory.
 pub(super) fn send_large_body_in_parts(memory: &LargeBodyMemory, response: Response) -> Response {
     let bytes = response.body().size_hint().exact().unwrap_or(0);

@@ -28,7 +28,8 @@ pub(super) struct BodyPrefixRecorder {
 }
 
 impl BodyPrefixRecorder {
-    /// Wraps the HTTP body `body`, records up to `limit` bytes, and calls `on_end` once with them.
+    /// Wraps the HTTP body `body`, records up to `limit` bytes, and calls `on_end` once with the
+    /// record.
     pub(super) fn wrap_with_prefix_recorder(
         body: Body,
         limit: usize,

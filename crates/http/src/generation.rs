@@ -63,7 +63,7 @@ pub(crate) trait GenerationRequestBody: Sized {
     /// Members of the body whose texts the tokenizer reads.
     const TEXT_MEMBERS: &'static [&'static str];
 
-    /// Parses a request body by its JSON schema.
+    /// Validates a request body against its JSON schema, and parses it.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -155,7 +155,8 @@ pub(crate) fn resolve_model(
     resolve_model_target(app, model)
 }
 
-/// Returns the body of a render request converted for the JSON schema of the endpoint `api`.
+/// Converts the body of a render request to the form that the JSON schema of the endpoint `api`
+/// accepts, and checks its content.
 ///
 /// # Errors
 /// The errors of the body that do not depend on its model.
@@ -318,7 +319,7 @@ pub(crate) async fn render_finished_reply<T: Send + 'static>(
     Ok(run_blocking_if_large(reply.size, move || render(&reply)).await)
 }
 
-/// Returns a response that is no stream, with the load header if the client requested it.
+/// Returns a response that is not a stream, with the load header if the client requested it.
 pub(crate) fn json_response_with_load_header(
     app: &App,
     headers: &HeaderMap,

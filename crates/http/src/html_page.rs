@@ -3,8 +3,8 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 
-/// Content security policy of the pages: only the page's own style and script, requests to this
-/// server, and no frame of another origin around it.
+/// Content security policy of the pages: allows only the page's own style and script and requests
+/// to this server, and forbids pages of other origins to embed the page.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'self'";
 

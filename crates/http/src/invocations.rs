@@ -14,7 +14,7 @@ use vllm_sim_python::{self as python, JsonLoadsError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
-/// Handles `POST /invocations`: a body that is no valid chat request is treated as a completion
+/// Handles `POST /invocations`: a body that is not a valid chat request is treated as a completion
 /// request.
 pub(super) async fn post_invocations(
     State(app): State<Arc<App>>,

@@ -23,7 +23,7 @@ use vllm_sim_replay::report::TraceEventWriter;
 const MAX_REQUESTS: usize = 5_000;
 /// Maximum number of engine steps in a server's trace, divided equally among its ranks.
 const MAX_STEPS: usize = 50_000;
-/// Maximum length of a request id in the trace, in characters; clients choose it.
+/// Maximum length of a request id in the trace, in characters; clients choose these ids.
 const MAX_ID_LENGTH: usize = 128;
 /// Maximum number of admissions and of preemptions that the trace records per request.
 const MAX_CHANGES: usize = 64;
@@ -40,7 +40,8 @@ pub(crate) struct LiveRequestTrace {
 }
 
 impl LiveRequestTrace {
-    /// Starts the recording of requests and steps, or extends it; it ends after [`RECORDING_TIME`].
+    /// Starts the recording of requests and steps, or extends it; the recording ends after
+    /// [`RECORDING_TIME`].
     pub(crate) fn start_or_extend_trace_recording(&self, engines: &[LiveEngine]) {
         let now = engines.first().map_or(SimTime::ZERO, LiveEngine::now);
         self.ends.store((now + RECORDING_TIME).as_nanos(), Ordering::Relaxed);

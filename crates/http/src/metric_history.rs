@@ -10,7 +10,8 @@ use tokio::sync::Notify;
 /// second.
 const MAX_SAMPLES: usize = 120;
 
-/// Metrics in each sample of the dashboard's metric history; histograms are too large for it.
+/// Metrics in each sample of the dashboard's metric history; histograms are left out because of
+/// their size.
 const KEPT_METRICS: [&str; 7] = [
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",

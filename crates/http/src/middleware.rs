@@ -191,7 +191,7 @@ fn preflight_response(cors: &CorsConfig, request: &Request) -> Option<Response> 
     Some(response)
 }
 
-/// Adds the CORS headers of a request that is no preflight to its response.
+/// Adds the CORS headers to the response to a request other than a preflight.
 fn add_cors_headers(cors: &CorsConfig, origin: Option<&HeaderValue>, response: &mut Response) {
     let headers = response.headers_mut();
     if let Some(origin) = origin.filter(|origin| allows_origin(&cors.origins, origin)) {

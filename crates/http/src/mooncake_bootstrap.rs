@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 use super::app::App;
 use super::{error, vllm};
 
-/// Header with the block size of this server, in tokens. vLLM's servers compare sizes of blocks
-/// when they transfer them.
+/// Header with the block size of this server, in tokens. vLLM's servers compare block sizes before
+/// they transfer blocks.
 pub static BLOCK_SIZE_HEADER: HeaderName = HeaderName::from_static("x-vllm-sim-block-size");
 
 /// Registry of prefill engines by data-parallel rank, as Mooncake's bootstrap server keeps it.

@@ -50,7 +50,7 @@ pub(super) async fn get_load(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `GET /metrics`: returns the Prometheus metrics, also for other methods and for longer
-/// paths that start with it.
+/// paths that start with `/metrics`.
 pub(super) async fn get_metrics(
     State(app): State<Arc<App>>,
     method: Method,

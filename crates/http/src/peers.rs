@@ -15,8 +15,8 @@ use vllm_sim_engine::SimTime;
 /// Path of the route of a peer server that returns its state.
 pub const SUMMARY_PATH: &str = "/dashboard/summary";
 
-/// Maximum age of a cached response of a peer server, so that several dashboards do not add
-/// requests.
+/// Maximum age of a peer server's response that is served again, so that several dashboards do not
+/// send more requests.
 const PEER_CACHE_TTL: Duration = Duration::from_millis(500);
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -197,7 +197,7 @@ impl RequestHistory {
         RequestRecordingGuard { history: self.clone(), id, ended: false }
     }
 
-    /// Records the body of a request, once it was read to its end or dropped.
+    /// Records the body of a request after the body has been read to its end or dropped.
     fn record_body(&self, id: u64, tapped: &RecordedBodyPrefix) {
         let whole = tapped.whole && tapped.length == tapped.head.len() as u64;
         let digest = whole.then(|| hex_text(&Sha256::digest(&tapped.head)));

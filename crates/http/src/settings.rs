@@ -174,10 +174,11 @@ pub struct ServerSettings {
     pub ready_check: Option<ReadinessCheckTimeouts>,
     /// Kubernetes pod in which the process runs.
     pub pod: KubernetesPodIdentity,
-    /// Bearer key for operator routes (`--admin-api-key`); `None`: one of `api_keys`.
+    /// Bearer key for operator routes (`--admin-api-key`); if `None`, the keys in `api_keys` are
+    /// accepted.
     pub admin_key: Option<String>,
-    /// Bearer keys for operator routes without `admin_key` (`--api-key`); an empty list leaves them
-    /// open.
+    /// Bearer keys for operator routes if there is no `admin_key` (`--api-key`). An empty list
+    /// leaves these routes open.
     pub api_keys: Vec<String>,
     /// Whether `/admin/config` is served.
     pub is_administered: bool,
@@ -192,7 +193,7 @@ pub struct ServerSettings {
     pub has_lenient_sleep: bool,
     /// Whether `/load` counts requests (`--enable-server-load-tracking`).
     pub load_tracking: bool,
-    /// Factor of all simulated latencies when the server starts.
+    /// Initial factor by which all simulated latencies are multiplied.
     pub latency_factor: f64,
     /// Maximum number of requests in the request history; 0 records none.
     pub request_history: usize,

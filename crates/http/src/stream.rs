@@ -48,7 +48,7 @@ const HEAD_WAIT: Duration = Duration::from_millis(1);
 const SINGLE_EVENT_FRAMES: u32 = 24;
 
 /// One step of a choice in a stream: tokens to render together as events, and the end of the choice
-/// if it follows them.
+/// if these tokens are its last.
 pub(super) struct ChoiceStreamStep {
     /// Index of the choice in the response.
     pub(super) index: usize,
@@ -271,7 +271,7 @@ impl<R: StreamRenderer> EventStream<R> {
     }
 
     /// Appends the stream events of all available tokens, up to the size of a frame. Several
-    /// choices alternate, because each engine step gives each a token.
+    /// choices alternate, because each engine step adds a token to each choice.
     fn write_in_turns(&mut self, out: &mut String) {
         let choices = self.reply.choices.len();
         let max_steps = if choices == 1 { usize::MAX } else { 1 };
@@ -396,7 +396,7 @@ impl<R: StreamRenderer> EventStream<R> {
     }
 
     /// Returns the frame or error that an injected fault causes at this point of the stream; `None`
-    /// if no fault is due.
+    /// if there is no fault at this point.
     fn poll_faults(&mut self, cx: &mut Context<'_>) -> Option<PolledFrame> {
         let action = match self.faults.as_mut()?.poll_action(cx) {
             Poll::Pending => return Some(Poll::Pending),

@@ -3,14 +3,15 @@
 /// Project to imitate where vLLM, llm-d-inference-sim and SGLang differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MetricsCompat {
-    /// vLLM: an adapter with requests is listed as running and as waiting; tool calls and remote
-    /// decodes count as `stop` and `length`.
+    /// vLLM: an adapter with requests is in the lists of running and of waiting adapters. Tool
+    /// calls count as `stop`, and prefills for a remote decode server as `length`.
     #[default]
     Vllm,
-    /// llm-d-inference-sim: an adapter is listed only where it has requests; tool calls and remote
-    /// decodes count under their own finish reasons.
+    /// llm-d-inference-sim: an adapter is in the list of running or of waiting adapters only if it
+    /// has such requests. Tool calls and prefills for a remote decode server count under finish
+    /// reasons of their own.
     Llmd,
-    /// SGLang: the families of SGLang instead of those of vLLM.
+    /// SGLang: `/metrics` has the families of SGLang instead of those of vLLM.
     Sglang,
 }
 

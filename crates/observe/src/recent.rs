@@ -18,12 +18,13 @@ pub struct LatencyPercentiles {
     pub p99: f64,
 }
 
-/// Percentiles of recent latencies of all engines; `None` without observations since the start.
+/// Percentiles of recent latencies of all engines; each is `None` if nothing was observed since the
+/// start.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RecentLatencies {
-    /// Percentiles of the time to first token, of the newest 4,096 per engine.
+    /// Percentiles of the newest 4,096 times to first token per engine.
     pub ttft: Option<LatencyPercentiles>,
-    /// Percentiles of the inter-token latency, of the newest 16,384 per engine.
+    /// Percentiles of the newest 16,384 inter-token latencies per engine.
     pub itl: Option<LatencyPercentiles>,
 }
 
@@ -62,7 +63,8 @@ pub(crate) struct LatencyRingBuffer<const N: usize> {
 }
 
 impl<const N: usize> LatencyRingBuffer<N> {
-    /// Adds a latency that was observed a number of times; one thread at a time may call this.
+    /// Adds a latency that was observed a number of times; only one thread at a time may call this
+    /// function.
     pub(crate) fn add_latency_as_only_writer(&self, seconds: f64, times: u32) {
         let next = self.next.load(Ordering::Relaxed);
         self.next.store(next + 1, Ordering::Relaxed);

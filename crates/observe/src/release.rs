@@ -2,8 +2,8 @@
 
 use vllm_sim_wire::VllmVersion;
 
-/// Returns the first imitated vLLM release with this metric family, label or field. Names missing
-/// in the list exist in all releases.
+/// Returns the first imitated vLLM release that has the metric family, label or field `name`. Names
+/// that are not in `first_releases` exist in all releases.
 pub(crate) const fn first_vllm_release_of(
     first_releases: &[(&str, VllmVersion)],
     name: &str,

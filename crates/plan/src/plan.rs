@@ -281,7 +281,7 @@ fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
     }
 }
 
-/// Refuses deployment files that could not be written after the search.
+/// Refuses the search if its deployment files could not be written afterwards.
 fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> Result<()> {
     let lacks_model = |candidate: &DeploymentCandidate| {
         let about = match &candidate.pools {

@@ -63,8 +63,8 @@ struct GridPoint {
 struct PointResult {
     values: Vec<String>,
     played: PlayedPoint,
-    /// Minimum ratio of requests within their latency bounds to all requests, with which the point
-    /// can be the best.
+    /// Minimum ratio of requests within their latency bounds to all requests that a grid point
+    /// needs to count as the best.
     needed: f64,
 }
 

@@ -7,8 +7,8 @@ use vllm_sim_replay::outcome::{RequestOutcome, RequestStatus};
 const MIN_RELATIVE_GROWTH: f64 = 0.25;
 /// Minimum difference of the mean latencies of two quarters, in standard errors.
 const MIN_STANDARD_ERRORS: f64 = 3.0;
-/// Maximum ratio of the arrival rates of two quarters of requests for which their latencies are
-/// comparable.
+/// Maximum ratio between the arrival rates of two quarters of the requests up to which the
+/// latencies of the quarters are comparable.
 const MAX_RATE_RATIO: f64 = 1.15;
 const MIN_QUARTER_REQUESTS: usize = 20;
 

@@ -21,7 +21,7 @@ const MAX_DEPTH: usize = 960;
 
 const MAX_INT_DIGITS: usize = 4300;
 
-/// Number of digits of an integer in a JSON text, from which the integer may exceed 64 bits.
+/// Number of digits from which an integer in a JSON text may exceed 64 bits.
 const MIN_BIGINT_DIGITS: usize = 19;
 
 /// Error of Python's `json.loads`.

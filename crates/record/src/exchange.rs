@@ -47,7 +47,7 @@ impl RecordedApi {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TimedTextPiece {
     pub(super) text: String,
-    /// Token ids of the piece of a reply's text, if the client requested them.
+    /// Token ids of this piece of a reply's text, if the client requested them.
     pub(super) ids: Vec<u32>,
     pub(super) at: Duration,
     pub(super) reasoning: bool,

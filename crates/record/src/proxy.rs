@@ -168,7 +168,7 @@ fn remove_hop_by_hop_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// Builds an error response in the JSON shape of vLLM's.
+/// Builds an error response in the JSON format of vLLM's errors.
 fn error_response(status: StatusCode, message: &str) -> Response<ProxyBody> {
     let kind = match status {
         StatusCode::BAD_GATEWAY => "BadGatewayError",

@@ -20,14 +20,14 @@ use vllm_sim_command_line::UsageError;
 use vllm_sim_command_line::output_files::AtomicFile;
 use vllm_sim_command_line::progress;
 
-/// Maximum number of requests drawn in the HTML page; of more requests the page draws a sample.
+/// Maximum number of requests drawn in the HTML page; if there are more, the page draws a sample.
 const MAX_DRAWN_REQUESTS: usize = 10_000;
 
 /// Number of requests at and above which records are kept only with `--no-per-request=false`.
 const RECORDS_OFF_BY_DEFAULT_FROM: usize = 1_000_000;
 
-/// Creates the report sink of a replay. If `keep_request_records` is true, the sink keeps request records unless
-/// `--no-per-request` is given.
+/// Creates the report sink of a replay. If `keep_request_records` is true, the sink keeps request
+/// records unless `--no-per-request` is given.
 pub(super) fn create_report_sink(
     args: &ReportArgs,
     keep_request_records: bool,

@@ -39,8 +39,8 @@ use handoff::PrefillHandoffQueue;
 use report_position::{EventLoopPosition, PositionedReplaySink};
 use sample_clock::WorkerSampleClock;
 
-/// Number of logged steps of a worker at which their inter-token gaps are reported and the steps
-/// removed from the log.
+/// Number of steps in a worker's step log at which the inter-token gaps of these steps are reported
+/// and the steps are removed.
 const STEP_LOG_FLUSH_LEN: usize = 4096;
 
 /// Reason why a replay cannot run.

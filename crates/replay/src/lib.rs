@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The core pulls sessions from the [`workload::WorkloadSource`] when their start time comes. It
-//! reports each finished request to the [`outcome::ReplaySink`], so memory is bounded by the requests in
-//! flight.
+//! reports each finished request to the [`outcome::ReplaySink`], so memory is bounded by the
+//! requests in flight.
 
 pub mod html;
 pub mod load;

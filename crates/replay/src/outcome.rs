@@ -25,8 +25,8 @@ pub struct AdmissionOutcome {
     /// Number of prompt tokens found in the prefix cache; after a preemption, output tokens may be
     /// included.
     pub reused: u32,
-    /// Number of tokens found in the host-memory KV cache, part of `reused`; `None` unless the
-    /// mocker's host tier is in use.
+    /// Number of tokens found in the host-memory KV cache, part of `reused`; `None` unless Dynamo's
+    /// mocker simulates such a cache.
     pub host: Option<u32>,
     /// Whether the request was preempted before this admission.
     pub again: bool,
@@ -82,8 +82,8 @@ pub struct RequestOutcome<'a> {
     pub last: Option<SimTime>,
     /// Time of each of the request's output tokens.
     ///
-    /// Empty unless [`ReplaySink::wants_token_times`] returns true: [`ReplaySink::on_token_gaps`] reports the gaps between
-    /// tokens, aggregated over requests.
+    /// Empty unless [`ReplaySink::wants_token_times`] returns true: [`ReplaySink::on_token_gaps`]
+    /// reports the gaps between tokens, aggregated over requests.
     pub tokens: &'a [SimTime],
     /// Index of the worker that generated the request's output tokens.
     pub worker: Option<u32>,
@@ -163,7 +163,8 @@ pub struct HttpResponseInfo {
     pub pod: Option<String>,
     /// Id of the completion in the response body.
     pub id: Option<String>,
-    /// Number of prompt tokens from the prefix cache; `None` if the response does not report it.
+    /// Number of prompt tokens from the prefix cache; `None` if the response does not report this
+    /// number.
     pub cached: Option<u32>,
 }
 
@@ -206,7 +207,8 @@ pub struct LoggedStepRecord {
     pub pool: PoolRole,
     /// Index, in its pool, of the worker whose engine logged the record.
     pub worker: u32,
-    /// JSON object of the record ([`StepLogRecord::to_step_log_json`](vllm_sim_engine::step_log::StepLogRecord::to_step_log_json)),
+    /// JSON object of the record
+    /// ([`StepLogRecord::to_step_log_json`](vllm_sim_engine::step_log::StepLogRecord::to_step_log_json)),
     /// in which requests have their [`RequestOutcome::number`].
     pub record: serde_json::Value,
 }
@@ -285,8 +287,8 @@ pub trait ReplaySink {
     fn on_step(&mut self, step: &EngineStep) {
         let _ = step;
     }
-    /// Receives a record of an engine's step log, if [`ReplaySink::wants_steps`] returns true and the
-    /// engine keeps a log ([`SchedulerSpec::with_step_log`]).
+    /// Receives a record of an engine's step log, if [`ReplaySink::wants_steps`] returns true and
+    /// the engine keeps a log ([`SchedulerSpec::with_step_log`]).
     ///
     /// [`SchedulerSpec::with_step_log`]: vllm_sim_engine::sched::SchedulerSpec::with_step_log
     fn on_step_record(&mut self, record: &LoggedStepRecord) {

@@ -176,7 +176,7 @@ impl AutoscalerRule {
         (ratio - 1.0).abs() <= self.tolerance
     }
 
-    /// Returns whether the autoscaler scales down only to the maximum target of the last
+    /// Returns whether the autoscaler scales down only to the maximum target within the last
     /// [`AutoscalerRule::cool_down`].
     ///
     /// Otherwise the rule scales down when the worker count has not changed for this time.

@@ -285,7 +285,8 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
     /// Starts the next agent run, if any: its first request immediately, its other requests at
     /// their offsets from the first.
     ///
-    /// **Source:** aisimulate-core 0.13.0 `replay/loadgen/driver.rs` (`activate_play`, `release_lane`).
+    /// **Source:** aisimulate-core 0.13.0 `replay/loadgen/driver.rs` (`activate_play`,
+    /// `release_lane`).
     fn start_next_agent_run(&mut self, now: SimTime) {
         let Some(sessions) = self.plays.waiting.pop_front() else {
             return;
@@ -312,7 +313,8 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         Ok(())
     }
 
-    /// Returns the session source. Call [`Self::resume_reading_sessions`] after more sessions were added to it.
+    /// Returns the session source. Call [`Self::resume_reading_sessions`] after more sessions were
+    /// added to it.
     pub(super) fn session_source_mut(&mut self) -> &mut N {
         &mut self.source
     }

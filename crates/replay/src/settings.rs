@@ -26,7 +26,8 @@ pub struct ReplaySettings {
     /// Maximum number of threads for independent workers; 0 and 1 use the calling thread.
     pub threads: usize,
     /// Status of a request that the engine ends without a token, such as one whose prompt is beyond
-    /// the model's limit. Default [`RequestStatus::Rejected`]; Dynamo's replay has [`RequestStatus::Completed`].
+    /// the model's limit. Default [`RequestStatus::Rejected`]; Dynamo's replay has
+    /// [`RequestStatus::Completed`].
     pub without_tokens: RequestStatus,
 }
 
@@ -57,8 +58,8 @@ pub struct KvTransferTime {
 }
 
 impl KvTransferTime {
-    /// Returns the duration of a prompt's KV transfer; `missing_tokens` of its tokens are not cached at
-    /// the receiver.
+    /// Returns the duration of a prompt's KV transfer; `missing_tokens` of its tokens are not
+    /// cached at the receiver.
     pub(super) fn duration_for_prompt(self, prompt_tokens: u32, missing_tokens: u32) -> Duration {
         let tokens = if self.whole { prompt_tokens } else { missing_tokens };
         Duration::from_nanos((f64::from(tokens) * self.ns_per_token).round() as u64)

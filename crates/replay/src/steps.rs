@@ -34,8 +34,8 @@ pub(super) struct EngineStepLog {
     /// Number of completed requests with a gap between tokens that ends at the newest engine step
     /// removed from the log.
     sharing: i64,
-    /// Change in the number of requests with a token gap that ends at the next step to be logged,
-    /// as far as known in advance.
+    /// Known part of the next logged step's `change`: how many more requests have a token gap that
+    /// ends at this step than at the step before.
     ahead: i32,
     /// Whether the newest engine step in the log has output tokens but has not ended yet.
     open: bool,
@@ -91,8 +91,8 @@ impl EngineStepLog {
         step.map_or(self.before, |step| step.end)
     }
 
-    /// Records the inter-token latencies of a completed request with one token at the end of each of
-    /// `n` steps.
+    /// Records the inter-token latencies of a completed request with one token at the end of each
+    /// of `n` steps.
     fn count_token_gaps(&mut self, first: u64, n: u32) {
         if n < 2 {
             return;
@@ -107,8 +107,8 @@ impl EngineStepLog {
         }
     }
 
-    /// Reports the token gaps that end at steps below `end_step`, and removes these steps from the log;
-    /// no request may refer to them.
+    /// Reports the token gaps that end at steps below `end_step`, and removes these steps from the
+    /// log; no request may refer to them.
     pub(super) fn report_token_gaps_below_step(
         &mut self,
         end_step: u64,

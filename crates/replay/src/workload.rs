@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 
-/// Maximum number of tokens of one prompt or output, which bounds the memory of a mistyped length.
+/// Maximum number of tokens of one prompt or output, which protects memory from mistyped lengths.
 pub const MAX_PROMPT_OR_OUTPUT_TOKENS: u64 = 1 << 26;
 
-/// Run of prompt tokens. Two runs with equal fields hold the same tokens.
+/// Run of consecutive prompt tokens, described by an id instead of its tokens. Two runs with equal
+/// fields hold the same tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PromptTokenRun {
     /// Id of the run's tokens: runs with different ids share no tokens.
     pub id: u64,
-    /// Number of tokens in the token run.
+    /// Number of tokens in the run.
     pub len: u32,
     /// Whether the run repeats one token (a block of a Mooncake trace); otherwise all its tokens
     /// differ.
@@ -50,7 +51,8 @@ pub struct SessionTurn {
     pub recorded: Option<Arc<[u64]>>,
     /// Name of the LoRA adapter; `None` for the base model.
     pub lora: Option<Arc<str>>,
-    /// Turns of other sessions that must have happened before this turn; usually empty.
+    /// Dependencies on turns of other sessions, all of which must be fulfilled before this turn is
+    /// sent; usually empty.
     pub after: Vec<TurnDependency>,
 }
 
@@ -160,8 +162,8 @@ pub trait WorkloadSource {
         self.wrapped_source()?.max_requests()
     }
 
-    /// Returns whether the sessions have no start times, so that a closed loop or an arrival process
-    /// is needed.
+    /// Returns whether the sessions have no start times, so that a closed loop or an arrival
+    /// process is needed.
     fn has_no_start_times(&self) -> bool {
         self.wrapped_source().is_some_and(WorkloadSource::has_no_start_times)
     }

@@ -41,8 +41,8 @@ impl OpenPrefills {
     }
 }
 
-/// Guard of the prompt tokens of a generation job, which count until its sequences are submitted
-/// and counted themselves.
+/// Guard of a generation job's prompt tokens: counts these tokens until the job's sequences are
+/// submitted, which then count them.
 pub(super) struct PrefillTokenReservation<'b> {
     backlog: &'b PrefillTokenBacklog,
     tokens: u64,
@@ -108,7 +108,7 @@ pub struct ServerLoad(Arc<AtomicI64>);
 pub struct ServerLoadGuard(ServerLoad);
 
 impl ServerLoad {
-    /// Counts a request in the server's load; dropping the returned guard ends this.
+    /// Counts a request in the server's load until the returned guard is dropped.
     pub fn count_request(&self) -> ServerLoadGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
         ServerLoadGuard(self.clone())
@@ -131,7 +131,8 @@ const LARGE_MESSAGE_BYTES: u64 = 16 << 20;
 /// Maximum size of all large requests and responses in progress, in bytes.
 const MAX_MESSAGES_BYTES: u64 = 2 << 30;
 
-/// Error of a large request or response that exceeds the memory of all large ones together.
+/// Error of a large request or response that would exceed the memory limit for all large requests
+/// and responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The requests and responses in progress would take more than {} MiB. Please retry when some of \

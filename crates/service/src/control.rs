@@ -51,8 +51,8 @@ struct PauseState {
     paused: Option<PauseMode>,
     /// Pause mode of a pause or sleep that has begun and still waits for running requests to end.
     stopping: Option<PauseMode>,
-    /// Number of times that generation was resumed; it shows a pause or sleep in progress that it
-    /// is outdated.
+    /// Number of times that generation was resumed; a pause or sleep in progress is outdated once
+    /// this number changes.
     resumed: u64,
     /// Resources released by sleep; empty when awake.
     missing: BTreeSet<SleepTag>,

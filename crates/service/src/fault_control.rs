@@ -92,7 +92,7 @@ impl FaultControl {
         self.needs_fault_draw.load(Ordering::Acquire)
     }
 
-    /// Replaces the fault scenario; with `None`, all faults are drawn at random by the rates.
+    /// Replaces the fault scenario; with `None`, the configured rates alone determine the faults.
     pub fn set_scenario(&self, scenario: Option<Arc<ScenarioRun>>) {
         self.scenario.store(scenario);
         self.needs_fault_draw.store(true, Ordering::Release);
@@ -187,8 +187,8 @@ pub struct ServerAvailability {
     pub lives: u32,
     /// Whether the server also resets new connections.
     pub down: bool,
-    /// Whether the server closes connections after the current response, and new ones after one
-    /// response, so that clients move to other servers.
+    /// Whether the server closes each connection after the current response, and each new one after
+    /// its first response, so that clients move to other servers.
     pub leaving: bool,
     /// Whether the server is stopping: it accepts no connections, and open ones are closed
     /// gracefully.

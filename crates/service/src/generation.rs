@@ -20,9 +20,9 @@ use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::sampling::output_budget_tokens;
 use vllm_sim_wire::{Fault, SamplingParams};
 
-/// Number of sequences from which the content of a job is generated on the blocking pool.
+/// Minimum number of sequences of a job whose content is generated on the blocking pool.
 const BLOCKING_MIN_SEQUENCES: usize = 256;
-/// Number of possible output tokens from which the content of a job is generated on the blocking
+/// Minimum number of possible output tokens of a job whose content is generated on the blocking
 /// pool.
 const BLOCKING_MIN_TOKENS: usize = 16_384;
 
@@ -282,8 +282,8 @@ fn is_long_generation(job: &ValidatedRequestFacts) -> bool {
 }
 
 impl InferenceService {
-    /// Waits for the handshake with the prefill server of a request, if one is needed; returns
-    /// whether the prompt cannot be loaded from there.
+    /// Waits for the handshake with the prefill server of a request, if a handshake is needed.
+    /// Returns true if the prompt cannot be loaded from that server.
     ///
     /// In vLLM the request then waits in the engine, with the reason `deferred`.
     pub(crate) async fn has_lost_kv_source(&self, transfer: &KvTransfer) -> bool {

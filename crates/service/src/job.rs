@@ -26,10 +26,10 @@ use vllm_sim_wire::openai::shared_request_fields::StructuredOutputs;
 use vllm_sim_wire::sampling::GREEDY_TEMPERATURE;
 use vllm_sim_wire::{Fault, SamplingParams};
 
-/// A validated request: what its sequences in the engine and the renderer of its reply need. Each
-/// choice of each prompt is one sequence.
+/// A validated request, with everything that its sequences in the engine and the renderer of its
+/// reply need. Each choice of each prompt is one sequence.
 pub struct ValidatedRequestFacts {
-    /// The request, without the prompts and sampling parameters that are below.
+    /// The request, without its prompts and sampling parameters, which are fields of this job.
     pub request: Box<GenerationRequest>,
     /// Served model or LoRA adapter of the request.
     pub target: ModelTarget,
@@ -244,7 +244,7 @@ impl KvTransferNegotiation {
         Self(Arc::new(begin))
     }
 
-    /// Starts the negotiation of a KV transfer. Dropping the returned future ends it.
+    /// Starts the negotiation of a KV transfer; dropping the returned future ends the negotiation.
     pub(crate) fn begin_negotiation(&self) -> KvTransferAgreementFuture {
         (self.0)()
     }

@@ -26,7 +26,7 @@ pub enum ModelTarget {
 pub struct ServedModels {
     served: Vec<Arc<str>>,
     any_name: bool,
-    /// Folder with a folder for each LoRA adapter that requests load by name.
+    /// Folder with one subfolder for each LoRA adapter that requests load by name.
     resolver_folder: Option<PathBuf>,
     adapters: RwLock<LoadedAdapters>,
 }
@@ -234,7 +234,7 @@ impl ServedModels {
     }
 }
 
-/// Returns whether `name` is a relative path in its only spelling: without `.`, `..`, and repeated or
+/// Returns whether `name` is a relative path in normalized form: without `.`, `..`, and repeated or
 /// trailing slashes.
 ///
 /// Otherwise clients could load one folder under any number of names.

@@ -56,8 +56,8 @@ pub fn unit_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     vector
 }
 
-/// Returns the probability of each class of a classification model; a single class has a
-/// probability of its own.
+/// Returns the probability of each class of a classification model; with a single class, the
+/// probability is below 1.
 pub fn class_probabilities(tokens: &[u32], classes: u32) -> Vec<f32> {
     let key = tokens.iter().fold(0xc1a5, |key, token| mix_u64_pair(key, u64::from(*token)));
     let weight = |class: u32| {

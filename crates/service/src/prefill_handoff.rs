@@ -82,13 +82,13 @@ impl PrefillHandoff {
 
 /// Performs the handshakes of a decode server with prefill servers.
 pub trait PrefillHandshake: fmt::Debug + Send + Sync {
-    /// Begins the handshake with the prefill server of a request; the returned receiver gets
-    /// whether it succeeded. Returns `None` if no handshake is needed.
+    /// Begins the handshake with the prefill server of a request; the returned receiver gets true
+    /// if the handshake succeeds. Returns `None` if no handshake is needed.
     fn begin(&self, source: &Arc<KvSourceServer>) -> Option<oneshot::Receiver<bool>>;
 }
 
 /// Minimum age at which a lease on prefilled KV blocks is dropped if no decode server has claimed
-/// it; exceeds every request and lease duration.
+/// the lease. This age exceeds the duration of every request and lease.
 const LEASE_RETENTION: Duration = Duration::from_secs(4 * 3600);
 
 /// Leases of finished prefills whose KV blocks other servers may still read, by

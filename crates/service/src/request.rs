@@ -47,7 +47,7 @@ pub struct GenerationRequest {
     pub stop_patterns: Vec<String>,
     /// Structured-output constraint, if the sampling parameters do not contain it.
     pub constraint: Option<Constraint>,
-    /// Tools offered to the model, with the rules for calling them.
+    /// The tools that the model may call, with the rules for calling them.
     pub tools: Option<RequestedTools>,
     /// Whether constrained text is parsed for tool calls.
     pub parses_calls: bool,
@@ -71,7 +71,7 @@ pub struct GenerationRequest {
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
     /// Headers in the conditions of scripted replies, in lower case, with their values.
     pub headers: Box<[(Box<str>, Box<str>)]>,
-    /// Injected faults of the request; `None` if it cannot get any.
+    /// Injected faults of the request; `None` if the request cannot get faults.
     pub faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens, updated when the reply is dropped.
     pub usage: Option<Arc<TokenUsage>>,
@@ -102,10 +102,10 @@ pub struct KvBlockSaltAndSession {
     pub session_id: Option<Arc<str>>,
 }
 
-/// The tools that a request offers, and the rules for calling them.
+/// The tools of a request, and the rules for calling them.
 #[derive(Debug, Clone)]
 pub struct RequestedTools {
-    /// Tools offered to the model.
+    /// The tools that the model may call.
     pub tools: Vec<ToolDefinition>,
     /// Rule for tool calls: forbidden, optional, required, or one named tool.
     pub choice: ToolChoice,
@@ -221,8 +221,8 @@ impl From<JobSubmissionError> for RejectedRequest {
     }
 }
 
-/// The context of an HTTP request or gRPC call outside its headers and body; stored as an
-/// extension.
+/// Information about an HTTP request or gRPC call that its headers and body do not contain; stored
+/// as an extension of the request.
 #[derive(Clone, Default)]
 pub struct RequestContext {
     /// Arrival time of the request head, in seconds since the Unix epoch.
@@ -231,7 +231,7 @@ pub struct RequestContext {
     pub client: Option<Arc<str>>,
     /// Client connection of the request, for injected faults that break it.
     pub connection: Option<Arc<ConnectionHandle>>,
-    /// Injected faults of the request; `None` if it cannot get any.
+    /// Injected faults of the request; `None` if the request cannot get faults.
     pub faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens; `None` if nothing reads it.
     pub usage: Option<Arc<TokenUsage>>,
@@ -252,7 +252,7 @@ pub struct Reply {
     pub(crate) memory_reservation: Option<LargeBodyReservation>,
     /// The request counts in the server's load until this guard is dropped with the reply.
     pub load: Option<ServerLoadGuard>,
-    /// Hand-off of the prompt to a decode server, which ends with the reply.
+    /// Hand-off of the prompt to a decode server; the hand-off ends with the reply.
     handoff: Option<Arc<PrefillHandoff>>,
     _in_flight: InFlightSequencesGuard,
 }
@@ -268,7 +268,7 @@ pub struct TokenUsageCounts {
     pub prompt: u32,
     /// Number of cached prompt tokens; part of `prompt`.
     pub cached: u32,
-    /// Number of output tokens from the engine until the end of the request.
+    /// Number of output tokens that the engine produced until the end of the request.
     pub generated: u32,
     /// Number of output tokens in the written response; part of `generated`.
     pub delivered: u32,
@@ -301,7 +301,7 @@ pub struct ReplyChoice {
     pub cursor: ReplyScriptCursor,
     /// Number of output tokens that the front end has written.
     pub sent: u32,
-    /// Whether another server decodes the prompt of the sequence.
+    /// Whether another server continues the sequence after the prefill on this server.
     pub handed_over: bool,
     handle: SequenceHandle,
 }
@@ -342,13 +342,13 @@ impl Reply {
         }
     }
 
-    /// Sets the hand-off of the prompt to a decode server, which ends with the reply.
+    /// Sets the hand-off of the prompt to a decode server; the hand-off ends with the reply.
     pub(super) fn set_handoff(&mut self, handoff: Option<Arc<PrefillHandoff>>) {
         self.choices.iter_mut().for_each(|choice| choice.handed_over = handoff.is_some());
         self.handoff = handoff;
     }
 
-    /// Records that the front end writes all released tokens, in a response that is no stream.
+    /// Records that the front end writes all released tokens, in a response that is not a stream.
     pub fn mark_reply_delivered(&mut self) {
         for choice in &mut self.choices {
             choice.sent = choice.released_tokens();
@@ -395,7 +395,8 @@ impl Reply {
     }
 }
 
-/// Adds numbers of tokens, which scripted replies may set to any values.
+/// Adds numbers of tokens, limited to the maximum of `u32`, because scripted replies may set any
+/// numbers.
 fn saturating_sum(tokens: impl Iterator<Item = u32>) -> u32 {
     tokens.fold(0, u32::saturating_add)
 }

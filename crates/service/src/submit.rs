@@ -450,8 +450,8 @@ pub(super) fn block_extra_keys(
     }
 }
 
-/// Adds the blocks of a sequence's output to the planned KV blocks of its prompt, and the request's
-/// settings of KV events.
+/// Adds the blocks of a sequence's output to the planned KV blocks of its prompt. Also adds the
+/// request's KV event settings.
 ///
 /// Source: vLLM 0.33 `vllm/v1/request.py`, `session_id` and `kv_cache_report_mode`.
 pub(super) fn add_planned_output_blocks(

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use super::Tokenizer;
 use crate::SpecialTokenHandling;
 
-/// Delimiter of the marker that represents a media item in text before tokenization: a private-use
-/// character, which splits no word of a user.
+/// Delimiter of the marker that represents a media item in text before tokenization. A private-use
+/// character is not part of a user's words.
 const MARKER_DELIMITER: char = '\u{10FFF0}';
 const IMAGE_HEAD_BYTES: usize = 96 * 1024;
 const MAX_MEDIA_ITEM_TOKENS: u32 = 1 << 20;

@@ -56,7 +56,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the beginning of a text that has at max_tokens `max_tokens` tokens, without special tokens.
+    /// Returns the beginning of a text that has at most `max_tokens` tokens, without special
+    /// tokens.
     ///
     /// Source: vLLM's `truncate_text_to_tokens`, which cuts before the first token too many.
     pub fn truncate_text<'t>(&self, text: &'t str, max_tokens: usize) -> &'t str {
@@ -282,8 +283,8 @@ impl TokenFragments {
     /// Appends to `out` the text that the token at `index` adds.
     #[inline]
     pub fn append_fragment_text(&self, index: usize, out: &mut String) {
-        /// Maximum length in bytes of token texts that are copied with a fixed size and then
-        /// truncated, which avoids a call of memcpy.
+        /// Maximum length of a token's text that is copied with a fixed size and then truncated, in
+        /// bytes. The fixed size avoids a call of memcpy.
         const SHORT_FRAGMENT_BYTES: usize = 16;
         let (start, end) = self.fragment_bounds(index);
         if end - start <= SHORT_FRAGMENT_BYTES

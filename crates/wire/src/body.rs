@@ -275,8 +275,8 @@ pub(crate) fn read_body_within_bounds<T: RequestField>(
     T::read(&checked).ok_or_else(unreadable_value_fault)
 }
 
-/// Returns the error for a value that passed validation but that its Rust type cannot read, a bug
-/// of ours that must fail only one request.
+/// Returns the error for a value that passed validation but that its Rust type cannot read. This is
+/// a bug of the simulator, which must fail only one request.
 pub fn unreadable_value_fault() -> Fault {
     Fault::bad_request("The request could not be read.")
 }

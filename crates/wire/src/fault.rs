@@ -30,9 +30,9 @@ pub enum ErrorType {
     UnprocessableEntity,
     /// Request to a disabled scale-out route: `PermissionDeniedError`.
     PermissionDenied,
-    /// Request to an API without support by the model: `NotImplementedError`.
+    /// Request to an API that the model does not support: `NotImplementedError`.
     NotImplemented,
-    /// Too large request: `RequestEntityTooLarge` (ours; vLLM has no limit).
+    /// Request that is too large: `RequestEntityTooLarge` (ours; vLLM has no limit).
     TooLarge,
     /// Simulated invalid API key of llm-d: `AuthenticationError`.
     Authentication,

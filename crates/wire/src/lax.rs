@@ -320,8 +320,8 @@ pub(super) fn check_float_bounds(
     }
 }
 
-/// Builds the error of a violated float bound: the bound is without `.0` in the message and with it
-/// in the context.
+/// Builds the error of a violated float bound; the message shows the bound without `.0`, the
+/// context shows it with `.0`.
 fn float_bound_error(words: fn(&str) -> PydanticError, limit: f64) -> PydanticError {
     let full = python::python_repr_of_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();

@@ -41,7 +41,7 @@ pub enum RecordedRunValidationError {
     /// The kernel tables do not cover a run's deployment.
     #[error("run {run}: {error}")]
     Tables {
-        /// Id of the run that cannot be looked up.
+        /// Id of the run whose deployment the kernel tables do not cover.
         run: String,
         /// Error of the lookup in the kernel tables.
         error: AiConfiguratorError,

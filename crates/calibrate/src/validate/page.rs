@@ -222,8 +222,8 @@ impl ValidationReport {
     }
 }
 
-/// Returns the colour of a table cell with vllm-sim's error: better or worse than the other
-/// simulator's error in the column before the cell.
+/// Returns the colour of a table cell with an error of vllm-sim: better or worse than the error of
+/// another simulator in the cell to the left.
 fn peer_tone(row: &[String], column: usize) -> ValueColour {
     if column < 3 || column.is_multiple_of(2) {
         return ValueColour::Plain;

@@ -46,7 +46,7 @@ pub(crate) struct RecordedRequest {
 }
 
 /// Additional API server time of two public runs, in us: their servers were in another cluster,
-/// behind their own load generator. No field of the runs contains it.
+/// behind their own load generator. No field of the runs contains this time.
 const SLOW_API_SERVER_US: f64 = 9_800.0;
 /// Prefix of the field `source` of the runs with additional API server time.
 const SLOW_API_SERVER_RUN_PREFIX: &str = "inference-perf KubeCon NA 2025 demo (vLLM 0.11.0, GKE";
@@ -172,7 +172,8 @@ fn major_minor_version(value: &Value) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Field of a run with factors of the numbers of its GPU and of the coefficients.
+/// Name of the field of a run that has factors for numbers of its GPU and for roofline
+/// coefficients.
 const FACTORS_FIELD: &str = "roofline_factors";
 
 fn roofline_setup(
@@ -234,8 +235,8 @@ fn roofline_setup(
     Ok(setup)
 }
 
-/// Returns the batch sizes with CUDA graphs of a run's server: up to its largest size, or those of a
-/// server with default settings.
+/// Returns the batch sizes with CUDA graphs of a run's server: up to its largest size, or those of
+/// a server with default settings.
 fn cuda_graphs(fields: &RunJsonFields) -> Result<CudaGraphs, RecordedRunValidationError> {
     const LARGEST_GRAPH_FIELD: &str = "vllm.max_cudagraph_capture_size";
     match fields.value_at(LARGEST_GRAPH_FIELD) {
@@ -251,7 +252,8 @@ fn cuda_graphs(fields: &RunJsonFields) -> Result<CudaGraphs, RecordedRunValidati
     }
 }
 
-/// Values of `weight_quantization` that also name the quantization of activations, by prefix.
+/// Prefixes of the values of `weight_quantization` that also name the quantization of activations,
+/// with the scheme of each.
 const LONG_QUANTIZATION_NAMES: [(&str, QuantizationScheme); 4] = [
     ("fp8_", QuantizationScheme::Fp8),
     ("int8_", QuantizationScheme::Int8),

@@ -97,7 +97,7 @@ pub(super) struct PeerSimulatorErrors {
 }
 
 impl ValidatedRun {
-    /// Compares the replays of a recorded run, at least one, with its measurements.
+    /// Compares the replays of a recorded run, at least one, with the measurements of the run.
     pub(super) fn new(recorded_run_json: &Value, replays: &[RecordedRunReplay]) -> Self {
         let predicted = LatencyPrediction::median_over_replays(replays);
         let (run, done) = &replays[0];

@@ -14,7 +14,7 @@ use crate::{
     SequenceEndReason, SequenceSubmitError, SimTime,
 };
 
-/// Maximum number of engine events collected before the observers are called: a long reply without
+/// Maximum number of engine events collected before the observers are called. A long reply without
 /// delay produces all its events at the same time.
 const MAX_UNDELIVERED_EVENTS: usize = 4096;
 
@@ -232,7 +232,8 @@ impl EngineProgress {
     }
 
     /// Returns whether the engine has unfinished sequences but no output for too long: more than
-    /// `first_output_timeout` since it became busy, or more than `next_output_timeout` since its last output.
+    /// `first_output_timeout` since it became busy, or more than `next_output_timeout` since its
+    /// last output.
     pub fn is_stalled(
         &self,
         now: SimTime,

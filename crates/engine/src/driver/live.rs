@@ -3,8 +3,9 @@
 //!
 //! A submitter runs the engine on its own thread, under the lock, so a request without delays needs
 //! no thread switch. The timer thread is an OS thread, so its precision does not depend on HTTP
-//! load. Under load it wakes on a grid of [`TimerThreadSettings::quantum`], under high load of twice that,
-//! and releases all tokens due by then. Token times are those of the engine, so they do not drift.
+//! load. Under load it wakes on a grid of [`TimerThreadSettings::quantum`], under high load of
+//! twice that, and releases all tokens due by then. Token times are those of the engine, so they do
+//! not drift.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,14 +23,14 @@ use crate::{
 /// Settings for the wakeups of the timer thread that drives engines in real time.
 #[derive(Debug, Clone, Copy)]
 pub struct TimerThreadSettings {
-    /// Time grid for wakeups of the timer thread under load; zero serves each deadline exactly.
-    /// Default: 200 us.
+    /// Time grid for wakeups of the timer thread under load; zero: the thread wakes up exactly at
+    /// each deadline. Default: 200 us.
     pub quantum: Duration,
-    /// Number of events per wakeup of the timer thread from which wakeups follow the time grid.
+    /// Minimum number of events per wakeup of the timer thread for wakeups to follow the time grid.
     /// Default: 3.
     pub busy: usize,
-    /// Number of events per wakeup of the timer thread from which the spacing of the time grid is
-    /// doubled. Default: 20.
+    /// Minimum number of events per wakeup of the timer thread for the spacing of the time grid to
+    /// be doubled. Default: 20.
     ///
     /// Above this number, waking reply tasks costs more than writing their tokens.
     pub crowded: usize,
@@ -102,7 +103,8 @@ impl LiveEngine {
         self.shared.now()
     }
 
-    /// Submits sequences of requests to the engine, which assigns their ids: all of them or none.
+    /// Submits all given sequences of requests to the engine, or none of them; the engine assigns
+    /// the ids of the sequences.
     ///
     /// # Errors
     /// Returns the error of the first sequence that does not fit.

@@ -89,7 +89,8 @@ pub struct ParentRequestCounters {
 }
 
 impl ParentRequestCounters {
-    /// Creates the counters of a request with `choices_per_prompt` choices per prompt and `sequence_count` sequence_count.
+    /// Creates the counters of a request with `choices_per_prompt` choices per prompt and
+    /// `sequence_count` sequences.
     pub fn new(choices_per_prompt: u32, sequence_count: u32) -> Self {
         Self { n: choices_per_prompt, open: sequence_count.into(), longest: 0.into() }
     }
@@ -298,7 +299,8 @@ impl SharedSequenceProgress {
     }
 
     /// Returns how many of the `prompt` prompt tokens the engine did not have to compute. If tokens
-    /// were loaded from elsewhere, the last prompt token still counts as computed.
+    /// were loaded from another engine or from host memory, the last prompt token still counts as
+    /// computed.
     pub fn reused_prompt_tokens(&self, prompt: u32) -> u32 {
         let cached = self.cached_prompt_tokens();
         let others = prompt.saturating_sub(1).saturating_sub(cached);
@@ -317,9 +319,9 @@ impl SharedSequenceProgress {
         self.leased.get().map(AsRef::as_ref)
     }
 
-    /// Returns the index after the last token of an output chunk that starts at token `from_token` and
-    /// has at least `min_tokens` tokens. Tokens released together stay in one chunk. The index may be
-    /// greater than [`Self::released_output_tokens`].
+    /// Returns the index after the last token of an output chunk that starts at token `from_token`
+    /// and has at least `min_tokens` tokens. Tokens released together stay in one chunk. The index
+    /// may be greater than [`Self::released_output_tokens`].
     pub fn output_chunk_end(&self, from_token: u32, min_tokens: u32) -> u32 {
         let wanted = from_token.saturating_add(min_tokens);
         let Some(groups) = self.groups.get() else {

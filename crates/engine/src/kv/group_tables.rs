@@ -305,8 +305,8 @@ impl BlockPool {
         is_found
     }
 
-    /// Returns the number of blocks in a block table that no sequence holds yet; allocating them
-    /// removes them from the free queue.
+    /// Returns how many of the cached KV blocks found for a block table are not held by any
+    /// sequence. These blocks are in the free queue until they are held.
     fn idle_block_count(&self, table: &BlockTable) -> u32 {
         let others = table.groups.iter().flat_map(|table| &table.blocks);
         let all = table.blocks.iter().chain(others);
@@ -481,8 +481,8 @@ impl BlockPool {
         usize::from(owner).checked_sub(1).and_then(|at| self.groups.all.get(at))
     }
 
-    /// Returns the key of a KV block without the salt of its layer group; `salted_key` is the salted key
-    /// under which the prefix cache stores the block.
+    /// Returns the key of a KV block without the salt of its layer group; `salted_key` is the
+    /// salted key under which the prefix cache stores the block.
     pub(super) fn unsalted_block_key(&self, layer_group: u8, salted_key: BlockKey) -> BlockKey {
         self.group_of_owner(layer_group).map_or(salted_key, |group| group.salted_key(salted_key))
     }

@@ -23,7 +23,7 @@ pub(crate) struct BlockAllocationRequest {
     /// Number of the sequence's tokens that need KV blocks: computed, new and lookahead tokens.
     pub tokens: u32,
     /// Number of lookahead tokens, the last ones of `tokens`. State layers need no KV blocks for
-    /// them.
+    /// lookahead tokens.
     pub lookahead: u32,
     /// Number of the sequence's tokens that cannot be rejected as drafts. KV blocks full of such
     /// tokens enter the prefix cache before their step has run, as in vLLM. If 0, only
@@ -35,7 +35,7 @@ pub(crate) struct BlockAllocationRequest {
     /// Number of KV blocks that must stay free (vLLM's watermark).
     pub spare: u32,
     /// Number of KV blocks that must stay free in addition to `spare` when blocks for `tokens`
-    /// tokens are allocated. They do not count when the room for `whole` tokens is checked.
+    /// tokens are allocated. These blocks do not count when the room for `whole` tokens is checked.
     pub reserved: u32,
     /// Number of the sequence's tokens whose steps have ended. KV blocks outside the attention
     /// window before the last of these tokens are freed.
@@ -195,7 +195,8 @@ impl LayerGroup {
         BlockKey(key.0 ^ self.salt)
     }
 
-    /// Returns the number of leading blocks outside the attention window after `processed_tokens` tokens.
+    /// Returns the number of leading blocks outside the attention window after `processed_tokens`
+    /// tokens.
     pub(super) fn blocks_outside_window(&self, processed_tokens: u32) -> u32 {
         processed_tokens.saturating_sub(self.window - 1) / self.block_size
     }
@@ -291,8 +292,9 @@ impl ExtraLayerGroups {
         }
     }
 
-    /// Returns whether the prefix cache keeps block `block_index` of a layer group of a sequence. `divergence_blocks` are
-    /// the block indices at which later prompts may diverge from the sequence.
+    /// Returns whether the prefix cache keeps block `block_index` of a layer group of a sequence.
+    /// `divergence_blocks` are the block indices at which later prompts may diverge from the
+    /// sequence.
     pub(super) fn keeps_block_cached(
         &self,
         group: &LayerGroup,

@@ -167,8 +167,8 @@ impl BlockHash {
     }
 }
 
-/// Computes the KV block hashes of sequences as a [`PlannedKvBlocks`]. All requests of a model share one
-/// hasher.
+/// Computes the KV block hashes of sequences as a [`PlannedKvBlocks`]. All requests of a model
+/// share one hasher.
 #[derive(Debug, Clone)]
 pub struct BlockHasher {
     config: BlockHashConfig,

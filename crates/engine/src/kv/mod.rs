@@ -1,8 +1,8 @@
 //! Simulates the KV cache: the blocks of each sequence, and the prefixes that need no computation.
 //!
 //! [`BlockPool`] is vLLM's block pool without the memory: reference counts, a free queue in
-//! eviction order, and a map from block keys to blocks. It does not hash; a [`BlockHasher`] computes the
-//! keys of a [`PlannedKvBlocks`](super::PlannedKvBlocks) before submission.
+//! eviction order, and a map from block keys to blocks. It does not hash; a [`BlockHasher`]
+//! computes the keys of a [`PlannedKvBlocks`](super::PlannedKvBlocks) before submission.
 
 mod block_lists;
 mod cbor;

@@ -127,7 +127,7 @@ impl BlockPool {
     }
 
     /// Sets the delay, in tokens, with which full decoded blocks enter the prefix cache: 1 with
-    /// asynchronous scheduling, where the last token is not known before.
+    /// asynchronous scheduling, because the next step is planned before the last token is known.
     #[must_use]
     pub(crate) fn with_block_caching_delay(self, delay_tokens: u32) -> Self {
         Self { late: delay_tokens, ..self }
@@ -174,7 +174,7 @@ impl BlockPool {
         self.cache.find_block(key).is_some()
     }
 
-    /// Returns how many of the first `max_blocks` KV max_blocks of a prompt are cached and held by
+    /// Returns how many of the first `max_blocks` KV blocks of a prompt are cached and held by
     /// sequences, counted up to the first block that is not.
     pub(crate) fn cached_prefix_blocks_in_use(
         &self,

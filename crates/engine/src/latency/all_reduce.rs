@@ -54,8 +54,8 @@ pub(super) const fn estimated_all_reduce_table(
     table
 }
 
-/// Scales measured all-reduce times by 0.911 up to 1 MiB, rising with the logarithm of the size to
-/// 1.57 from 16 MiB.
+/// Scales measured all-reduce times by a factor of 0.911 up to 1 MiB. Above, the factor rises with
+/// the logarithm of the message size to 1.57 from 16 MiB on.
 const fn scaled_to_servers(measured: AllReduceTable) -> AllReduceTable {
     const LAST_SMALL: usize = 4;
     const FIRST_LARGE: usize = 8;
@@ -97,8 +97,8 @@ pub(super) const H200_ALL_REDUCE: AllReduceTable = [
     [4.9, 5.8, 7.0, 10.5, 12.1, 17.8, 29.8, 51.8, 93.8, 172.0],
     [5.7, 7.9, 10.1, 11.1, 14.1, 18.1, 28.4, 48.4, 87.2, 165.9],
 ];
-/// Returns the all-reduce times of a GPU before vLLM 0.18. By the tables of 0.14, eight H100 took as
-/// long for 256 KiB to 1 MiB.
+/// Returns the all-reduce times of a GPU before vLLM 0.18: over eight H100 or H200, the slower
+/// times of the tables of vLLM 0.14 for 256 KiB to 1 MiB.
 pub(super) fn all_reduce_before_v0_18(mut table: AllReduceTable) -> AllReduceTable {
     if table == H100_ALL_REDUCE || table == H200_ALL_REDUCE {
         table[2][2..5].copy_from_slice(&[14.7, 15.6, 17.3]);
@@ -121,8 +121,8 @@ pub(super) const RTX_PRO_6000_ALL_REDUCE: AllReduceTable = [
     [15.8, 25.0, 57.3, 76.5, 87.7, 145.8, 246.9, 462.0, 886.9, 1792.1],
     [29.8, 49.4, 84.3, 133.5, 133.5, 222.6, 346.9, 674.6, 1274.5, 2546.5],
 ];
-/// All-reduce times of the B200 by vLLM's own kernels, in us. Over eight GPUs, the times measured from
-/// 256 KiB to 1 MiB exceed the time at 1 MiB, and are lowered to it.
+/// All-reduce times of the B200 with vLLM's own kernels, in us. Over eight GPUs, the measured times
+/// from 256 KiB to 1 MiB exceed the time at 1 MiB, and are lowered to that time.
 const B200_MEASURED: AllReduceTable = [
     [7.0, 7.4, 7.7, 9.4, 13.1, 25.3, 33.7, 45.4, 57.4, 87.2],
     [7.4, 8.1, 8.6, 18.0, 18.4, 23.8, 30.0, 43.2, 68.0, 119.0],
@@ -130,17 +130,18 @@ const B200_MEASURED: AllReduceTable = [
 ];
 /// All-reduce times of the B200 in servers, in us: fitted to InferenceX points of TP 2 to 8.
 pub(super) const B200_ALL_REDUCE: AllReduceTable = scaled_to_servers(B200_MEASURED);
-/// All-reduce times of TensorRT-LLM 1.3 on the B200, in us, whose kernels vLLM has from FlashInfer and
-/// fuses with the norm (`fuse_allreduce_rms`).
+/// All-reduce times of TensorRT-LLM 1.3 on the B200, in us. vLLM has these kernels from FlashInfer
+/// and fuses them with the norm (`fuse_allreduce_rms`).
 const B200_TENSORRT: AllReduceTable = [
     [5.1, 5.1, 5.1, 5.4, 6.2, 8.0, 11.7, 21.3, 44.1, 86.8],
     [5.5, 5.4, 5.8, 7.1, 9.7, 14.5, 26.4, 46.4, 71.8, 122.6],
     [5.9, 6.2, 7.6, 10.7, 17.5, 30.1, 38.4, 54.6, 83.4, 145.7],
 ];
-/// All-reduce times of the B200 with fused kernels, in us: those of TensorRT-LLM up to 4 MiB, with the
-/// norm.
+/// All-reduce times of the B200 with fused kernels, in us: up to 4 MiB those of TensorRT-LLM,
+/// multiplied by the factor for the norm.
 pub(super) const B200_FUSED_ALL_REDUCE: AllReduceTable = {
-    /// Factor of a fused kernel, which also computes the norm; fitted to the same points.
+    /// Factor for the time of the norm, which a fused kernel also computes; fitted to the same
+    /// points.
     const WITH_NORM: f64 = 1.19;
     const FIRST_UNFUSED: usize = 7;
     let mut table = B200_ALL_REDUCE;

@@ -28,7 +28,8 @@ pub struct CudaGraphLimits {
     pub tokens: u32,
     /// Number of draft tokens per sequence and step.
     pub drafts: u32,
-    /// Largest batch size for which vLLM captures a CUDA graph, in tokens; `None`: chosen by GPU.
+    /// Largest batch size for which vLLM captures a CUDA graph, in tokens; `None`: depends on the
+    /// GPU.
     pub most: Option<u32>,
     /// Whether the GPU is a data-center Blackwell, for which vLLM captures CUDA graphs up to 1024
     /// tokens.
@@ -55,7 +56,7 @@ impl CudaGraphs {
     pub const NO_CUDA_GRAPHS: Self = Self { sizes: Vec::new() };
 
     /// Creates the list of captured CUDA graph sizes from configured `sizes`, without those above
-    /// `max_capture_size` max_capture_size.
+    /// `max_capture_size`.
     pub fn from_configured_sizes(mut sizes: Vec<u32>, max_capture_size: u32) -> Self {
         sizes.retain(|size| (1..=max_capture_size).contains(size));
         sizes.sort_unstable();

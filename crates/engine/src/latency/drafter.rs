@@ -50,8 +50,8 @@ pub struct DraftModelLayers {
 impl Drafter {
     /// Creates the drafter of a speculative `method` with `num_drafts` tokens per step.
     ///
-    /// `draft_model` is the shape of a draft model, if known. Returns `None` if the size of the draft
-    /// layers is unknown.
+    /// `draft_model` is the shape of a draft model, if known. Returns `None` if the size of the
+    /// draft layers is unknown.
     ///
     /// Heads on the target's hidden states (eagle, eagle3, mtp) have one layer like the target's
     /// and a projection. Eagle and mtp share the target's embeddings and output head. A draft model

@@ -38,8 +38,7 @@ pub struct Gpu {
     pub gemm: KernelEfficiency,
     /// Efficiency of matrix products with fp8 weights and activations.
     pub gemm_fp8: KernelEfficiency,
-    /// Factor for the memory time of fp8 products with more than 16 rows, multiplied with the
-    /// modelled time.
+    /// Factor of the modelled memory time of fp8 products with more than 16 rows.
     pub fp8_memory_factor_above_16_rows: f64,
     /// Efficiency of matrix products with fp8 weights scaled per block.
     pub gemm_fp8_block: KernelEfficiency,
@@ -48,20 +47,21 @@ pub struct Gpu {
     /// Efficiency of decode attention: launch time in us, and reached fraction of the memory
     /// bandwidth.
     pub decode_attention: (f64, f64),
-    /// Factor of the bandwidth of decode attention with an fp8 KV cache. As kernel tables of vLLM 0.24
-    /// have it: Hopper converts the cache while it is read, data-center Blackwell does not.
+    /// Factor of the bandwidth of decode attention with an fp8 KV cache. According to the kernel
+    /// tables of vLLM 0.24, Hopper converts the cache while it is read, and data-center Blackwell
+    /// does not.
     pub fp8_cache_bandwidth: f64,
     /// Efficiency of prefill attention: launch time in us, and reached fraction of the arithmetic
     /// peak.
     pub prefill_attention: (f64, f64),
     /// Times per layer of large steps with a prompt chunk, in us: the time added to their kernels,
     /// and the minimum time to launch the kernels if the step is larger than every CUDA graph.
-    /// Fitted to InferenceX points of Hopper and data-center Blackwell GPUs; other GPUs have
-    /// Hopper's.
+    /// Fitted to InferenceX points of Hopper and data-center Blackwell GPUs. Other GPUs have the
+    /// values of Hopper.
     pub eager_prefill_us: (f64, f64),
     /// Minimum time per layer to launch the kernels of a large step with a prompt chunk, for models
-    /// with experts, in us: with fp4 weights, and with others. Fitted to InferenceX points of
-    /// MiniMax M2.5.
+    /// with experts, in us: with fp4 weights, and with other weights. Fitted to InferenceX points
+    /// of MiniMax M2.5.
     pub eager_experts_us: [f64; 2],
     /// Times of an all-reduce over 2, 4 and 8 GPUs of this type, in us.
     pub all_reduce: AllReduceTable,
@@ -69,11 +69,11 @@ pub struct Gpu {
     /// MXFP4 experts; GPUs without a table have no faster kernels.
     pub fused_all_reduce: Option<AllReduceTable>,
     /// Major version of the flash-attention kernels that vLLM uses on the GPU. In steps with a
-    /// prompt chunk, 2 reads the KV cache once per query head, 3 and others once per group of
-    /// heads. 0: none; kernels are Triton's (Volta, Turing) or AMD's.
+    /// prompt chunk, version 2 reads the KV cache once per query head, later versions once per
+    /// group of heads. 0: none; kernels are Triton's (Volta, Turing) or AMD's.
     pub flash_attention: u32,
-    /// Time of an expert router in fp32 on units other than tensor cores: of 64 tokens, in us, and
-    /// the rate of large steps, in TFLOP/s; (0, 0) with vLLM's special kernels.
+    /// Time of an expert router that computes in fp32 without tensor cores: (time for 64 tokens in
+    /// us, rate of large steps in TFLOP/s); (0, 0) with vLLM's special kernels.
     pub fp32_router: (f64, f64),
     /// Time per layer in which an expert-parallel rank waits for the slowest rank, in us. Fitted to
     /// five InferenceX points of two ranks on B300.

@@ -9,8 +9,8 @@ use super::float_array::FloatArray;
 use super::npz;
 use super::polynomial::prompt_tokens_from_rounded_means;
 
-/// Step times measured on a grid: prefill time by tokens, decode time by (tokens in the KV cache,
-/// context length). Values are interpolated, and extrapolated linearly.
+/// Step times measured on a grid: prefill time by number of tokens, decode time by (tokens in the
+/// KV cache, context length). Values are interpolated, and extrapolated linearly.
 ///
 /// **Source:** dynamo-mocker 1.6.1 `src/common/perf_model.rs`.
 #[derive(Debug, Clone, PartialEq)]

@@ -33,9 +33,9 @@ pub struct KvCachePlan {
 }
 
 impl KvCachePlan {
-    /// Plans the KV blocks of a model on each of `tp` GPUs, with `kv_bytes_per_value` bytes per cached number.
-    /// Without `hybrid_kv_cache`, window layers count as full-attention layers; state layers always have
-    /// groups of their own.
+    /// Plans the KV blocks of a model on each of `tp` GPUs, with `kv_bytes_per_value` bytes per
+    /// cached number. Without `hybrid_kv_cache`, window layers count as full-attention layers;
+    /// state layers always have groups of their own.
     ///
     /// A block must have room for a state ([`KvCachePlan::min_block_size_for_recurrent_state`]).
     pub fn new(
@@ -140,7 +140,7 @@ impl KvCachePlan {
         f64::from(self.layers.0 + sparse) * self.layer_token_bytes
     }
 
-    /// Returns the number of KV total_blocks in a full-attention group and in a sparse group, for a
+    /// Returns the number of KV blocks in a full-attention group and in a sparse group, for a
     /// request of `context_tokens` tokens with up to `in_flight_tokens` tokens in flight.
     pub fn full_and_sparse_group_blocks(
         &self,
@@ -166,7 +166,8 @@ impl KvCachePlan {
         full + u64::from(self.sparse_groups) * u64::from(sparse)
     }
 
-    /// Returns the number of requests of `context_tokens` tokens that fit into `total_blocks` KV blocks.
+    /// Returns the number of requests of `context_tokens` tokens that fit into `total_blocks` KV
+    /// blocks.
     pub fn max_concurrency(
         &self,
         total_blocks: u32,
@@ -177,7 +178,7 @@ impl KvCachePlan {
         f64::from(total_blocks) / request as f64
     }
 
-    /// Returns the KV cache size of a request of `context_tokens` tokens, in kv_cache_bytes.
+    /// Returns the KV cache size of a request of `context_tokens` tokens, in bytes.
     pub fn kv_bytes_per_request(&self, context_tokens: u32, in_flight_tokens: u32) -> f64 {
         let (full, sparse) = self.full_and_sparse_group_blocks(context_tokens, in_flight_tokens);
         let full = f64::from(self.layers.0) * f64::from(full);
@@ -185,8 +186,8 @@ impl KvCachePlan {
         (full + sparse) * self.page_bytes
     }
 
-    /// Returns the maximum context of a request, in tokens, whose KV cache fits into `kv_cache_bytes`;
-    /// at most `token_limit`, 0 if none fits.
+    /// Returns the maximum context of a request, in tokens, whose KV cache fits into
+    /// `kv_cache_bytes`; at most `token_limit`, 0 if none fits.
     pub fn max_context_tokens(
         &self,
         kv_cache_bytes: f64,
@@ -294,7 +295,8 @@ mod tests {
         let shape = known_model_shape("Qwen/Qwen3-Next-80B-A3B-Instruct").unwrap();
         let plan = KvCachePlan::new(&shape, 1, 544, 2.0, true);
         assert_eq!(plan.kv_bytes_per_token(), 12.0 * 2048.0);
-        // 482 blocks for the tokens, two states in each of three groups; one without a prefix cache.
+        // 482 blocks for the tokens, two states in each of three groups; one without a prefix
+        // cache.
         assert_eq!(plan.kv_blocks_per_request(262_144, 8192), 482 + 3 * 2);
         let plain = plan.with_recurrent_states_per_request(false, 0);
         assert_eq!(plain.kv_blocks_per_request(262_144, 8192), 482 + 3);

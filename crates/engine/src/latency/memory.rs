@@ -15,7 +15,8 @@ pub struct WeightShardingRanks {
 }
 
 impl WeightShardingRanks {
-    /// Creates the GPU counts of `data_parallel_size` data_parallel_size-parallel engines with `tensor_parallel_size` GPUs each.
+    /// Creates the GPU counts of `data_parallel_size` data-parallel engines with
+    /// `tensor_parallel_size` GPUs each.
     pub fn new(tensor_parallel_size: u32, data_parallel_size: u32) -> Self {
         let experts = tensor_parallel_size.saturating_mul(data_parallel_size);
         Self { tensor: tensor_parallel_size, experts }

@@ -124,8 +124,8 @@ pub struct MfuStepTokens {
 }
 
 impl MfuStepTokens {
-    /// Adds a prompt of `context` tokens, of which the step computes `computed`, and its first output
-    /// token.
+    /// Adds a prompt of `context` tokens, of which the step computes `computed`, and its first
+    /// output token.
     pub fn add_prompt(&mut self, computed: u32, context: u32) {
         let (computed, context) = (f64::from(computed), f64::from(context));
         self.prefill += computed;

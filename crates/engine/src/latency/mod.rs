@@ -76,7 +76,7 @@ pub enum LatencyModel {
     /// Mean delays of the pool scheduler: the first-token delay as prefill part of a step, the
     /// inter-token delay as decode part; both are added.
     Delays(Box<TokenDelays>),
-    /// Step times by the default polynomials of Dynamo's mocker.
+    /// Step times from the default polynomials of Dynamo's mocker.
     Polynomial(PolynomialStepTime),
     /// Step times measured by a profiler.
     Grid(Box<StepTimeGrid>),
@@ -107,7 +107,8 @@ impl LatencyModel {
     /// Latency model without any delay.
     pub const ZERO: Self = Self::Constant { prefill: Duration::ZERO, decode: Duration::ZERO };
 
-    /// Returns the duration of a step over `batch`, divided by `speed`, at most [`MAX_SIMULATED_DELAY`].
+    /// Returns the duration of a step over `batch`, divided by `speed`, at most
+    /// [`MAX_SIMULATED_DELAY`].
     ///
     /// Prefill and decode work are rounded to nanoseconds separately, before and after the division
     /// (aisimulate-core `src/engine/timing.rs`).
@@ -171,7 +172,8 @@ impl LatencyModel {
         true
     }
 
-    /// Returns the sliding window in tokens, for [`BatchWork::clipped`]; `None` without window layers.
+    /// Returns the sliding window in tokens, for [`BatchWork::clipped`]; `None` without window
+    /// layers.
     pub fn sliding_window(&self) -> Option<u32> {
         match self {
             Self::Roofline(roofline) => roofline.sliding_window(),

@@ -4,7 +4,8 @@ use super::{
 };
 
 struct KnownModel {
-    /// Words of the model's name, in lower case, searched in the last part of a repository name.
+    /// Model name in lower case; the last part of a repository name is searched for the words of
+    /// this name.
     name: &'static str,
     shape: ModelShape,
 }

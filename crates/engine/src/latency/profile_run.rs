@@ -2,7 +2,8 @@
 
 use super::{ModelShape, QuantizationScheme};
 
-/// Describes the profile run, a step of the largest size whose memory vLLM measures at start.
+/// Describes vLLM's profile run at start, a step of the maximum size that serves to measure the
+/// engine's memory use.
 ///
 /// The constants are read from start-up logs of 28 models on H100, vLLM 0.15 to 0.19
 /// (`tests/fixtures/memory`).
@@ -35,7 +36,8 @@ const SAMPLER_BYTES: [f64; 2] = [38.4, 14.95];
 /// Memory outside of torch, in GiB, before and since `LARGE_BUFFERS_VERSION`: on one GPU, and on
 /// each of several GPUs, which have buffers for all-reduces.
 const NON_TORCH_GIB: [[f64; 2]; 2] = [[0.13, 0.65], [0.25, 2.1]];
-/// Memory of a CUDA graph, in bytes per model layer: a piecewise and a full graph of one size.
+/// Memory of the CUDA graphs of one batch size, in bytes per model layer: of the piecewise graph,
+/// and of the full graph.
 const GRAPH_LAYER_BYTES: f64 = 0.45 * 1024.0 * 1024.0;
 const GIB: f64 = (1_u64 << 30) as f64;
 
@@ -84,8 +86,8 @@ impl ProfileRun {
         f64::from(self.batched_tokens) * 2.0 * numbers
     }
 
-    /// Returns the size of the buffers that expert kernels keep between steps, in bytes. Servers of
-    /// gpt-oss showed none.
+    /// Returns the size of the buffers that expert kernels keep between steps, in bytes. The logs
+    /// of servers of gpt-oss show no such buffers.
     fn expert_buffer_bytes(&self, shape: &ModelShape, tp: u32) -> f64 {
         let scheme = shape.quantization.scheme;
         let Some(moe) = shape.moe.filter(|_| scheme != QuantizationScheme::Mxfp4) else {
@@ -100,7 +102,7 @@ impl ProfileRun {
 }
 
 /// Returns the size of the table of rotary embeddings, in bytes: a row per position of the longest
-/// context. Llama 4 Scout's takes 2.7 GB on each GPU.
+/// context. The table of Llama 4 Scout takes 2.7 GB on each GPU.
 fn rotary_table_bytes(shape: &ModelShape) -> f64 {
     // Recorded runs do not name the context of their model.
     if shape.max_context == u32::MAX {

@@ -72,7 +72,7 @@ impl GemmCost {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct ExpertKernelCost {
     times: f64,
-    /// Time of a router in fp32 per layer: of 64 tokens, and per token of a large step, in us.
+    /// Time of a router in fp32 per layer, in us: for 64 tokens, and per token of a large step.
     router: (f64, f64),
     fixed: f64,
     /// Time to read the weights of all experts, in us.
@@ -235,8 +235,8 @@ impl RooflineModel {
         })
     }
 
-    /// Returns the delay of a request with `prompt_tokens` tokens in the API server before the engine's
-    /// queue, with `running_requests` other requests in progress.
+    /// Returns the delay of a request with `prompt_tokens` tokens in the API server before the
+    /// engine's queue, with `running_requests` other requests in progress.
     pub fn front_end_processing_delay(
         &self,
         prompt_tokens: u32,
@@ -261,7 +261,7 @@ impl RooflineModel {
         self.window
     }
 
-    /// Returns whether a step with decodes never gets shorter by additional work. False with
+    /// Returns whether a step with decodes never gets shorter through additional work. False with
     /// pipeline stages, and without CUDA graphs, where large steps hide kernel launches.
     pub fn step_time_grows_with_batch(&self) -> bool {
         self.stages <= 1 && !self.graphs.cudagraph_capture_sizes().is_empty()
@@ -341,8 +341,8 @@ impl RooflineModel {
         parts
     }
 
-    /// Returns the time that the launch of a step's kernels adds to `kernels`, the time that the GPU
-    /// computes, in us.
+    /// Returns the time that the launch of a step's kernels adds to `kernels`, the time that the
+    /// GPU computes, in us.
     fn launch_time_us(&self, batch: &BatchWork, kernels: f64) -> f64 {
         let tokens = batch.computed_tokens();
         let launch = if self.graphs.is_launch_bound(tokens) { self.launch } else { 0.0 };

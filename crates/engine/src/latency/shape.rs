@@ -100,7 +100,7 @@ pub struct RecurrentStateLayers {
     pub numbers: u32,
     /// Size of a number of the recurrent state, in bytes.
     pub number_bytes: u32,
-    /// Whether prefix caching also keeps a state inside the last step of a prompt.
+    /// Whether prefix caching also keeps a state at a position inside the last step of a prompt.
     pub checkpoints: bool,
 }
 

@@ -29,8 +29,8 @@ use adapters::{LoraAdapterSlots, LoraSlotFit};
 pub use config::SlotSchedulerConfig;
 use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
-/// Number of later sequences, with their LoRA adapter loaded, that may overtake a waiting sequence
-/// before it gets the next adapter slot.
+/// Number of later sequences with loaded LoRA adapters that may overtake a sequence that waits for
+/// its adapter, before the latter gets the next adapter slot.
 const MAX_ADAPTER_OVERTAKES: u32 = 16;
 
 /// Schedules sequences on independent slots, as llm-d-inference-sim does.
@@ -252,7 +252,7 @@ impl SlotScheduler {
     }
 
     /// Allocates KV blocks for all tokens of a sequence. If the cache is full, the sequence
-    /// continues without them.
+    /// continues without KV blocks.
     fn allocate_token_blocks(
         &mut self,
         now: SimTime,
@@ -353,8 +353,8 @@ impl SlotScheduler {
     /// Starts waiting sequences while there are free slots.
     ///
     /// Prefers the first sequence whose LoRA adapter is loaded, then the first whose adapter can be
-    /// loaded. No sequence overtakes one that was overtaken [`MAX_ADAPTER_OVERTAKES`] times. A sequence
-    /// without delays ends inside its own start; `admitting` turns that recursion into this loop.
+    /// loaded. No sequence overtakes one that was overtaken [`MAX_ADAPTER_OVERTAKES`] times. A
+    /// sequence without delays ends during its start; `admitting` avoids the resulting recursion.
     fn admit_to_free_slots(&mut self, now: SimTime, out: &mut Outbox) {
         if !self.admitting {
             self.admitting = true;

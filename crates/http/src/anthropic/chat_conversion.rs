@@ -34,7 +34,8 @@ pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<Ch
     Ok(chat)
 }
 
-/// Converts an Anthropic request's tool choice, if it has no tools and the server no tool parser.
+/// Converts the tool choice of an Anthropic request without tools, on a server without a tool
+/// parser.
 ///
 /// vLLM checks the choice also if there are no tools, and refuses all but `none` without a parser.
 fn set_choice_without_tools(
@@ -163,8 +164,8 @@ fn chat_messages(
     out
 }
 
-/// Appends the chat message of one Anthropic message; its tool results become separate messages
-/// before it.
+/// Appends the chat message of one Anthropic message, after a separate chat message for each of its
+/// tool results.
 fn append_chat_messages(message: &AnthropicMessage, out: &mut Vec<Value>) {
     if message.role == "system" {
         let text = inline_system::message_text(message);

@@ -86,7 +86,7 @@ fn template_keeps_inline_system(app: &App) -> bool {
     rendered.is_ok_and(|text| text.contains(PROBE_TEXT))
 }
 
-/// Moves system messages between a tool use and its results to the place after the results.
+/// Moves each system message between a tool use and its results to after the results.
 fn move_system_after_tool_results(messages: &[AnthropicMessage]) -> Vec<AnthropicMessage> {
     let mut out = Vec::with_capacity(messages.len());
     let mut held = Vec::new();
@@ -114,7 +114,8 @@ fn move_system_after_tool_results(messages: &[AnthropicMessage]) -> Vec<Anthropi
     out
 }
 
-/// Joins the text of system messages to the preceding user message, else to the following one.
+/// Joins the text of system messages to the preceding user message, or to the following one if no
+/// user message precedes.
 fn merge_system_into_user_messages(messages: Vec<AnthropicMessage>) -> Vec<AnthropicMessage> {
     let mut out: Vec<AnthropicMessage> = Vec::with_capacity(messages.len());
     let mut pending: Vec<String> = Vec::new();

@@ -74,8 +74,8 @@ pub(super) fn audio_duration_seconds(
     Ok(seconds)
 }
 
-/// Reads duration and channels of a RIFF WAVE file, exact to the sample; a declared size beyond the
-/// end of the file (as in streams) is cut to it.
+/// Reads duration and channels of a RIFF WAVE file, exact to the sample. If the declared size
+/// exceeds the file, as in streams, the actual size counts.
 fn read_wav_properties(bytes: &[u8]) -> Option<AudioProperties> {
     let inside =
         bytes.strip_prefix(b"RIFF").and_then(|rest| rest.get(4..)?.strip_prefix(b"WAVE"))?;
@@ -121,8 +121,8 @@ impl WavFormat {
     }
 }
 
-/// Reads duration and channels of all other audio containers, such as FLAC, MP3, MP4, Ogg, AAC and
-/// AIFF.
+/// Reads duration and channels of audio in any container other than RIFF WAVE, such as FLAC, MP3,
+/// MP4, Ogg, AAC and AIFF.
 fn read_tagged_properties(bytes: &[u8]) -> Option<AudioProperties> {
     let options = ParseOptions::new().read_tags(false).read_cover_art(false);
     let probe = Probe::new(Cursor::new(bytes)).options(options);

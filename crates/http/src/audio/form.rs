@@ -67,8 +67,8 @@ impl AudioUploadForm {
         }
     }
 
-    /// Adds a part of a multipart form; returns false if the body ends inside the part, which
-    /// discards it.
+    /// Adds a part of a multipart form. If the body ends inside the part, discards the part and
+    /// returns false.
     async fn add_part(&mut self, part: Field<'_>) -> Result<bool, Fault> {
         let Some(name) = part.name().map(str::to_owned) else {
             let text = "The Content-Disposition header field \"name\" must be provided.";

@@ -46,8 +46,8 @@ use vllm_sim_wire::sampling::SamplingParams;
 const SPEECH_TOKENS_PER_SECOND: f64 = 3.0;
 /// Prompt tokens per second of audio, as in Voxtral and Qwen3-ASR.
 const PROMPT_TOKENS_PER_SECOND: f64 = 12.5;
-/// Length of the window before the end of an audio clip in which vLLM looks for a quiet place to
-/// split, in seconds.
+/// Length of the window at the end of an audio clip in which vLLM searches for a quiet position to
+/// split the audio, in seconds.
 ///
 /// The simulator always splits at the start of the window.
 const CLIP_OVERLAP_SECONDS: f64 = 1.0;

@@ -51,7 +51,7 @@ const SEGMENT_SAMPLES: u64 = 5 * SAMPLE_RATE_HZ;
 const MAX_QUEUED_SEGMENTS: usize = 1080;
 /// Maximum size of a WebSocket message, in bytes (uvicorn's `ws_max_size`).
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Time to write one WebSocket message, after which the client counts as gone.
+/// Maximum time to write one WebSocket message; after it, the client is considered disconnected.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle time of a WebSocket before a ping is sent (uvicorn's `ws_ping_interval`).
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -97,7 +97,7 @@ enum QueuedAudio {
         key: u64,
         samples: u64,
     },
-    /// Queued mark: the client has sent all audio of one utterance.
+    /// Marker in the queue of audio segments: the client has sent all audio of one utterance.
     End,
 }
 

@@ -183,7 +183,7 @@ impl Transcript {
 }
 
 /// Splits the transcript of a clip into sentences, which divide the duration of the clip in
-/// proportion to their tokens.
+/// proportion to their numbers of tokens.
 fn split_clip_sentences(choice: &ReplyChoice, clip: &AudioClip) -> Vec<TranscriptSegment> {
     let released = choice.script.output_tokens().take(choice.released_tokens() as usize);
     let tokens: Vec<_> = released.filter(|t| t.channel == OutputChannel::Content).collect();
@@ -232,7 +232,8 @@ pub(super) struct TranscriptStream {
     separator: &'static str,
     include_usage: bool,
     continuous_usage: bool,
-    /// Number of prompt tokens of each audio clip, without the `encoder_frames`, which usage adds.
+    /// Number of prompt tokens of each audio clip; `usage` reports these tokens plus the
+    /// `encoder_frames`.
     prompts: Vec<u32>,
     encoder_frames: u32,
     current: usize,

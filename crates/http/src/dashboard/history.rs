@@ -15,11 +15,12 @@ use vllm_sim_engine::driver::unix_now_secs;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Number of metric samples taken after a request for the metric history: those of ten minutes.
+/// Number of metric samples taken after each request for the metric history, which cover ten
+/// minutes.
 const SAMPLES_PER_VIEW: u32 = 600;
 
 /// Samples the metrics of a server once a second, for ten minutes after each request for the metric
-/// history. It ends when the server is dropped.
+/// history. The sampling ends when the server is dropped.
 pub async fn sample_metrics_periodically(app: Weak<App>) {
     let Some(viewed) = app.upgrade().map(|app| app.records.metrics.history_request_notifier())
     else {

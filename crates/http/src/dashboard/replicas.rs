@@ -26,8 +26,8 @@ pub(crate) async fn get_dashboard_summary(
     ok_json_response(&replica_state_json(&app, admin::setting_value_visibility(&app, &headers)))
 }
 
-/// Handles `GET /dashboard/replicas`: the state of this server, then of others of its process, then
-/// of `--dashboard-peers`.
+/// Handles `GET /dashboard/replicas`: returns the states of this server, of the other servers of
+/// this process, and of `--dashboard-peers`, in this order.
 pub(crate) async fn list_replicas(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -54,8 +54,8 @@ fn replica_name(app: &App) -> String {
     }
 }
 
-/// Returns the state of a server for the dashboard; gauges come from its engines, even with fake
-/// metrics.
+/// Returns the state of a server for the dashboard; gauges have the engines' real values, even if
+/// the server has fake metrics.
 fn replica_state_json(app: &Arc<App>, values: SettingValueVisibility) -> Value {
     let (mut running, mut waiting, mut usage, mut generated) = (0, 0, 0.0_f64, 0);
     for (index, engine) in app.service.rank_engines().iter().enumerate() {

@@ -46,8 +46,8 @@ pub(crate) async fn list_built_in_scenarios() -> Response<Body> {
     ok_json_response(&json!({"scenarios": scenarios.collect::<Vec<_>>()}))
 }
 
-/// Returns the JSON of a scenario phase. It has a length in `seconds` or in `requests`, or neither
-/// if the phase has no end.
+/// Returns the JSON of a scenario phase, with the phase's length in `seconds` or in `requests`. A
+/// phase without an end has neither.
 fn phase_json(phase: &ScenarioPhase) -> Value {
     let (seconds, requests) = match phase.length {
         ScenarioPhaseLength::Time(time) => (Some(time.as_secs_f64()), None),

@@ -11,8 +11,8 @@ use crate::app::App;
 use crate::error::{self, HandlerResult};
 use vllm_sim_service::run_blocking;
 
-/// Handles `GET /dashboard/trace`: returns the trace of recent requests as a file; it needs the
-/// same permission as `/admin/config`, because it names requests.
+/// Handles `GET /dashboard/trace`: returns the trace of recent requests as a file. Clients need the
+/// same permission as for `/admin/config`, because the trace contains request ids.
 pub(crate) async fn download_request_trace(
     State(app): State<Arc<App>>,
     headers: HeaderMap,

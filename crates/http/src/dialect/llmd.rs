@@ -82,8 +82,8 @@ impl ApiDialect for LlmdDialect {
         }
     }
 
-    /// Runs llm-d-inference-sim's checks of a request body in its order: content, numbers, streamed
-    /// prefill, missing output limit.
+    /// Runs llm-d-inference-sim's checks of a request body, in the order of that server: content,
+    /// numbers, streamed prefill, missing output limit.
     fn check_body(&self, endpoint: ApiEndpoint, body: &Value) -> Result<(), Fault> {
         self.check_body_content(endpoint, body)?;
         check_n_and_output_limit(endpoint, body)?;
@@ -210,7 +210,8 @@ impl ApiDialect for LlmdDialect {
     }
 }
 
-/// Returns the JSON pointers of the output token limit in a body; the first that is set counts.
+/// Returns the JSON pointers of the output token limit in a body; the first one that is set
+/// applies.
 fn output_limit_pointers(endpoint: ApiEndpoint) -> &'static [&'static str] {
     match endpoint {
         ApiEndpoint::Chat => &["/max_completion_tokens", "/max_tokens"],

@@ -32,7 +32,7 @@ use vllm_sim_wire::{ServerLimits, VllmVersion};
 pub struct ApiRules(pub(crate) &'static dyn ApiDialect);
 
 impl ApiRules {
-    /// Returns the rules for the shared steps of a request.
+    /// Returns the rules by which the service checks requests for the imitated server.
     pub fn service_dialect(self) -> &'static dyn ServerDialect {
         self.0
     }
@@ -80,7 +80,8 @@ pub(crate) trait ApiDialect: ServerDialect {
         tool.to_template_json()
     }
 
-    /// Returns the media type as which a request body is read; `named` is the one in its headers.
+    /// Returns the media type by which a request body is parsed; `named` is the media type in the
+    /// request's headers.
     fn media_type<'h>(&self, named: Option<&'h str>) -> Option<&'h str> {
         named
     }

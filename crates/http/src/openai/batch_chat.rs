@@ -51,8 +51,8 @@ pub(crate) async fn create_batch_chat(
     Ok(generation::json_response_with_load_header(app, &received.headers, body))
 }
 
-/// Maximum number of JSON values outside `messages`, multiplied by the number of conversations of a
-/// batch request.
+/// Maximum product of the number of conversations and the number of JSON values outside `messages`,
+/// in a batch request.
 ///
 /// Each conversation gets a copy of them.
 const MAX_SHARED_VALUES: usize = 1 << 20;

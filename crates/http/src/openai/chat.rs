@@ -179,14 +179,14 @@ fn template_tools(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     Some(tools.iter().map(|tool| app.dialect.template_tool(tool)).collect())
 }
 
-/// Returns the requested number of log probabilities per prompt token; with `echo`, by default that
-/// of the output tokens.
+/// Returns the requested number of log probabilities per prompt token; with `echo`, the default is
+/// the number per output token.
 fn prompt_logprob_count(request: &ChatRequest) -> Option<i128> {
     request.prompt_logprobs.or(request.echo.then_some(request.top_logprobs))
 }
 
-/// Returns the role of the reply, and the text that it starts with (`echo`): those of the last
-/// message, if the reply continues it.
+/// Returns the role of the reply, and the text with which the reply starts (`echo`). A reply that
+/// continues the last message has that message's role and text.
 fn continued_message(app: &App, request: &ChatRequest) -> (Arc<str>, Option<Arc<str>>) {
     let last = request.messages.last();
     let role = match last {
@@ -250,8 +250,8 @@ fn chat_view(
     })
 }
 
-/// Returns whether vLLM's tool parser reads the text of a chat: tools are offered and none is
-/// forced.
+/// Returns whether vLLM's tool parser reads the reply's text: the request has tools and forces none
+/// of them.
 pub(crate) fn runs_tool_parser(app: &App, request: &ChatRequest) -> bool {
     app.settings.parsers.tools.is_some()
         && request.tools.as_ref().is_some_and(|t| !t.is_empty())

@@ -21,7 +21,7 @@ const DELTA_START: &str = ",\"delta\":{";
 /// JSON before the text of a text-only chat chunk.
 const CONTENT_START: &str = "\"content\":\"";
 
-/// Response settings of chat replies: the members that completions lack.
+/// Response settings of chat replies, including those that completion replies lack.
 #[derive(Clone)]
 pub(crate) struct ChatResponseSettings {
     pub(crate) view: ResponseShape,
@@ -60,7 +60,7 @@ impl ChatResponseSettings {
     }
 
     /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has tool
-    /// calls that no named tool choice forced.
+    /// calls and `tool_choice` names no tool.
     pub(super) fn finish_reason_of_stopped_choice(&self, tool_calls: usize) -> &'static str {
         if tool_calls > 0 && !self.named { "tool_calls" } else { "stop" }
     }

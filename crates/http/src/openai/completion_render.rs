@@ -24,7 +24,7 @@ pub(crate) struct EchoedPrompt {
     pub(crate) text: Arc<str>,
 }
 
-/// Response settings of completion replies: the members that chat replies lack.
+/// Response settings of completion replies, including those that chat replies lack.
 #[derive(Clone)]
 pub(crate) struct CompletionResponseSettings {
     pub(crate) view: ResponseShape,
@@ -148,7 +148,8 @@ pub(crate) struct CompletionStream {
     /// further prompts.
     heads: Vec<String>,
     prompts: Vec<u32>,
-    /// Numbers of sent tokens and of sent characters of log probability texts, by choice.
+    /// Number of tokens sent so far for each choice, and number of characters of the tokens' texts
+    /// in log probabilities.
     so_far: Vec<(u32, usize)>,
 }
 

@@ -26,8 +26,8 @@ pub(crate) enum LogprobSource {
     ///
     /// The sampled token has −1.0 − 0.1 × (position mod 3), the j-th alternative 0.5 × j less.
     ByPosition,
-    /// Log probabilities of a Zipf distribution over the vocabulary; the preceding tokens determine
-    /// its order and exponent.
+    /// Log probabilities of a Zipf distribution over the vocabulary. The preceding tokens determine
+    /// the order of the vocabulary and the exponent.
     ///
     /// The temperature flattens or sharpens the draw of a token's rank. Reported values ignore the
     /// temperature, like vLLM's `raw_logprobs`.
@@ -243,7 +243,8 @@ impl CompletionLogprobs {
         self.offset
     }
 
-    /// Adds the first token of an echoed prompt to the lists of log probabilities; it has none.
+    /// Adds the first token of an echoed prompt to the lists of log probabilities; this token has
+    /// no log probability.
     pub(super) fn push_first_prompt_token_logprob(
         &mut self,
         tokenizer: &Tokenizer,

@@ -44,7 +44,7 @@ pub(crate) struct ResponseShape {
 }
 
 impl ResponseShape {
-    /// Returns the settings of a response to a request that sets none itself.
+    /// Returns the default settings of a response, before the request's own settings are applied.
     pub(crate) fn new(app: &App, facts: &ValidatedRequestFacts) -> Self {
         let params = &facts.params;
         let answers = &app.settings.answers;
@@ -238,7 +238,7 @@ impl ResponseShape {
         head
     }
 
-    /// Returns the JSON of a response that is no stream, up to its choices.
+    /// Returns the JSON of a response that is not a stream, up to its choices.
     pub(crate) fn response_head_json(&self, object: &str) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"id\":");
@@ -257,7 +257,7 @@ impl ResponseShape {
         out.push_str(",\"choices\":[");
     }
 
-    /// Appends the members after the choices of a response that is no stream, up to its usage.
+    /// Appends the members after the choices of a response that is not a stream, up to its usage.
     pub(crate) fn write_usage_after_choices(
         &self,
         out: &mut String,
@@ -270,7 +270,7 @@ impl ResponseShape {
         self.write_usage(out, TokenCounts::count_reply_tokens(reply), members);
     }
 
-    /// Appends the last members of a response that is no stream, from `kv_transfer_params` on.
+    /// Appends the last members of a response that is not a stream, from `kv_transfer_params` on.
     pub(crate) fn write_response_end(
         &self,
         out: &mut String,
@@ -286,7 +286,7 @@ impl ResponseShape {
         out.push('}');
     }
 
-    /// Appends the `usage` object of a response that is no stream.
+    /// Appends the `usage` object of a response that is not a stream.
     pub(crate) fn write_usage(&self, out: &mut String, counts: TokenCounts, members: UsageFields) {
         let chat = members == UsageFields::Chat;
         write_token_counts(out, counts);
@@ -384,7 +384,7 @@ impl ResponseShape {
         }
     }
 
-    /// Appends the `metrics` object with the timings of a reply, or `null` if it has several
+    /// Appends the `metrics` object with the timings of a reply, or `null` for a reply with several
     /// choices.
     pub(crate) fn write_timings(&self, out: &mut String, reply: &Reply, nulls: NullMemberHandling) {
         let [choice] = reply.choices.as_slice() else {

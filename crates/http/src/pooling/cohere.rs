@@ -136,7 +136,8 @@ fn content_part(part: &CohereEmbedContent) -> Value {
     }
 }
 
-/// Returns the instruction of an `input_type`; `None` if it is empty or no type is given.
+/// Returns the instruction of an `input_type`; `None` if the instruction is empty or the request
+/// has no type.
 fn task_instruction<'a>(app: &'a App, kind: Option<&str>) -> Result<Option<&'a str>, Fault> {
     let Some(kind) = kind.filter(|_| app.settings.pooling.embeds_like_model) else {
         return Ok(None);

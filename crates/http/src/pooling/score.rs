@@ -92,7 +92,7 @@ pub(crate) async fn create_rerank(
     })))
 }
 
-/// Method for scoring a document for a query, by the type of the model.
+/// Method for scoring a document for a query; the type of the model determines it.
 #[derive(Clone, Copy)]
 enum ScoringModel {
     /// The scoring model embeds query and document separately; the score is the similarity of the
@@ -221,8 +221,8 @@ impl<'a> TextPairScorer<'a> {
         }
     }
 
-    /// Returns the beginning of a text with at most `most` tokens; the whole text for 0, and if it
-    /// is of content parts.
+    /// Returns the beginning of a text with at most `most` tokens. Returns the whole text if `most`
+    /// is 0 or the text consists of content parts.
     async fn truncate_text<'t>(&self, text: &'t TextToScore, most: usize) -> &'t str {
         let text_only = text.parts.is_none();
         let text = text.text.as_str();
@@ -253,8 +253,8 @@ impl<'a> TextPairScorer<'a> {
     }
 }
 
-/// Returns the lengths to which a pair of texts is truncated, the longer text first, so that their
-/// sum is at most `keep` tokens.
+/// Returns the lengths to which a pair of texts is truncated, the longer text first, so that the
+/// sum of the lengths is at most `keep` tokens.
 fn longest_first(lengths: [i64; 2], keep: i64) -> [i64; 2] {
     let (short, long) = (lengths[0].min(lengths[1]), lengths[0].max(lengths[1]));
     let (short, long) = match short + long <= keep {

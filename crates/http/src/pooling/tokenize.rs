@@ -24,7 +24,8 @@ use vllm_sim_wire::vllm::pooling::PoolingRequest;
 /// tokens.
 const MAX_PADDED_TOKENS: usize = 16 << 20;
 
-/// Members of a pooling request whose texts the tokenizer reads, unless it has pairs of texts.
+/// Members of a pooling request whose texts the tokenizer reads, unless the request has pairs of
+/// texts.
 pub(super) const POOLING_INPUT_FIELDS: &[&str] = &["input", "messages"];
 
 /// Truncation and padding of the inputs of a pooling request.
@@ -202,9 +203,9 @@ fn require_tokens(ids: Vec<u32>) -> Result<Vec<u32>, Fault> {
     }
 }
 
-/// Checks what vLLM checks before it reads the inputs of a pooling request: arguments of the
-/// multimodal processor, the model's name, the truncation. `members` are the members of the body
-/// whose texts the tokenizer reads.
+/// Runs those checks of vLLM that precede the reading of a pooling request's inputs: arguments of
+/// the multimodal processor, the model's name, the truncation. `members` are the members of the
+/// body whose texts the tokenizer reads.
 ///
 /// Source: vLLM 0.33 `entrypoints/pooling/base/serving.py`, `_init_ctx`, `_validate_request`.
 ///

@@ -22,7 +22,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::sglang::decisions::{Decision, DecisionRequest};
 
-/// Version of the wording of prompts.
+/// Version of the wording of the prompts for `POST /v1/decisions`.
 const PROMPT_FORMAT_VERSION: i64 = 1;
 
 /// Handles `POST /v1/decisions`.

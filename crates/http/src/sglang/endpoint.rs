@@ -15,7 +15,8 @@ use vllm_sim_wire::fastapi::{self, BodyReadError, BodySchemaErrors, RouteFunctio
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::schema::RequestField;
 
-/// Path of SGLang's server in its container image, which errors of a body name.
+/// File path of SGLang's server in its container image; error texts about a request body contain
+/// this path.
 const FILE: &str = "/sgl-workspace/sglang/python/sglang/srt/entrypoints/http_server.py";
 
 const fn post(line: u32, function: &'static str, path: &'static str) -> RouteFunction {

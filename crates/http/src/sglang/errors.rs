@@ -53,8 +53,8 @@ pub(super) fn response_or_openai_error(answer: Result<Response<Body>, Fault>) ->
     answer.unwrap_or_else(|fault| openai_error(&fault))
 }
 
-/// Returns the error response of a native route; for an invalid value it contains only the error
-/// text.
+/// Returns the error response of a native route; for an invalid value, the response contains only
+/// the error text.
 pub(super) fn native_route_error_response(fault: &Fault) -> Response<Body> {
     match (fault.status, fault.error_type) {
         (400, ErrorType::BadRequest | ErrorType::BadRequestName) => {

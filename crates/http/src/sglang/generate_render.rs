@@ -128,7 +128,7 @@ impl GenerateStream {
 /// Members of `meta_info` that are lists with one element per output token.
 const MEMBERS_PER_TOKEN: [&str; 2] = ["output_token_logprobs", "output_top_logprobs"];
 
-/// Removes the text and token ids from a stream event that earlier events contained.
+/// Removes from a stream event the text and token ids that earlier events contained.
 fn keep_new_part(event: &mut Value, text_sent: usize, ids_sent: usize) {
     if let Some(Value::String(text)) = event.get_mut("text") {
         text.replace_range(..text_sent.min(text.len()), "");

@@ -72,8 +72,8 @@ impl TextMember {
         format!("{line}\n")
     }
 
-    /// Returns the JSON of an Ollama response that is no stream; `counts` is `None` for a request
-    /// without a prompt.
+    /// Returns the JSON of an Ollama response that is not a stream; `counts` is `None` for a
+    /// request without a prompt.
     fn body(self, model: &str, text: &str, counts: Option<(u64, u32, u32)>) -> Value {
         let mut body = json!({"model": model, "created_at": timestamp()});
         let (name, value) = self.json(text);

@@ -161,8 +161,8 @@ impl ReasoningMarkers {
 enum CallFormat {
     /// Tool calls are between tags on lines of their own; a call that is not JSON is left out.
     Qwen25,
-    /// Tool calls are between tags; the last one needs no closing tag. A call that is not JSON
-    /// makes the whole text content.
+    /// Tool calls are between tags; the last one needs no closing tag. If a call is not JSON, the
+    /// whole text is treated as content.
     Hermes,
 }
 

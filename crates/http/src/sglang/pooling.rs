@@ -83,7 +83,7 @@ pub(super) async fn encode_inputs(
     native(encoded(&app, &received, &endpoint::ENCODE).await)
 }
 
-/// Handles `POST /classify`, which SGLang answers as `/encode`.
+/// Handles `POST /classify` like `POST /encode`, as SGLang does.
 pub(super) async fn classify_inputs(
     State(app): State<Arc<App>>,
     received: RawRequest,

@@ -109,8 +109,8 @@ pub(super) fn data_parallel_rank(
     }
 }
 
-/// Returns the context length from the command line, in tokens; `None` if it is that of the model's
-/// `config.json`.
+/// Returns the context length from the command line, in tokens; `None` if the context length comes
+/// from the model's `config.json`.
 pub(super) fn explicit_context_length(app: &App) -> Option<u32> {
     let length = app.rules.limits.max_model_len;
     let config = app.settings.model.hf_config.as_deref();

@@ -146,7 +146,7 @@ impl SglangResponsesFormat {
 /// Selects the `text` member of a Responses API response whose request does not set `text`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextForm {
-    /// The member `text` is plain text if the output is only text.
+    /// The member `text` has the plain text format if the output is only text, else it is null.
     Guessed,
     /// The member `text` is null, because the response has no output yet.
     Unknown,

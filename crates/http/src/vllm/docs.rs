@@ -22,8 +22,8 @@ use vllm_sim_wire::VllmVersion;
 /// generates the file.
 const OPENAPI_GZ: &[u8] = include_bytes!("openapi.json.gz");
 
-/// JSON merge patches, gzipped, by vLLM release; each converts the OpenAPI document of the next
-/// newer release.
+/// JSON merge patches by vLLM release, gzipped; each converts the OpenAPI document of the next
+/// newer release to that of its release.
 const OLDER_OPENAPI_GZ: &[u8] = include_bytes!("openapi_older.json.gz");
 
 pub(crate) async fn get_openapi(State(app): State<Arc<App>>) -> Response<Body> {
@@ -127,8 +127,8 @@ const ROUTES_WITHOUT_JSON: [&str; 7] = [
     "/v1/unload_lora_adapter",
 ];
 
-/// Adds error responses to an operation of the OpenAPI schema that FastAPI does not derive: errors
-/// for unreadable bodies, and errors from outside the handler.
+/// Adds to an operation of the OpenAPI schema the error responses that FastAPI does not derive:
+/// errors for unreadable bodies, and errors from outside the handler.
 fn add_error_responses(path: &str, operation: &mut Value) {
     let reads = operation.get("requestBody").is_some() || operation.get("parameters").is_some();
     let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) else {
@@ -184,7 +184,8 @@ fn collect_schema_references(value: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// Handles `GET /docs` and `GET /redoc`: returns a page of the routes that needs no other host.
+/// Handles `GET /docs` and `GET /redoc`: returns a page that lists the routes and loads nothing
+/// from other hosts.
 pub(crate) async fn get_api_docs_page(State(app): State<Arc<App>>) -> Response<Body> {
     html_page_response(PAGE.replace("{root}", &app.settings.server.root_path))
 }

@@ -119,7 +119,8 @@ pub(crate) async fn collective_rpc(
     Ok(ok_json_response(&json!({"results": results})))
 }
 
-/// Handles `POST /scale_elastic_ep`: reports a change of the data-parallel size without making it.
+/// Handles `POST /scale_elastic_ep`: reports a change of the data-parallel size, but changes
+/// nothing.
 pub(crate) async fn scale_elastic_ep(received: RawRequest) -> HandlerResult {
     let value = parse_raw_json(&received.bytes, "Invalid JSON format")?;
     let size = value.get("new_data_parallel_size");

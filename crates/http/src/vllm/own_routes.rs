@@ -107,7 +107,7 @@ const OWN: [OwnRoute; 26] = [
     },
 ];
 
-/// Adds the served routes that vLLM does not have to the paths of an OpenAPI document.
+/// Adds to the paths of an OpenAPI document those served routes that vLLM lacks.
 pub(super) fn add_simulator_routes(paths: &mut Map<String, Value>, routes: &RouteIndex) {
     for route in OWN.iter().filter(|route| routes.serves_path(route.path)) {
         let operations = paths.entry(route.path).or_insert_with(|| json!({}));

@@ -32,7 +32,8 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared_request_fields::{ChatTool, ChatToolChoice};
 use vllm_sim_wire::sampling::{GREEDY_TEMPERATURE, SamplingParams, output_budget_tokens};
 
-/// Default of `max_tokens` in rendered sampling parameters, at which the member is omitted.
+/// Default of `max_tokens`; sampling parameters are rendered without the member if it has this
+/// value.
 const OMITTED_MAX_TOKENS: i128 = 16;
 
 pub(crate) async fn render_chat(
@@ -200,7 +201,7 @@ fn render_result(
     app.dialect.render_format().render_route_response(&prompt.tokens, features, request)
 }
 
-/// Rejects beam search, which the render routes of vLLM do not know.
+/// Rejects beam search, which the render routes of vLLM do not support.
 fn reject_beam_search(app: &App) -> Result<(), Fault> {
     match app.dialect.render_format() == RenderRouteFormat::Request {
         true => Err(Fault::bad_request("Beam search is not supported by the render endpoint")),
@@ -330,7 +331,8 @@ fn count_earlier_calls(body: &Value) -> usize {
     calls.map(Vec::len).sum()
 }
 
-/// Returns the custom sampling arguments of a request; those of connectors are members of their own.
+/// Returns the custom sampling arguments of a request, without the parameters of connectors, which
+/// are separate members.
 fn extra_args(params: &SamplingParams) -> Option<Map<String, Value>> {
     let mut args = params.extra_args.clone()?;
     args.retain(|key, _| !matches!(key.as_str(), "kv_transfer_params" | "ec_transfer_params"));

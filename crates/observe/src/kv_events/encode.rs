@@ -214,7 +214,7 @@ fn block_stored_event(
     }
 }
 
-/// Returns, for each stored KV block, the tokens after the block that its hash includes as
+/// Returns, for each stored KV block, the tokens after the block that the block's hash includes as
 /// lookahead; `None` without lookahead.
 fn lookahead_tokens_per_block(
     plan: &PlannedKvBlocks,

@@ -8,7 +8,7 @@
 
 use super::message::{BlockHash, ExtraKey};
 
-/// Buffer of MessagePack items, with the shortest integers and headers.
+/// Buffer of MessagePack items, in which integers and headers have their shortest encoding.
 pub(crate) struct MsgpackWriter(Vec<u8>);
 
 impl MsgpackWriter {

@@ -26,8 +26,8 @@ pub enum KvEventBatching {
     /// one message per scheduler step.
     #[default]
     PerCall,
-    /// A KV event message is sent per number of events, or earlier when the oldest event has waited
-    /// too long (llm-d: `event-batch-size`, one second).
+    /// A KV event message is sent after a number of events, or earlier if the oldest event has
+    /// waited too long (llm-d: `event-batch-size`, one second).
     Sized {
         /// Number of KV events per message, at least one.
         events: usize,

@@ -91,8 +91,8 @@ pub(super) fn is_metadata_query(message: &[u8]) -> bool {
 /// Rules for the handshake with a prefill server, by the KV connector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvHandshakeRules {
-    /// NIXL: the engine id must be that of the request, and the prefill server's block size must
-    /// divide that of this server, in tokens.
+    /// NIXL: the engine id must be the one in the request, and this server's block size must be a
+    /// multiple of the prefill server's.
     Nixl(u32),
     /// MoRI-IO: any answer at the prefill server's address is a success; there is no time limit.
     MoriIo,

@@ -21,8 +21,8 @@ pub struct ZmqMessageListener {
 }
 
 impl ZmqMessageListener {
-    /// Binds a ZMQ `endpoint`, and calls `on_message` with the frames of each message after the
-    /// empty one; `on_message` returns the frames of the answer.
+    /// Binds a ZMQ `endpoint`, and calls `on_message` with the frames that follow the empty frame
+    /// of each message; `on_message` returns the frames of the answer.
     ///
     /// # Errors
     /// An I/O error if the endpoint cannot be bound or the thread cannot be started.

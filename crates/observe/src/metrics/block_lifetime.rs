@@ -14,7 +14,7 @@ use vllm_sim_random::mix_u64_pair;
 
 const REMEMBERED: usize = 4;
 
-/// Observer of a sample of one engine's prefix-cache blocks, whose residency it measures.
+/// Observer of one engine: measures the residency of a sample of the engine's prefix-cache blocks.
 pub struct KvBlockLifetimeObserver {
     metrics: Arc<EngineMetrics>,
     share: f64,

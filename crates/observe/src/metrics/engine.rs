@@ -73,8 +73,8 @@ impl EngineMetrics {
         cells.iter().map(MetricCell::get).collect()
     }
 
-    /// Returns hits and queries of the newest 1,000 requests: tokens in the prefix cache and in
-    /// external KV caches, and items in the multimodal processor cache.
+    /// Returns the hits and queries of the newest 1,000 requests: tokens in the prefix cache,
+    /// tokens in external KV caches, and items in the multimodal processor cache.
     pub fn recent_cache_lookups(&self) -> [(u64, u64); 3] {
         let RecentEngineSamples { prefix, external, media, .. } = &self.recent;
         [prefix, external, media].map(LatencyRingBuffer::cache_hits_and_queries)

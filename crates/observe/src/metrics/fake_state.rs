@@ -13,9 +13,9 @@ use super::lora::LoraRequestsInfo;
 use super::series::{MetricCellVec, MetricCells};
 use super::settings::{MetricsCompat, MetricsSettings, UnixClock};
 
-/// Keys of fake metrics, each with the family whose values it replaces, and whether the family still
-/// counts requests with llm-d's rules. Gauges are first, and totals follow histograms, whose sums
-/// they replace.
+/// Keys of fake metrics, each with the family whose values are replaced, and whether that family
+/// still counts requests under llm-d's rules. Gauges are first. Totals follow histograms, because a
+/// total replaces the sum of its histogram.
 const KEYS: [(&str, Id, bool); 20] = [
     ("running-requests", Id::Running, false),
     ("waiting-requests", Id::Waiting, false),
@@ -45,8 +45,8 @@ pub(super) struct FakeMetricsState {
     lora: LoraRequestsInfo,
     refresh: Duration,
     clock: UnixClock,
-    /// Fake gauges, as the first of [`KEYS`], each with the time at which it was set, in Unix
-    /// seconds.
+    /// Fake gauges in the order of [`KEYS`], whose first entries they are; each has the Unix time
+    /// at which it was set, in seconds.
     gauges: Mutex<[Option<(FakeGauge, f64)>; 3]>,
 }
 
@@ -129,8 +129,8 @@ impl FakeMetricsState {
     }
 }
 
-/// Replaces the values of a family of an engine: by a number, by the numbers of observations in
-/// the buckets, or by the counts of finish reasons.
+/// Replaces the values of an engine's metric family by a number, by the number of observations in
+/// each bucket, or by the counts of finish reasons.
 fn replace_values(cells: &MetricCells, id: Id, value: &Value, at: f64) {
     match value {
         Value::Number(number) => cells[id].set(number.as_f64().unwrap_or_default()),

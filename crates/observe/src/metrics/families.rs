@@ -251,8 +251,8 @@ impl Id {
     }
 }
 
-/// Returns the metric family with this name in the generated list of upstream's families; without
-/// one, the crate does not compile.
+/// Returns the metric family with this name in the generated list of upstream's families. An
+/// unknown name is a compile error.
 const fn upstream(name: &str) -> Family {
     let mut i = 0;
     while !is_equal_text(UPSTREAM[i].name.as_bytes(), name.as_bytes()) {

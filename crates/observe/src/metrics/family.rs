@@ -47,15 +47,15 @@ pub(crate) enum EmptyFamilyRendering {
     Absent,
 }
 
-/// Place of a metric family on `/metrics` with several API servers, where families are sorted by
-/// group.
+/// Position of a metric family on `/metrics` if there are several API servers; families are sorted
+/// by group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MetricPageGroup {
     Counter,
     Gauge,
     Histogram,
-    /// Gauges summed over processes; Prometheus' multiprocess files of them sort after those of
-    /// histograms.
+    /// Gauges summed over processes. Their files in Prometheus' multiprocess mode sort after those
+    /// of histograms.
     SummedGauge,
     Summary,
 }
@@ -87,7 +87,8 @@ pub(crate) struct Family {
     /// Whether creation times of the series are exposed in a family `_created`, if there is one API
     /// server.
     pub(crate) created: bool,
-    /// Index of the metric family's first hidden series; it and later ones appear at first use.
+    /// Index of the metric family's first hidden series; series from this index on appear at first
+    /// use.
     pub(crate) hidden_from: usize,
     /// Whether all series of the metric family are hidden until the engine's first step, if there
     /// are several API servers.
@@ -98,7 +99,8 @@ pub(crate) struct Family {
     pub(crate) when_empty: EmptyFamilyRendering,
     /// Family of the same engine whose values this metric family also exposes, under its own name.
     pub(crate) alias: Option<Id>,
-    /// Metric family by whose values those of this family are divided, or by 1 if that is larger.
+    /// Metric family by whose values the values of this family are divided; a divisor below 1
+    /// counts as 1.
     pub(crate) divisor: Option<Id>,
 }
 

@@ -37,9 +37,9 @@ pub enum ToolParserOutcome {
 /// API of the request whose reply the tool-call parser parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolParserApi {
-    /// The parsed reply is one of the chat completions API (`/v1/chat/completions`).
+    /// The parsed reply belongs to the chat completions API (`/v1/chat/completions`).
     ChatCompletions,
-    /// The parsed reply is one of the Responses API (`/v1/responses`).
+    /// The parsed reply belongs to the Responses API (`/v1/responses`).
     Responses,
 }
 
@@ -66,7 +66,7 @@ pub enum AdminOperation {
     WeightsFinish,
 }
 
-/// Values of the label `operation`, by [`AdminOperation`].
+/// Values of the label `operation`, indexed by [`AdminOperation`].
 const OPERATIONS: [&str; 9] = [
     "sleep",
     "release_kv_cache_memory",
@@ -110,8 +110,8 @@ impl Metrics {
         duration.observe(seconds);
     }
 
-    /// Returns the series of an administrator's operation: durations, and operations in flight;
-    /// hidden ones are shown as created at this time.
+    /// Returns the series of an administrator's operation: durations, and operations in flight. A
+    /// hidden series is shown, with `created` as its creation time.
     fn operation_series(&self, operation: AdminOperation, created: f64) -> [Arc<MetricSeries>; 2] {
         use AdminOperation::{ReleaseKvCacheMemory, Sleep, Wake};
         let families = match operation {

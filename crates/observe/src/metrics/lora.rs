@@ -67,8 +67,8 @@ impl LoraRequestsInfo {
         }
     }
 
-    /// Replaces all series of `vllm:lora_requests_info` by the one of a server without requests for
-    /// adapters.
+    /// Replaces all series of `vllm:lora_requests_info` by the single series of a server without
+    /// requests for adapters.
     pub(super) fn reset_for_restart(&self) {
         self.replace_lora_series(&[(["", ""], self.current_unix_seconds())]);
     }

@@ -45,7 +45,7 @@ impl ProcessMetrics {
         *self.restarted_at.lock() = Some((now_unix, read_stat().map_or(0.0, |[cpu, ..]| cpu)));
     }
 
-    /// Sets the families `process_*` to the values of this Unix time.
+    /// Sets the metric families `process_*` to the values at this Unix time.
     pub(super) fn refresh_process_metrics(&self, cells: &MetricCells, now_unix: f64) {
         let set = |id: Id, value: f64| {
             cells[id].set(value);

@@ -12,7 +12,7 @@ use super::engine::EngineMetrics;
 use super::families::Id;
 use super::series::MetricCellVec;
 
-/// Number of LoRA adapters that the memories of one engine hold.
+/// Maximum numbers of LoRA adapters in the GPU and CPU memory of one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoraSlotCounts {
     /// Number of slots for LoRA adapters on the GPU, `--max-loras`.

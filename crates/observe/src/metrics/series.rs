@@ -47,16 +47,16 @@ impl<I: Into<usize>> Index<I> for MetricCells {
     }
 }
 
-/// One metric series: its labels, and the cell that it reads.
+/// One metric series: its labels, and the cell with its value.
 #[derive(Debug)]
 pub(crate) struct MetricSeries {
     /// Position of the series on the page, within its family.
     pub(super) position: i64,
     /// Names and values of the labels, sorted by name.
     labels: Vec<LabelPair>,
-    /// Cells of the owner's series, and the index of the cell of this one.
+    /// Cells of all series of the same owner, and the index of this series' cell.
     cells: (Arc<[MetricCell]>, usize),
-    /// Divisor of the series: the value of these cells.
+    /// Cells of the series whose value divides the value of this series; `None` divides by 1.
     divisors: Option<Arc<[MetricCell]>>,
 }
 
@@ -127,7 +127,7 @@ impl MetricCellVec {
         vecs
     }
 
-    /// Creates a metric family; it shares the cells of its alias, which is one of `others`.
+    /// Creates a metric family, which shares the cells of its alias among `others`, if it has one.
     fn new(
         family: &'static Family,
         settings: &MetricsSettings,
@@ -248,8 +248,9 @@ impl MetricCellVec {
         }
     }
 
-    /// Converts a metric series for the [page](super::page): its position in the family is the
-    /// timestamp, and the creation time of a series that is no gauge is in its gauge.
+    /// Converts a metric series for the [page](super::page). The timestamp holds the series'
+    /// position in the family; the gauge of a counter, histogram or summary holds the creation
+    /// time.
     fn metric(&self, series: &MetricSeries) -> Option<Metric> {
         let (created, value) = (series.created_unix_seconds()?, series.value());
         let kind = self.family.kind;
@@ -299,8 +300,8 @@ impl Collector for MetricCellCollector {
         self.0.iter().map(|vec| &vec.desc).collect()
     }
 
-    /// Returns the families with their exposed series, without HELP texts, which the
-    /// [page](super::page) has.
+    /// Returns the families with their exposed series, without HELP texts; the [page](super::page)
+    /// adds those texts.
     fn collect(&self) -> Vec<MetricFamily> {
         let families = self.0.iter().map(|vec| {
             message(|family: &mut MetricFamily| {

@@ -20,7 +20,7 @@ impl Default for UnixClock {
 /// Selection of the exposed metric series, and their labels; the default has no engines.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsSettings {
-    /// First served model name; series of requests for adapters have it as label, too.
+    /// First served model name; also a label of the series of requests for adapters.
     pub model_name: String,
     /// Values of the label `engine`, one per data-parallel rank.
     pub engines: Vec<String>,

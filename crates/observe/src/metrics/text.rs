@@ -66,7 +66,7 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         }
     }
 
-    /// Writes a histogram's buckets, count and sum; with several API servers its sum, buckets and
+    /// Writes a histogram: buckets, count and sum, or with several API servers sum, buckets and
     /// count.
     fn histogram(&mut self, name: &str, histogram: &Histogram, le: &[String]) {
         if self.api_servers == ApiServerCount::Several {

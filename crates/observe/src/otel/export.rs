@@ -112,8 +112,8 @@ fn grpc_tls(authorities: Option<PathBuf>) -> Result<ClientTlsConfig, OtlpError> 
     })
 }
 
-/// HTTP client of the OTLP exporter. It sends from the exporter's thread on the tokio runtime of
-/// its creation.
+/// HTTP client of the OTLP exporter. The client sends from the exporter's thread, on the tokio
+/// runtime in which it was created.
 #[derive(Debug)]
 struct HttpExportClient {
     client: PooledHttpClient<Full<Bytes>>,

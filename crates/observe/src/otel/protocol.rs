@@ -1,8 +1,8 @@
 /// Protocol of the OTLP trace exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OtlpProtocol {
-    /// gRPC to a host and port; the scheme `https` selects TLS, any other and none select plain
-    /// text.
+    /// gRPC to a host and port. The scheme `https` selects TLS; any other scheme, or none, selects
+    /// plain text.
     #[default]
     Grpc,
     /// Protobuf in a POST to the configured URL, whose path is usually `/v1/traces`.

@@ -4,7 +4,7 @@ use super::report::PlanReport;
 use super::search::SimulatedDeploymentTrial;
 use vllm_sim_replay::report::group_thousands;
 
-/// Hours of a month in prices: a year of 8,760 hours has twelve.
+/// Number of hours per month in prices: a twelfth of the 8,760 hours of a year.
 const HOURS_PER_MONTH: f64 = 730.0;
 
 /// Cost of a deployment, in the currency of the prices.
@@ -44,7 +44,7 @@ impl DeploymentCost {
 
 impl PlanReport {
     /// Returns the answer in one line: GPUs, workers, traffic of a fixed number of workers,
-    /// latencies and costs; `None` without one.
+    /// latencies and costs; `None` without an answer.
     pub(super) fn best_deployment_summary_line(&self) -> Option<String> {
         let (row, found) = self.best_candidate_and_trial()?;
         let group = row.pools.as_ref()?;

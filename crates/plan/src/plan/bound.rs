@@ -7,7 +7,8 @@ use vllm_sim_replay::report::ReplayReport;
 /// Upper bound of a latency percentile over all requests: `ttft-p99=500`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LatencyPercentileBound {
-    /// Name of the latency distribution in [`ReplayReport::curves`](vllm_sim_replay::report::ReplayReport::curves).
+    /// Name of the latency distribution in
+    /// [`ReplayReport::curves`](vllm_sim_replay::report::ReplayReport::curves).
     curve: &'static str,
     percent: f64,
     most_ms: f64,

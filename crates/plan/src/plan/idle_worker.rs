@@ -80,7 +80,7 @@ struct PromptPrefix {
     tokens: u64,
     /// Hash of the prompt prefix; equal prefixes have equal hashes.
     chain: u64,
-    /// Id of the token run at the end of the prompt prefix, if that run repeats one token.
+    /// Id of the run of tokens at the end of the prompt prefix, if that run repeats one token.
     repeated: Option<u64>,
 }
 
@@ -146,7 +146,7 @@ impl SharedPrefixes {
         });
     }
 
-    /// Returns the numbers of a turn's prompt tokens that cannot be cached and that may be cached.
+    /// Returns how many of a turn's prompt tokens cannot be cached, and how many may be cached.
     fn uncached_and_cached_tokens(&self, turn: &SessionTurn, before: PromptPrefix) -> (u32, u32) {
         let (mut known, mut all) = (before.tokens, before);
         for run in prompt_runs(turn) {

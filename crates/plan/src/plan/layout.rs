@@ -50,7 +50,7 @@ pub(super) const LAYOUT_FLAG_NAMES: [&str; 3] =
     ["tensor-parallel-size", "data-parallel-size", "enable-expert-parallel"];
 
 /// Bandwidth of KV transfers between searched prefill and decode workers, in GB/s. Prefixes of
-/// gpt-oss-120b that NIXL pulls between H200 servers arrive at this rate, at links of 400 Gb/s.
+/// gpt-oss-120b that NIXL pulls between H200 servers arrive at this rate over links of 400 Gb/s.
 ///
 /// **Source:** llm-d `guides/p2p-kv-cache-sharing/benchmark-results/gpt-oss-120b-h200.md`: 2,048
 /// tokens take 49 ms, 49,152 take 550 ms, of which the front end has 3.2 us a token.
@@ -144,7 +144,8 @@ impl ParallelLayoutSearch {
         for (index, world) in WORLDS.into_iter().enumerate() {
             let least = if index == 0 { 1 } else { world };
             for layout in layouts(datas).filter(|it| (least..=world).contains(&it.world())) {
-                // The smallest is always tried, so that the answer says that it takes too many GPUs.
+                // The smallest is always tried, so that the answer says that it takes too many
+                // GPUs.
                 if layout.world() > self.max_gpus && layout.world() > 1 {
                     continue;
                 }
@@ -218,7 +219,8 @@ fn is_usage(error: &anyhow::Error) -> bool {
     error.is::<ConfigError>() || error.is::<UsageError>() || divides_no_heads(error)
 }
 
-/// Returns whether a tensor-parallel size is refused because it does not divide the attention heads.
+/// Returns whether a tensor-parallel size is refused because it does not divide the attention
+/// heads.
 fn divides_no_heads(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<ConfigError>();
     error.is_some_and(|error| {

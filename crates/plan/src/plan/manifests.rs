@@ -97,7 +97,8 @@ impl DeploymentFiles {
         Some(Self(files))
     }
 
-    /// Refuses a folder in which a file of the same name was not written by a plan.
+    /// Refuses a folder that contains a file with the name of a deployment file, unless a plan
+    /// wrote that file.
     ///
     /// # Errors
     /// A usage error with the name of the file.

@@ -12,8 +12,8 @@ use super::report::{
 };
 use super::search::SimulatedDeploymentTrial;
 
-/// Latency metrics, each with the key in a run's summary that holds the latency bound of every
-/// request.
+/// Latency metrics, each with the key in a run's summary under which the latency bound of requests
+/// is stored.
 const REQUEST_BOUNDS: [(&str, &str); 3] =
     [("TTFT", "slo_ttft_ms"), ("ITL", "slo_itl_ms"), ("E2E", "slo_e2e_ms")];
 
@@ -117,7 +117,8 @@ fn answer_tiles(plan: &PlanReport, notes: &[String]) -> Vec<SummaryTile> {
     tiles
 }
 
-/// Draws every simulated run as a point (with its row's number for results) and the Pareto front.
+/// Draws every simulated run as a point, and the Pareto front. The points of results have the
+/// numbers of their table rows.
 fn draw_scatter_chart(
     body: &mut String,
     plan: &PlanReport,

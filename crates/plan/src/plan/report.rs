@@ -22,8 +22,8 @@ pub(super) struct PlanReport {
     pub(super) question: PlanRequirements,
     pub(super) prices: Option<GpuPrices>,
     pub(super) rows: Vec<DeploymentCandidateRow>,
-    /// Indices of the candidates with a successful deployment, by cost per hour relative to
-    /// traffic.
+    /// Indices of the candidates with a successful deployment, ordered by the ratio of cost per
+    /// hour to traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
     /// Notes about deployments that were not tried.
@@ -96,7 +96,7 @@ struct TrafficSensitivity {
 }
 
 impl PlanReport {
-    /// Sorts the search results by cost, and searches how other traffic changes the cheapest
+    /// Sorts the search results by cost, and finds out how other traffic changes the cheapest
     /// deployment; reports show `command`.
     ///
     /// # Errors
@@ -201,8 +201,8 @@ impl PlanReport {
         all
     }
 
-    /// Returns the latencies of a run that the answer shows: the bounded percentiles, else the
-    /// 99th of first token and inter-token latency.
+    /// Returns the latencies of a run that the answer shows: the bounded percentiles, or without
+    /// bounds the 99th percentiles of TTFT and inter-token latency.
     pub(super) fn displayed_latencies(&self, trial: &SimulatedDeploymentTrial) -> Vec<String> {
         let bounds = self.question.bounds.iter();
         let mut wanted: Vec<(String, String)> = bounds

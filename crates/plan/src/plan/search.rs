@@ -29,7 +29,8 @@ pub(super) struct PlanRequirements {
     pub(super) max_gpus: u32,
     pub(super) max_cost: Option<f64>,
     pub(super) bounds: Vec<LatencyPercentileBound>,
-    /// Number of workers for which to search the highest traffic, instead of the fewest workers.
+    /// Number of workers for which to find the highest traffic, instead of finding the fewest
+    /// workers.
     pub(super) fixed_workers: Option<u32>,
 }
 
@@ -93,7 +94,7 @@ pub(super) struct CandidateSearchResult {
     pub(super) why: Option<String>,
 }
 
-/// Searches the fewest workers, or the highest traffic, of one flag combination.
+/// Finds the fewest workers, or the highest traffic, for one flag combination.
 ///
 /// # Errors
 /// Returns the errors of the simulated runs.
@@ -140,8 +141,8 @@ fn affordable_units(cost: f64, price: f64) -> u32 {
     (cost * (1.0 + 1e-9) / price) as u32
 }
 
-/// Searches the fewest workers for `traffic` times the requested traffic; `None` above the GPU or
-/// cost budget.
+/// Finds the fewest workers that serve `traffic` times the requested traffic; `None` if they exceed
+/// the GPU or cost budget.
 ///
 /// # Errors
 /// Returns the errors of the simulated runs.
@@ -156,7 +157,7 @@ pub(super) fn search_fewest_workers(
     }
 }
 
-/// Searches the highest traffic that `workers` workers serve within the latency bounds.
+/// Finds the highest traffic that `workers` workers serve within the latency bounds.
 ///
 /// # Errors
 /// Returns the errors of the simulated runs.
@@ -258,7 +259,7 @@ impl<'c> TrialRunner<'c> {
         self.most_gpus / gpus_of_workers(self.pools, WorkerCountByKind::Groups(1)).max(1)
     }
 
-    /// Searches the fewest workers that serve `traffic` times the requested traffic.
+    /// Finds the fewest workers that serve `traffic` times the requested traffic.
     fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedDeploymentTrial>> {
         if self.candidate.layout.is_some_and(|layout| layout.split) {
             return self.search_fewest_prefill_decode_workers(traffic);
@@ -268,7 +269,7 @@ impl<'c> TrialRunner<'c> {
         Ok(found.map(|(_, trial)| trial))
     }
 
-    /// Searches the fewest workers, above `too_few`, that suffice for `traffic`: doubles their
+    /// Finds the fewest workers, more than `too_few`, that suffice for `traffic`: doubles their
     /// number, then bisects. `count` converts a number to workers of each kind.
     fn fewest_between(
         &mut self,
@@ -435,7 +436,8 @@ impl<'c> TrialRunner<'c> {
     }
 }
 
-/// Returns the rates of generated tokens, and of all tokens, per second, as in [`SimulatedDeploymentTrial`].
+/// Returns the rates of generated tokens, and of all tokens, per second, as in
+/// [`SimulatedDeploymentTrial`].
 fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
     let rate = workload.request_rate.filter(|rate| rate.is_finite());
     let is_plain =

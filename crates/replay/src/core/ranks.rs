@@ -42,7 +42,8 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Extends every running step to the end of the longest one, and delays idle ranks to that
     /// time.
     ///
-    /// Source: aisimulate-core 0.13.0 `src/engine/generalized/engine.rs` (attention data parallelism).
+    /// Source: aisimulate-core 0.13.0 `src/engine/generalized/engine.rs` (attention data
+    /// parallelism).
     fn wait_for_slowest(&mut self, pool: usize, worker: u32) {
         let ranks = self.pools[pool].ranks;
         let members = worker * ranks..(worker + 1) * ranks;

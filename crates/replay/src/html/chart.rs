@@ -12,7 +12,7 @@ const MAX_CHART_POINTS: usize = 480;
 /// Ratio of the medians of two distributions above which their axis is logarithmic.
 const LOG_AXIS_RATIO: f64 = 20.0;
 
-/// Largest percentage in a chart with which the percentage axis may end below 100.
+/// Largest percentage in a chart up to which the percentage axis may end below 100.
 const LOW_PERCENTAGE: f64 = 40.0;
 
 /// Line of a chart, with its name in the legend.
@@ -69,7 +69,8 @@ pub struct LineChart<'a> {
     pub x: &'a str,
     /// Label of the line chart's vertical axis.
     pub y: &'a str,
-    /// Lower and upper end of the vertical axis; `None` scales the axis from 0 to the largest value.
+    /// Lower and upper end of the vertical axis; `None` scales the axis from 0 to the largest
+    /// value.
     pub y_range: Option<(f64, f64)>,
     /// Lines of the chart, each with an entry in the legend.
     pub lines: Vec<ChartLine>,

@@ -142,8 +142,8 @@ fn shade_index(value: f64, most: f64) -> u32 {
     (value / most * 20.0).round().clamp(0.0, 20.0) as u32
 }
 
-/// Averages a gauge of one worker over even intervals; one without points repeats the previous
-/// mean.
+/// Averages a gauge of one worker over even intervals; an interval without points repeats the
+/// previous mean.
 fn average_into_cells(
     track: &WorkerSampleTrack,
     of: fn(&WorkerTimelinePoint) -> f64,

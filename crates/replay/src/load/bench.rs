@@ -147,8 +147,8 @@ impl BenchRun {
 }
 
 impl MeasuredRequest {
-    /// Returns the token runs of the prompt of request `request_number`; its cached tokens are shared with
-    /// all requests of the same prefix.
+    /// Returns the prompt of request `request_number` as runs of consecutive tokens. All requests
+    /// of the same prefix share its cached tokens.
     pub fn request_prompt_token_runs(&self, request_number: u64) -> Vec<PromptTokenRun> {
         let shared = match &self.prefix {
             Some(_) => self.cached.unwrap_or(0).min(self.input.saturating_sub(1)),

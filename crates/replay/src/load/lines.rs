@@ -30,7 +30,7 @@ pub(super) fn open_maybe_gzip(path: &Path) -> Result<Box<dyn BufRead + Send>, Wo
     Ok(reader)
 }
 
-/// Reads a workload file of at max_bytes `max_bytes` bytes as UTF-8 text.
+/// Reads a workload file of at most `max_bytes` bytes as UTF-8 text.
 ///
 /// # Errors
 /// Returns [`WorkloadError`] if the file is unreadable, too long or not UTF-8.

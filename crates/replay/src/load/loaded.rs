@@ -70,7 +70,7 @@ impl LoadedSessions {
         self
     }
 
-    /// Sets the number of rows of the trace that are no sessions.
+    /// Sets the number of rows of the trace that are left out of the workload.
     pub(super) fn with_left_out_row_count(mut self, rows: u64) -> Self {
         self.left_out_rows = rows;
         self

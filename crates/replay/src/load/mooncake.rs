@@ -165,8 +165,8 @@ fn parse_row(
     })
 }
 
-/// Converts the hash ids of a trace row to token runs of its prompt: one repeated token per id; the
-/// last run is cut to `input` tokens.
+/// Converts the hash ids of a trace row to runs of prompt tokens: one repeated token per id.
+/// Together the runs have `input` tokens.
 pub(super) fn hash_ids_to_token_runs(
     row: &JsonRow<'_>,
     ids: &[u64],

@@ -125,8 +125,8 @@ pub struct WorkloadReadOptions {
     ///
     /// Default false.
     pub name_rows: bool,
-    /// Order of agent requests. Default: by start time; a limit on concurrent agent runs needs
-    /// their ids.
+    /// Order of the requests of agent runs. Default: by start time; a limit on concurrent agent
+    /// runs needs the order by id.
     pub agent_order: AgentRunOrder,
     /// Seed of arrivals for result files without send times. Default 42.
     pub seed: u64,

@@ -17,7 +17,7 @@ const TEXT_HASH_DOMAIN: u64 = 13;
 pub(super) struct RecordedPromptTexts {
     count: TokenCounter,
     /// Known prompt prefixes by the hash of their texts: length of the prefix in tokens, and the
-    /// token run of its last text.
+    /// run of tokens that represents its last text.
     prefixes: HashMap<u64, (u32, PromptTokenRun)>,
     /// Last request of each agent, by run and index of the agent.
     previous: HashMap<(String, usize), PreviousCall>,
@@ -57,7 +57,7 @@ impl RecordedPromptTexts {
         }
     }
 
-    /// Splits a recorded prompt of `input` tokens into the token runs of its texts.
+    /// Converts the texts of a recorded prompt of `input` tokens to runs of tokens.
     fn runs_of_texts(&mut self, texts: &[String], input: u32) -> Vec<PromptTokenRun> {
         let mut hashes = Vec::with_capacity(texts.len());
         let mut hash = TEXT_HASH_DOMAIN;

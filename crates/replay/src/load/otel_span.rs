@@ -18,7 +18,8 @@ const FAILED_STATUS: (u64, &str) = (2, "STATUS_CODE_ERROR");
 pub(super) enum GenAiSpanKind {
     /// Trace span of a generation request to a model, with the request's token counts.
     Request,
-    /// Trace span without replay, of a request that failed or has no prompt or no output.
+    /// Trace span excluded from the replay, because its request failed or has no prompt or no
+    /// output.
     Unusable,
     /// Trace span of the invocation of an agent.
     Agent,

@@ -19,8 +19,8 @@ use crate::workload::{
 };
 use vllm_sim_random::mix_u64_pair;
 
-/// Number of tokens per token run; prompts with a common prefix share runs up to the first
-/// difference.
+/// Number of tokens per run of consecutive prompt tokens; prompts with a common prefix share runs
+/// up to the first difference.
 const TOKENS_PER_RUN: usize = 16;
 
 struct RecordedRequest {
@@ -219,7 +219,8 @@ fn new_session(request: &RecordedRequest, id: Option<String>) -> ClientSession {
     }
 }
 
-/// Builds a turn; its prompt grows from the `last` request if it repeats prompt and output.
+/// Builds a turn. If the prompt begins with prompt and output of the request `last`, the turn has
+/// only the tokens that follow them.
 fn new_turn(request: &RecordedRequest, last: Option<&RecordedRequest>) -> SessionTurn {
     let runs = |tokens: &[u64]| {
         let runs = tokens.chunks(TOKENS_PER_RUN).map(|piece| PromptTokenRun {

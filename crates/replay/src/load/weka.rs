@@ -6,8 +6,8 @@
 //!
 //! With [`WorkloadFormat::WekaSplit`] a list of the requests of several agents is split.
 //!
-//! **Source:** aiperf 0.13 `dataset/loader/weka_trace_models.py` and `weka_trace.py`, guidellm 0.8 `data/deserializers/trace_weka.py`,
-//! callanjfox/kv-cache-tester `docs/trace_replay_tester.md`.
+//! **Source:** aiperf 0.13 `dataset/loader/weka_trace_models.py` and `weka_trace.py`, guidellm 0.8
+//! `data/deserializers/trace_weka.py`, callanjfox/kv-cache-tester `docs/trace_replay_tester.md`.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
 pub(super) const WEKA_REQUEST_WITHOUT_RUN_ERROR: &str = "is a request of a Weka trace without its run, so its \
     session and block size are unknown; must be in `requests` of an object with id and block_size";
 
-/// Returns whether a row is a request of a Weka trace, which belongs into the list of a run.
+/// Returns whether a row is a request of a Weka trace, which belongs in the list of a run.
 pub(super) fn is_weka_request_without_run(row: &Map<String, Value>) -> bool {
     ["t", "in", "out", "hash_ids"].iter().all(|key| row.contains_key(*key))
         && !row.contains_key("requests")
@@ -71,8 +71,8 @@ struct TraceCounts {
     left_out: u64,
 }
 
-/// An agent made of requests that overlap others of the agent in whose list the trace has them, and
-/// the end time of its last request.
+/// Agent split off from another agent's list in the trace, because its requests overlap that
+/// agent's requests. Stored with the end time of its last request.
 struct SplitAgent {
     agent: usize,
     end_ms: f64,
@@ -235,8 +235,8 @@ impl RunReader<'_> {
         split.collect()
     }
 
-    /// Makes an agent's first request after the end of an agent split off from it depend on that
-    /// end.
+    /// Adds dependencies on split-off agents: the first request of the original agent after the end
+    /// of a split-off agent waits for that end.
     fn link_workers(&mut self, workers: &[SplitAgent]) {
         for worker in workers {
             let Some((main, before)) = self.agents[worker.agent].started_by else {
@@ -277,8 +277,8 @@ impl RunReader<'_> {
         Ok(Some((RecordedAgentCall { start_ms, end_ms: start_ms + took_ms, turn }, ids)))
     }
 
-    /// Returns one token run per full block of the prompt, and one for the tokens without a hash
-    /// id.
+    /// Returns one run of tokens per full block of the prompt, and one run for the tokens without a
+    /// hash id.
     ///
     /// A hash id of a block that is not full names no shared content.
     fn prompt_runs(&self, ids: &[u64], input: u32) -> Vec<PromptTokenRun> {
@@ -298,8 +298,8 @@ impl RunReader<'_> {
         runs
     }
 
-    /// Reads a sub-agent of a Weka trace. Returns the agents that its parent waits for, with their
-    /// end: the sub-agent and agents split off from it; none for a background sub-agent.
+    /// Reads a sub-agent of a Weka trace. Returns the agents for which the parent waits, each with
+    /// its end: the sub-agent and agents split off from it; none for a background sub-agent.
     fn read_subagent(
         &mut self,
         row: &JsonRow<'_>,

@@ -1,8 +1,8 @@
 //! Splits a list of requests of several agents into chains, one per agent, by their hash ids.
 //!
 //! A request belongs to the chain whose last prompt it continues. One that shares only a part of
-//! that prompt begins a chain of its own, a fork. A fork is the same agent after a compaction of its
-//! context, and is joined again, if no later request continues the longer prompt.
+//! that prompt begins a chain of its own, a fork. A fork is the same agent after a compaction of
+//! its context, and is joined again, if no later request continues the longer prompt.
 //!
 //! **Source:** aiperf 0.13 `dataset/loader/weka_agent_chains.py` (`detect_agent_chains`) and
 //! `weka_trace.py` (`_split_off_preamble`).
@@ -21,7 +21,7 @@ const MAX_GAP_MS: f64 = 3_600_000.0;
 ///
 /// **Source:** aiperf 0.13 `common/environment.py`, `WEKA_SEAM_MIN_OVERLAP_RATIO`.
 const MIN_OVERLAP: f64 = 0.5;
-/// Maximum output length, in tokens, with which a trace's first request counts as a request for a
+/// Maximum output length, in tokens, up to which a trace's first request counts as a request for a
 /// session title.
 ///
 /// **Source:** aiperf 0.13 `weka_trace.py`, `_TITLE_GEN_MAX_OUTPUT_TOKENS`.
@@ -137,8 +137,8 @@ impl ChainBuilder<'_> {
         self.chain_of.insert(request, chain);
     }
 
-    /// Returns the index of the chain that the request `listed` continues: of several, the one with
-    /// the longest last prompt.
+    /// Returns the index of the chain that the request `listed` continues: if there are several,
+    /// the one with the longest last prompt.
     ///
     /// Its last request has ended, and has the same model.
     fn continued_chain(&self, listed: &WekaTraceRequest<'_>) -> Option<usize> {
@@ -212,7 +212,7 @@ impl ChainBuilder<'_> {
     }
 
     /// Returns the forked chain that continues the agent of request `tail`: the one with the most
-    /// shared hash ids, the earliest of several.
+    /// shared hash ids, or the earliest if there are several.
     fn continuation(&self, tail: usize, forks: &[usize]) -> Option<usize> {
         let tail = &self.list[tail];
         let mut found: Option<(usize, usize, f64)> = None;

@@ -58,7 +58,8 @@ pub struct OnlineReplayOptions {
 /// Names of HTTP headers that identify requests, sessions and servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestHeaderNames {
-    /// Name of the run, the first part of [`RequestHeaderNames::request_id_of_turn`] in `X-Request-Id`.
+    /// Name of the run, the first part of [`RequestHeaderNames::request_id_of_turn`] in
+    /// `X-Request-Id`.
     pub run: String,
     /// Name of a request header with the session id.
     pub session_header: Option<String>,

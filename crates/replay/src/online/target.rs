@@ -13,7 +13,7 @@ use super::exchange::{GenerationResponse, SseReader};
 use super::options::{GenerationApi, OnlineReplayError, OnlineReplayOptions, RequestHeaderNames};
 use vllm_sim_http_client::{HttpConnector, HttpServerEndpoint, PooledHttpClient};
 
-/// Maximum size of a response without a stream, in bytes.
+/// Maximum size of a response that is not streamed, in bytes.
 const MAX_JSON_RESPONSE_BYTES: usize = 16 << 20;
 /// Maximum size of a response to [`TargetServer::request_accepting_any_status`], in bytes.
 const MAX_CALL_RESPONSE_BYTES: usize = 256 << 20;

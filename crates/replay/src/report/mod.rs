@@ -169,8 +169,8 @@ pub struct ReportCollector {
     timeline: WorkerTimeline,
     over_time: ReportTimeSeries,
     spans: SampledRequestSpans,
-    /// Number of prompt tokens cached on a better worker than the chosen one, if the router scores
-    /// prefix caches.
+    /// Number of prompt tokens that other workers had cached beyond those cached on the chosen
+    /// worker, if the router scores prefix caches.
     regret: Option<u64>,
 }
 

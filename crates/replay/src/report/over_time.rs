@@ -94,14 +94,14 @@ impl ReportTimeSeries {
         self.reused.add(outcome.arrival, part);
     }
 
-    /// Returns the percentage of requests within the latency bounds, by scheduled time of the
-    /// requests in seconds.
+    /// Returns the percentage of requests within the latency bounds over time, which is the
+    /// scheduled time of the requests in seconds.
     pub fn slo_attainment_percent(&self) -> Vec<(f64, f64)> {
         self.good.percentages()
     }
 
-    /// Returns the percentage of prompt tokens found in the prefix cache, by scheduled time of the
-    /// requests in seconds.
+    /// Returns the percentage of prompt tokens found in the prefix cache over time, which is the
+    /// scheduled time of the requests in seconds.
     pub fn prefix_reuse_percent(&self) -> Vec<(f64, f64)> {
         self.reused.percentages()
     }
@@ -111,7 +111,8 @@ impl ReportTimeSeries {
         self.workers.len() > 1
     }
 
-    /// Returns the accumulated GPU cost over time in seconds, which is `total_cost` at `end_seconds` seconds.
+    /// Returns the accumulated GPU cost over time in seconds, which is `total_cost` at
+    /// `end_seconds` seconds.
     pub fn accumulated_cost(&self, end_seconds: f64, total_cost: f64) -> Vec<(f64, f64)> {
         let (mut paid, mut before) = (0.0, (0.0, 0));
         let ends = self.existing.iter().copied().chain([(end_seconds, 0)]);

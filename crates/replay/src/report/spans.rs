@@ -64,7 +64,8 @@ impl SampledRequestSpans {
         &self.kept
     }
 
-    /// Returns the number of requests from which [`SampledRequestSpans::sampled_request_spans`] is sampled.
+    /// Returns the number of requests from which [`SampledRequestSpans::sampled_request_spans`] is
+    /// sampled.
     pub fn total_request_count(&self) -> u64 {
         self.seen
     }
@@ -95,8 +96,8 @@ impl SampledRequestSpans {
     }
 }
 
-/// Returns whether a request is sampled, by a hash: every n-th request might always be on the same
-/// worker.
+/// Returns whether a request is sampled, by a hash, because every n-th request might always be on
+/// the same worker.
 fn is_chosen(number: u64, one_of: u64) -> bool {
     mix_u64_pair(0, number).is_multiple_of(one_of)
 }

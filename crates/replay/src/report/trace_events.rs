@@ -25,7 +25,8 @@ const CATEGORY: &str = "vllm-sim";
 /// Id of the track for an engine's steps in the trace file; request `n` has track `n` + 2.
 const STEP_TRACK: u64 = 1;
 
-/// Writes trace events of requests and steps; [`TraceEventWriter::finish_trace_file`] returns the first error.
+/// Writes trace events of requests and steps; [`TraceEventWriter::finish_trace_file`] returns the
+/// first error.
 pub struct TraceEventWriter<W> {
     out: W,
     /// Set of the process ids whose names are already written.

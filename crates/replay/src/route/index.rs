@@ -13,8 +13,8 @@ use super::key_table::BlockKeyTable;
 #[derive(Debug, Default)]
 pub(super) struct RouterBlockIndex {
     table: BlockKeyTable,
-    /// Words per node of the index, which is one KV block: key, one bit per worker that caches the
-    /// block, one bit per worker whose requests use it.
+    /// Number of words per node of the index. A node has the key of a KV block, one bit per worker
+    /// that caches the block, and one bit per worker whose requests use it.
     ///
     /// Stored together because they are read together.
     nodes: Vec<u64>,
@@ -176,7 +176,8 @@ impl RouterBlockIndex {
         &self.shared
     }
 
-    /// Returns the worker's number of used blocks in the last call of [`Self::active_prefix_blocks_by_worker`].
+    /// Returns the worker's number of used blocks in the last call of
+    /// [`Self::active_prefix_blocks_by_worker`].
     pub(super) fn last_lookup_active_blocks(&self, worker: u32) -> u32 {
         self.shared[worker as usize]
     }

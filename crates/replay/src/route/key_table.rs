@@ -26,7 +26,8 @@ impl KeySlot {
 }
 
 impl BlockKeyTable {
-    /// Returns the index node of a block key; `is_key_of_node` compares the key with that of a node.
+    /// Returns the index node of a block key; `is_key_of_node` compares the key with that of a
+    /// node.
     pub(super) fn find_block_node(
         &self,
         key: u64,

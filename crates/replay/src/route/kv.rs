@@ -236,8 +236,8 @@ impl KvRouterState {
     }
 }
 
-/// Selects the index of the lowest cost (a random one of several) at temperature 0, else samples
-/// their softmax.
+/// Selects the index of the lowest cost at temperature 0 (a random one if several are equal), else
+/// samples from the softmax of the negated costs.
 pub(super) fn sample_worker_by_cost<D: DrawRandom>(
     costs: &[f64],
     temperature: f64,

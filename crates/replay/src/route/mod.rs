@@ -37,7 +37,8 @@ pub enum RouterConfig {
     Random,
     /// Session-hash routing: selects a serving worker by rendezvous hash of the session.
     SessionHash,
-    /// Least-loaded routing: selects the worker with the fewest requests; the first of several.
+    /// Least-loaded routing: selects the worker with the fewest requests, or the first if there are
+    /// several.
     LeastLoaded,
     /// Power-of-two routing: selects the less loaded of two random workers.
     PowerOfTwo,
@@ -119,7 +120,8 @@ impl Router {
         self.queue.len()
     }
 
-    /// Adds a worker that accepts requests. `max_batched_tokens` is the token budget of one of its steps.
+    /// Adds a worker that accepts requests. `max_batched_tokens` is the token budget of one of its
+    /// steps.
     pub(super) fn add_worker(&mut self, worker: u32, max_batched_tokens: u32) {
         let at = worker as usize;
         if self.loads.len() <= at {

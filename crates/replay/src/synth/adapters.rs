@@ -14,7 +14,8 @@ pub struct LoraAdapterSource<S> {
 }
 
 impl<S: WorkloadSource> LoraAdapterSource<S> {
-    /// Assigns a random LoRA adapter to a fraction `adapter_share` (0 to 1) of the sessions of `source`.
+    /// Assigns a random LoRA adapter to a fraction `adapter_share` (0 to 1) of the sessions of
+    /// `source`.
     ///
     /// Each adapter is equally likely.
     pub fn new(source: S, adapter_names: &[String], adapter_share: f64, seed: u64) -> Self {

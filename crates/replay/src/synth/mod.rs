@@ -231,7 +231,7 @@ impl WorkloadSource for SyntheticSource {
     }
 }
 
-/// Replaces the start times of another workload's sessions by an arrival process.
+/// Replaces the start times of another workload's sessions with those of an arrival process.
 #[derive(Debug)]
 pub struct RescheduledSource<S> {
     source: S,

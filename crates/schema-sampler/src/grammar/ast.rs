@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use crate::regex::{RegexGenerator, WholeTextRegex};
 use crate::schema::Schema;
 
-/// Maximum nesting of grammar expressions in a text; a rule that needs more counts as infinite.
+/// Maximum nesting of grammar expressions in a text; a rule that requires deeper nesting is treated
+/// as infinite.
 pub(super) const MAX_GRAMMAR_EXPR_HEIGHT: u32 = 400;
 
 pub(super) const MAX_GRAMMAR_RULES: usize = 5_000;

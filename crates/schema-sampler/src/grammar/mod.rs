@@ -49,8 +49,8 @@ fn conversion_error(error: &str) -> String {
     )
 }
 
-/// Returns whether llguidance takes a text for Lark: a line defines `start` or begins with
-/// `%llguidance` (`is_lark_syntax`, llguidance 1.9). Its errors about other texts are those of EBNF.
+/// Returns whether llguidance parses a text as Lark: a line defines `start` or begins with
+/// `%llguidance` (`is_lark_syntax`, llguidance 1.9). Errors about any other text are those of EBNF.
 fn has_lark_start(source: &str) -> bool {
     source.lines().map(str::trim_start).any(|line| {
         let after = line.strip_prefix("start").map(str::trim_start);

@@ -14,8 +14,8 @@ use vllm_sim_random::DrawRandom;
 /// derivation.
 const MAX_RANDOM_NESTING: u32 = 24;
 
-/// Maximum length of a text generated with random choices, in bytes; the rest is the shortest
-/// derivation.
+/// Maximum length of a text generated with random choices, in bytes; beyond it, the shortest
+/// derivation completes the text.
 const MAX_RANDOM_BYTES: usize = 200;
 
 /// Number of grammar alternatives that cost one step of the work budget.
@@ -193,7 +193,8 @@ impl GrammarWriter<'_> {
         }
     }
 
-    /// Selects a random alternative of a grammar expression whose height the nesting depth allows.
+    /// Selects a random alternative of a grammar expression, among those whose height the nesting
+    /// depth allows.
     fn choose_alternative<'p, T>(
         &mut self,
         parts: &'p [T],

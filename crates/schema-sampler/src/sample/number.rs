@@ -6,7 +6,7 @@ use super::plan::ValuePlan;
 use super::sampler::{SampleFailure, ValueContext, ValueSampler};
 use crate::schema::{JsonTypes, PreferredNumberRange};
 
-/// Extension of the default range of integers upwards, used when array items must be unique.
+/// Extension of the default range of integers at its upper end, if array items must be unique.
 const DEFAULT_NUMBER_SPREAD: i64 = 10_000;
 
 impl ValueSampler<'_> {

@@ -273,8 +273,8 @@ impl<'a> ValueSampler<'a> {
         }
     }
 
-    /// Adds members to an object up to `minProperties`, and some to an object without listed
-    /// properties.
+    /// Adds members to an object up to `minProperties`; an object without listed properties may
+    /// get a few members more.
     fn add_optional_names(
         &mut self,
         names: &mut MemberNames,

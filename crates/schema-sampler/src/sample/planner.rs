@@ -197,7 +197,7 @@ impl ValueSampler<'_> {
         Ok(())
     }
 
-    /// Chooses a random branch of a combinator that the types known so far allow.
+    /// Chooses a random branch of a combinator, among those that the types known so far allow.
     fn choose_branch(
         &mut self,
         branches: &[SchemaNodeId],

@@ -4,7 +4,7 @@ use super::plan::ValuePlan;
 use super::sampler::ValueSampler;
 use crate::schema::{JsonTypes, NumberRange, SchemaNode, SchemaNodeId};
 
-/// Maximum nesting of combinators (`allOf`, `anyOf`, …) in which a violation is searched.
+/// Maximum nesting of combinators (`allOf`, `anyOf`, …) in which a violation is searched for.
 const MAX_VIOLATION_DEPTH: u32 = 4;
 
 /// One way in which a value can violate a schema node.

@@ -13,8 +13,8 @@ pub(super) fn compute_types_and_heights(nodes: &mut [SchemaNode]) {
     compute_heights(nodes);
 }
 
-/// Computes the possible types of all nodes as greatest fixpoint: starts with all types and removes
-/// the impossible ones.
+/// Computes the possible types of all nodes as the greatest fixpoint: starts with all types and
+/// removes the impossible ones.
 fn compute_possible_types(nodes: &mut [SchemaNode]) {
     for _ in 0..MAX_FIXPOINT_ROUNDS {
         let mut changed = false;
@@ -56,7 +56,7 @@ fn possible_types_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
     types
 }
 
-/// Computes the heights of all nodes as least fixpoint: starts with no finite value, and lowers
+/// Computes the heights of all nodes as the least fixpoint: starts with no finite value, and lowers
 /// heights.
 fn compute_heights(nodes: &mut [SchemaNode]) {
     for node in nodes.iter_mut() {

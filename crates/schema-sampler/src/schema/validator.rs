@@ -49,8 +49,8 @@ impl<'a> BoundedValidator<'a> {
         }
     }
 
-    /// Creates a validator that caches no results. The work budget that it spends is the cost of a
-    /// validator without a cache, such as `jsonschema`.
+    /// Creates a validator that caches no results. The work that it spends is therefore the cost of
+    /// another validator without a cache, such as `jsonschema`.
     pub(crate) fn new_uncached(schema: &'a Schema, fuel: u32) -> Self {
         Self { known: None, ..Self::new(schema, fuel) }
     }

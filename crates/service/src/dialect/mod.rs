@@ -137,7 +137,7 @@ pub enum AllowedToolSchemas {
     Whitelisted,
 }
 
-/// The limits, defaults and imitated server of a front end's requests.
+/// The limits, defaults and imitated server's rules for the requests of one front end.
 #[derive(Debug, Clone)]
 pub struct RequestRules {
     /// Limits on the values of a generation request.

@@ -93,7 +93,7 @@ impl ReplyFaultPlan {
         actions.any(|(_, action)| *action == StreamFaultAction::Malformed)
     }
 
-    /// Removes and returns the fault that is due at the current token, if any.
+    /// Removes and returns the fault at the current token, if there is one.
     pub fn take_due_fault(&mut self) -> Option<StreamFaultAction> {
         if self.tokens_until_fault() > 0 {
             return None;

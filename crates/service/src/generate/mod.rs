@@ -41,7 +41,8 @@ pub enum ReplyTextMode {
     Encoder,
 }
 
-/// Length of the shortest reasoning that a limit may cut, end marker included, in tokens.
+/// Minimum length of the reasoning in a reply that the output limit cuts, in tokens, end marker
+/// included.
 const MIN_CUT_REASONING_TOKENS: u32 = 12;
 
 /// Generates the content of replies: a script of tokens and texts per request.
@@ -79,7 +80,7 @@ impl ScriptBuilder {
         }
     }
 
-    /// Adds at most `room` tokens of a text that is not in the corpus to the script.
+    /// Adds to the script at most `room` tokens of a text outside the corpus.
     fn push_own_text(&mut self, fragments: TokenFragments, room: u32, channel: OutputChannel) {
         let tokens = (fragments.ids.len() as u32).min(room);
         let Ok(index) = u16::try_from(self.own.len()) else {
@@ -384,8 +385,8 @@ impl ReplyGenerator {
         }
     }
 
-    /// Adds reasoning before a reply whose length does not include it; returns the number of tokens
-    /// left for the reply.
+    /// Adds reasoning in front of a reply whose length does not include the reasoning; returns the
+    /// number of tokens left for the reply.
     fn add_leading_reasoning(
         &self,
         request: &ReplyGeneratorInput,
@@ -401,7 +402,7 @@ impl ReplyGenerator {
         request.limit.saturating_sub(draft.len)
     }
 
-    /// Adds reasoning as a fraction of a reply of `words` tokens.
+    /// Adds reasoning whose length is the requested fraction of a reply of `words` tokens.
     fn add_reasoning_share(
         &self,
         request: &ReplyGeneratorInput,

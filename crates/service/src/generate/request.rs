@@ -94,7 +94,7 @@ pub struct StopConditions {
 /// Kind of content that a reply must have: free text, a fixed text, tool calls or a scripted reply.
 #[derive(Debug, Clone, Default)]
 pub enum ReplyContentKind {
-    /// The reply is free text, from the generator's text mode.
+    /// The reply is free text in the generator's text mode.
     #[default]
     Text,
     /// The reply is a fixed text (structured output), which only the token limit may cut.
@@ -144,9 +144,9 @@ pub struct ReplyGeneratorInput<'a> {
     pub arrived: SimTime,
 }
 
-/// Logit bias from which the biased token is always generated.
+/// Logit bias at or above which the biased token is always generated.
 const DECISIVE_BIAS: f64 = 50.0;
-/// Logit bias up to which a token is never generated.
+/// Logit bias at or below which a token is never generated.
 const BANNING_BIAS: f64 = -50.0;
 
 /// A set of token ids.

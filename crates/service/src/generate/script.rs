@@ -49,14 +49,16 @@ pub struct PlannedOutputEnd {
     pub stop: Option<StopReason>,
 }
 
-/// The complete content of a reply: token ids and their texts, written before submission.
+/// The complete content of a reply: token ids and their texts, written before the request is
+/// submitted.
 ///
 /// Sentences of the shared corpus are stored as references of two bytes.
 #[derive(Debug, Clone)]
 pub struct ReplyScript {
     pub(super) corpus: Arc<SentenceCorpus>,
     pub(super) own: Vec<TokenFragments>,
-    /// Indices of the reply's sentences in the corpus; the token runs of the reply refer to them.
+    /// Indices of the reply's sentences in the corpus; the reply's runs of tokens refer to these
+    /// indices.
     pub(super) sentences: Vec<u16>,
     pub(super) runs: Vec<ReplyTokenRun>,
     pub(super) len: u32,
@@ -88,14 +90,13 @@ pub(super) struct ReplyTokenRun {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ReplyTokenSource {
-    /// Source of a reply's token run: consecutive sentences of the built-in corpus, from index
-    /// `start` of the sentence list. The run may end within its last sentence; `first` selects the
-    /// form without a leading space.
+    /// The run consists of consecutive sentences of the built-in corpus, from index `start` of the
+    /// sentence list, and may end within its last sentence. `first` selects the form of the first
+    /// sentence without a leading space.
     Sentences { start: u32, first: bool },
-    /// Source of a reply's token run: a text outside the corpus, given by its index in the list of
-    /// such texts.
+    /// The run consists of a text outside the corpus, given by its index in the list of such texts.
     Own(u16),
-    /// Source of a reply's token run: one token without text, given by its id.
+    /// The run consists of one token without text, given by its id.
     Silent(u32),
 }
 
@@ -114,16 +115,17 @@ pub struct OutputToken<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReplyScriptCursor {
     run: u32,
-    /// Number of tokens of the current token run that precede the cursor in the script.
+    /// Number of tokens before the cursor in the current run of tokens.
     taken: u32,
-    /// Number of sentences of the current token run that precede the cursor in the script.
+    /// Number of sentences before the cursor in the current run of tokens.
     sentence: u32,
-    /// Number of tokens that precede the cursor in the current sentence, or in the current text
-    /// outside the corpus.
+    /// Number of tokens before the cursor in the current sentence, or in the current text outside
+    /// the corpus.
     offset: u32,
 }
 
-/// The remaining tokens of a token run in a reply script, within one sentence or text.
+/// The remaining tokens of a run in a reply script, at most up to the end of the current sentence
+/// or text.
 struct RunPiece<'a> {
     /// Whether JSON escapes any character of the text; `None` if not computed.
     has_escapes: Option<bool>,
@@ -260,8 +262,8 @@ impl ReplyScript {
         })
     }
 
-    /// Returns the output tokens at a cursor that belong to one text; a cursor at the end of a
-    /// token run first moves to the next run.
+    /// Returns the output tokens from the cursor to the end of the current sentence or text, within
+    /// the current run. A cursor at the end of a run first moves to the next run.
     fn next_piece(&self, at: &mut ReplyScriptCursor) -> Option<RunPiece<'_>> {
         loop {
             let run = self.runs.get(at.run as usize)?;

@@ -13,7 +13,7 @@ use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
 /// End marker of reasoning, as it appears in the text that is searched for stop strings.
 const THINK_END: &str = "</think>";
 
-/// Length of the end of an output in which stop expressions are searched, in bytes.
+/// Length of the end of an output in which stop expressions are searched for, in bytes.
 const SEARCHED_BYTES: usize = 4096;
 
 /// Cuts a reply at its first stop condition and distributes its text over the tokens as streaming

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use vllm_sim_random::DrawRandom;
 use vllm_sim_schema_sampler::{ConstraintError, SampleLimits, SchemaCache};
 
-/// A tool that a request offers.
+/// A tool in the list `tools` of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolDefinition {
     /// Name of the function.
@@ -113,7 +113,7 @@ pub struct ToolCall {
 /// Error of planning tool calls.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ToolCallPlanError {
-    /// The request does not offer the tool that it forces. Source: llm-d-inference-sim's
+    /// The request forces a tool that is not in its list of tools. Source: llm-d-inference-sim's
     /// `tool_choice.go`.
     #[error("tool with name '{0}' requested in tool_choice but not found in the tools list")]
     Unknown(String),

@@ -22,7 +22,7 @@ use vllm_sim_wire::openai::request_message::{ChatContent, RequestMessage};
 pub(super) struct ConversationMedia {
     /// Media items of a conversation that have a marker in the prompt text.
     pub(super) marked: Vec<MediaItem>,
-    /// Media items of a conversation without tokens of their own; the prompt is divided evenly
+    /// Media items without tokens of their own; the prompt of the conversation is divided evenly
     /// among them (llm-d).
     pub(super) spread: Vec<(MediaModality, String)>,
 }

@@ -7,7 +7,7 @@ use serde_json::{Deserializer, Value};
 
 /// Position in a text beyond which no JSON Schema may start, in bytes.
 const MAX_SEARCH_BYTES: usize = 256 * 1024;
-/// Maximum number of opening braces in a text from each of which a JSON Schema is tried.
+/// Maximum number of opening braces per text that are tried as the start of a JSON Schema.
 const MAX_BRACES: usize = 32;
 
 /// Searches the texts of a prompt, newest first, for the last JSON Schema with `type: object`.

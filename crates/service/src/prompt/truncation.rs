@@ -75,8 +75,8 @@ impl PromptTruncation {
         tokens
     }
 
-    /// Removes the media items of a truncated prompt that were cut; truncation removed `removed_tokens`
-    /// tokens and kept `remaining_tokens`.
+    /// Removes the media items that truncation cut from a prompt; truncation removed
+    /// `removed_tokens` tokens and kept `remaining_tokens`.
     pub(super) fn truncate_media(
         self,
         media: &mut Vec<PlacedMediaItem>,

@@ -41,8 +41,8 @@ pub enum FaultRandomKey {
     /// arrival.
     #[default]
     Ordinal,
-    /// A request's random faults depend on its header `x-request-id`, or without one on its index
-    /// within the phase.
+    /// A request's random faults depend on its header `x-request-id`, or on its index within the
+    /// phase if the header is absent.
     ///
     /// A request then gets the same faults at any concurrency, and so do the client's retries.
     RequestId,

@@ -116,8 +116,8 @@ pub enum ScenarioPhaseChange {
     Again,
 }
 
-/// Callback for each phase change of a scenario, in order; `None` in place of round and phase index
-/// ends the scenario.
+/// Callback for each phase change of a scenario, in order; if round and phase index are `None`, the
+/// scenario has ended.
 pub type ScenarioPhaseCallback =
     Box<dyn Fn(&FaultScenario, Option<(u32, usize)>, ScenarioPhaseChange) + Send + Sync>;
 
@@ -138,7 +138,8 @@ impl ScenarioRun {
         Self { position: Mutex::new(ScenarioPosition::new(scenario, now)), on_change }
     }
 
-    /// Enters every phase that has begun by `now`, and returns the time of the next call.
+    /// Enters every phase that has begun by `now`, and returns the time at which to call this
+    /// function again.
     pub fn enter_due_phases(&self, now: SimTime) -> Option<SimTime> {
         let mut position = self.position.lock();
         self.catch_up(&mut position, now);

@@ -29,24 +29,25 @@ pub(super) struct ReplyRuleCondition {
     /// Text in a tool message after the last assistant message, as a condition of a scripted-reply
     /// rule.
     tool_result: Option<String>,
-    /// Names of offered tools, as a condition of a scripted-reply rule: the request must offer all.
+    /// Tool names, as a condition of a scripted-reply rule: the request must have all of these
+    /// tools.
     tools: Vec<String>,
     /// Request headers as a condition of a scripted-reply rule: names in lower case, and values.
     headers: Vec<(String, String)>,
 }
 
-/// Parts of a request, without its last message, that conditions of scripted replies look at.
+/// Parts of a request, except its last message, that conditions of scripted replies examine.
 #[derive(Debug, Default)]
 pub struct MatchedRequest<'r> {
     /// Name of the model that the client asked for.
     pub model: &'r str,
     /// Headers of the request that any scripted-reply rule names: names in lower case, and values.
     pub headers: &'r [(Box<str>, Box<str>)],
-    /// Messages and tools of each prompt; empty for prompts that are no conversations.
+    /// Messages and tools of each prompt; empty for prompts that are not conversations.
     pub conversations: Vec<ConversationMatchInput>,
 }
 
-/// Messages and tools of a conversation, as far as rules of scripted replies match them.
+/// The parts of a conversation's messages and tools that rules of scripted replies match.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ConversationMatchInput {
     role: String,
@@ -153,8 +154,8 @@ impl MatchedRequest<'_> {
 }
 
 impl ConversationMatchInput {
-    /// Reads the facts of a conversation that conditions of scripted replies look at; `tool_names` has
-    /// the names of the offered tools.
+    /// Reads the facts of a conversation that conditions of scripted replies examine; `tool_names`
+    /// has the names of the request's tools.
     pub fn new(messages: &[RequestMessage], tool_names: Arc<[String]>) -> Self {
         Self { tools: tool_names, ..Self::of_messages(messages) }
     }

@@ -68,7 +68,7 @@ pub struct ScriptedReply {
     pub finish: Option<ScriptedFinishReason>,
     /// Number of prompt tokens that the response shows; `None` for the real number.
     pub prompt_tokens: Option<u32>,
-    /// Number of output tokens, filled up by tokens without text; `None` for the number in the
+    /// Number of output tokens, padded with tokens without text; `None` for the number in the
     /// content.
     pub completion_tokens: Option<u32>,
 }
@@ -93,7 +93,7 @@ pub struct ScriptedTokenPacing {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ScriptedFailure {
-    /// Number of requests that get a rule's error before others get its scripted reply.
+    /// Number of requests that get the rule's error; later requests get its scripted reply.
     times: u64,
     error: ScriptedError,
     retry_after_seconds: Option<u32>,
@@ -162,8 +162,8 @@ impl ScriptedReplies {
         rules.as_ref().is_some_and(|rules| rules.reads_conversations)
     }
 
-    /// Reserves the scripted reply of the matching rule for each of the last message texts; empty
-    /// if there are no rules.
+    /// Finds the matching rule for each last message in `texts` and reserves the rule's scripted
+    /// reply. Returns an empty list if there are no rules.
     ///
     /// # Errors
     /// The first injected error of a matching rule, or a request without a matching rule in strict
@@ -193,8 +193,8 @@ impl ScriptedReplies {
     }
 }
 
-/// Returns the error for a request that no rule of scripted replies matches; it names what rules
-/// could match.
+/// Returns the error for a request that no rule of scripted replies matches; its message contains
+/// the values that rules could match.
 fn unmatched_refusal(text: &str, prompt: usize, request: &MatchedRequest<'_>) -> ScriptedRefusal {
     /// Maximum number of characters of the chat message that the error shows.
     const SHOWN: usize = 200;

@@ -96,8 +96,8 @@ fn tag_edits(tag: &JinjaTag<'_>, counted: Vec<TextEdit>) -> Vec<TextEdit> {
     edits
 }
 
-/// Returns the two text insertions that put parentheses around a template expression and a filter
-/// after it.
+/// Returns two text insertions, which put a template expression in parentheses and append a filter
+/// to the parentheses.
 pub(super) fn enclose_with_filter(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<TextEdit> {
     let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
         return Vec::new();

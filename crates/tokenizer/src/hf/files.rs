@@ -71,8 +71,8 @@ impl HfModelFiles {
         }
     }
 
-    /// Returns the size of the model's vocabulary, in tokens; padding may make it exceed the
-    /// tokenizer's.
+    /// Returns the size of the model's vocabulary, in tokens, which padding may make larger than
+    /// the tokenizer's vocabulary.
     pub(super) fn vocab_size(&self) -> Option<u32> {
         let text = self.config.get("text_config").and_then(|text| text.get("vocab_size"));
         self.config.get("vocab_size").or(text)?.as_u64()?.try_into().ok()

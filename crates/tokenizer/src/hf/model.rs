@@ -148,7 +148,8 @@ impl HfTokenizer {
         library_encoding(encode).map(|encoding| encoding.get_ids().to_vec()).unwrap_or_default()
     }
 
-    /// Returns the beginning of a text that has at max_tokens `max_tokens` tokens; `max_tokens` is at least 1.
+    /// Returns the beginning of a text that has at most `max_tokens` tokens; `max_tokens` is at
+    /// least 1.
     pub(crate) fn truncate_text<'t>(&self, text: &'t str, max_tokens: usize) -> &'t str {
         let mut kept = text;
         // A text that was cut can have more tokens than before, if its last word splits otherwise.
@@ -158,8 +159,8 @@ impl HfTokenizer {
         kept
     }
 
-    /// Returns the end of the first `most` tokens of a text, in bytes; `None` if it has no more
-    /// tokens.
+    /// Returns the end of the first `most` tokens of a text, in bytes; `None` if the text has no
+    /// further tokens.
     ///
     /// Encodes the same parts as [`Self::encode`], and none after the end.
     fn end_of_tokens(&self, text: &str, most: usize) -> Option<usize> {
@@ -264,7 +265,8 @@ impl HfTokenizer {
     }
 }
 
-/// Encodes a text with the tokenizers crate; `None` if its vocabulary lacks an unknown token.
+/// Encodes a text with the tokenizers crate; `None` on an error, such as an unknown word for which
+/// the vocabulary has no token.
 fn library_encoding(
     encode: impl FnOnce() -> Result<Encoding, tokenizers::Error>,
 ) -> Option<Encoding> {
@@ -284,7 +286,7 @@ fn library_encoding(
 const MAX_ENCODED_PART_BYTES: usize = 1 << 20;
 
 /// Returns the end of the first part of a text that is encoded in parts. The part ends before the
-/// space after a word if one is near, because no token spans it.
+/// space after a word if one is near, because no token spans this boundary.
 fn first_part_end(text: &str) -> usize {
     const NEAR: usize = 1 << 16;
     if text.len() <= MAX_ENCODED_PART_BYTES {

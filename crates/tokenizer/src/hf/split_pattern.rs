@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use regex_syntax::hir::{Class, HirKind};
 
 /// Regular expression by which Llama 3's tokenizer splits text into words, with up to three digits
-/// in a number; with one digit, that of Qwen.
+/// in a number. With one digit, it is the expression of Qwen's tokenizer.
 ///
 /// ```text
 /// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*

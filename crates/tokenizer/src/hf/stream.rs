@@ -33,8 +33,8 @@ enum StreamState<'t> {
     },
 }
 
-/// Number of tokens at the end of the prompt from which it is determined whether the first decoded
-/// word starts with a space.
+/// Number of tokens at the end of the prompt that determine whether the first decoded word starts
+/// with a space.
 const CONTEXT_TOKENS: usize = 8;
 
 impl<'t> DecodeStream<'t> {

@@ -458,7 +458,7 @@ fn validate_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     Ok(())
 }
 
-/// Checks that a response in the background is also stored.
+/// Checks that a background response is also stored.
 ///
 /// Source: vLLM's `validate_background`.
 fn validate_background(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {

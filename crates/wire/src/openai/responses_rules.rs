@@ -106,8 +106,8 @@ impl ResponsesRequest {
         }))
     }
 
-    /// Returns the structured-output constraint of a request: `structured_outputs` or its text
-    /// format.
+    /// Returns the structured-output constraint of a request: `structured_outputs` or the request's
+    /// text format.
     ///
     /// Source: vLLM's `extract_structured_outputs`.
     fn structured_outputs(&self) -> Result<Option<StructuredOutputs>, Fault> {

@@ -84,8 +84,8 @@ impl ChatRequest {
         limits.check_output_and_truncation_limits(name, asked, self.truncate_prompt_tokens)
     }
 
-    /// Returns the effective output limit of the chat request, in tokens, and the name of its
-    /// request field.
+    /// Returns the effective output limit of the chat request, in tokens, and the name of the field
+    /// that sets this limit.
     pub fn requested_output_limit(&self) -> (&'static str, Option<i128>) {
         match self.max_completion_tokens {
             Some(asked) => ("max_completion_tokens", Some(asked)),
@@ -328,8 +328,8 @@ pub(super) fn extra(
     (!args.is_empty()).then_some(args)
 }
 
-/// Returns the structured-output constraint of a request: `structured_outputs`, completed by its
-/// response format.
+/// Returns the structured-output constraint of a request: `structured_outputs`, completed by
+/// `response_format`.
 ///
 /// Source: vLLM's `structured_outputs_from_response_format`.
 ///

@@ -380,7 +380,7 @@ impl StructuredOutputs {
         Err(Fault::bad_request(format!("{text}: {members}")))
     }
 
-    /// Returns all members of vLLM's `StructuredOutputsParams`, in its order.
+    /// Returns all members of vLLM's `StructuredOutputsParams`, in the order of that class.
     pub fn structured_outputs_params_json(&self) -> Map<String, Value> {
         let members = [
             ("json", self.json.clone().into()),

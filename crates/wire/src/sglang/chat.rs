@@ -292,8 +292,8 @@ impl SglangChatRequest {
         Err(Fault::new(400, ErrorType::BadRequestName, text))
     }
 
-    /// Returns the maximum number of output tokens; a `max_completion_tokens` of zero counts as
-    /// none.
+    /// Returns the maximum number of output tokens; a `max_completion_tokens` of zero is treated as
+    /// absent.
     pub fn output_token_limit(&self) -> Option<i64> {
         self.max_completion_tokens.filter(|limit| *limit != 0).or(self.max_tokens)
     }
@@ -515,7 +515,7 @@ pub(super) fn response_format_constraint(
     }
 }
 
-/// Returns the first `type` in a JSON Schema that JSON Schema does not have.
+/// Returns the first value of `type` in a JSON Schema that is not a type of JSON Schema.
 fn unknown_schema_type(schema: &Value) -> Option<&Value> {
     const TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "object", "string"];
     let given = schema.get("type").filter(|kind| match kind {

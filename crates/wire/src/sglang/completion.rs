@@ -139,7 +139,7 @@ impl SglangCompletionRequest {
         }
     }
 
-    /// Checks that the request ids (`rid`) suit the number of outputs and do not repeat.
+    /// Checks that the request ids (`rid`) match the number of outputs and are distinct.
     ///
     /// # Errors
     /// SGLang's 500 for a list of ids for one prompt, and its 400 for an id that occurs twice.

@@ -72,7 +72,7 @@ wire_model! {
     pub struct DecisionRequest: Strict "DecisionRequest" {
         /// Text, object or array that the questions are about.
         input: Value [FILLED_TEXT],
-        /// Images of the input; none are simulated.
+        /// Images of the input, which are not simulated.
         images: Vec<Value> = Vec::new(),
         /// Questions with their options, levels, or descriptions of yes and no.
         questions: Vec<Value> [Schema::After(check_ids, &QUESTIONS)],
@@ -150,7 +150,7 @@ pub(super) fn check_distinct_names<'n>(names: impl Iterator<Item = &'n str>) -> 
 /// A question with its possible answers, in the order of their labels.
 #[derive(Debug)]
 pub struct Decision<'q> {
-    /// Id of the question, which names its answer.
+    /// Id of the question, under which the response contains its answer.
     pub id: &'q str,
     /// Type of the question: `choice`, `score` or `yes_no`.
     pub kind: &'q str,

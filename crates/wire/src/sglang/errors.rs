@@ -48,7 +48,8 @@ impl BodyReadError {
     }
 }
 
-/// Reads an object that SGLang's code builds from a request, as the constructor of its class does.
+/// Reads an object that SGLang's code builds from a request, as the constructor of the object's
+/// class does.
 ///
 /// # Errors
 /// A 400 with the text of pydantic's exception, and of its absent cause.

@@ -47,7 +47,7 @@ wire_model! {
         video_data: Option<Value> = None,
         /// Audio clips of the prompts.
         audio_data: Option<Value> = None,
-        /// Sampling parameters, for all prompts or for each.
+        /// Sampling parameters: one object for all prompts, or one for each prompt.
         sampling_params: Option<Value> [Schema::Nullable(&Schema::Union(&[
             Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH),
             Schema::Dict(&STR, &Schema::Any),
@@ -68,9 +68,9 @@ wire_model! {
         return_hidden_states: Option<Value> [HIDDEN_STATES_OR_LIST] = None,
         /// The session whose history the prompt continues.
         session_params: Option<Map<String, Value>> = None,
-        /// Name of the LoRA adapter, for all prompts or for each.
+        /// Name of the LoRA adapter: one for all prompts, or one for each prompt.
         lora_path: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,
-        /// The serialized class that changes the logits.
+        /// Serialized Python class that changes the logits (custom logit processor).
         custom_logit_processor: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,
         /// Host of the bootstrap server of the prefill server.
         bootstrap_host: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,

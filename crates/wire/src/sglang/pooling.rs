@@ -150,7 +150,8 @@ wire_model! {
         query: Option<Value> [Schema::Nullable(&Schema::Union(&[STR, IDS]))] = None,
         /// Texts to score, or their token ids.
         items: Option<Value> [Schema::Nullable(&Schema::Union(&[STR, TEXTS, ID_LISTS]))] = None,
-        /// The token ids whose probabilities are the scores, for all items or for each.
+        /// The token ids whose probabilities are the scores: one list for all items, or one for
+        /// each item.
         label_token_ids: Option<Value> [Schema::Nullable(&Schema::Union(&[IDS, ID_LISTS]))] = None,
         /// Whether the scores of an item add up to one.
         apply_softmax: bool = false,
@@ -178,7 +179,7 @@ const RERANK_CONTENT: Schema = Schema::Union(&[STR, Schema::List(&RERANK_TEXT_PA
 wire_model! {
     /// A request of `POST /v1/rerank`.
     pub struct SglangRerankRequest: Plain "V1RerankReqInput" {
-        /// The query: a text, or its parts.
+        /// The query: a text, or a list of content parts.
         query: Value [RERANK_CONTENT],
         /// The documents to rank.
         documents: Vec<Value> [Schema::List(&RERANK_CONTENT, ANY_LENGTH)],

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use super::server_control::msgspec_structs;
 use crate::schema::{STR, Schema, wire_model};
 
-/// Effects of an update of the weights on the server.
+/// Describes the effects of a weight-update request on the server: aborted requests, an emptied
+/// prefix cache and the new version of the weights.
 pub trait UpdateEffects {
     /// Returns whether all requests are aborted before the update of the weights.
     fn aborts_requests(&self) -> bool {
@@ -55,7 +56,7 @@ wire_model! {
         abort_all_requests: bool = false,
         /// Version of the new weights.
         weight_version: Option<String> = None,
-        /// Whether generation goes on while the files are read.
+        /// Whether generation continues while the files are read.
         is_async: bool = false,
         /// Whether the update of the weights also releases unused GPU memory.
         torch_empty_cache: bool = false,

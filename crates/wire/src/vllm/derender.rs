@@ -89,7 +89,7 @@ wire_model! {
         prompt_tokens: Option<i128> = None,
         /// Token ids of the prompt, in order.
         prompt_token_ids: Option<Vec<u64>> = None,
-        /// The chat request; its reply stream is converted back to text. Null for completions.
+        /// The original chat request, whose stream is converted to text; null for completions.
         chat_request: Option<Value> = None,
         /// The original completion request, whose stream is converted to text; null for chat.
         completion_request: Option<Value> = None,

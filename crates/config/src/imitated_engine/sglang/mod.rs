@@ -1,7 +1,8 @@
 //! Command line of `python -m sglang.launch_server`, translated to the flags of this crate.
 //!
-//! SGLang's flags that act become ours; others are accepted and named in one warning. Other flags of
-//! this crate are passed on. **Source:** SGLang 0.5.23 `srt/arg_groups/fields` and `srt/server_args.py`.
+//! SGLang's flags that act become ours; others are accepted and named in one warning. Other flags
+//! of this crate are passed on. **Source:** SGLang 0.5.23 `srt/arg_groups/fields` and
+//! `srt/server_args.py`.
 
 pub(super) mod disaggregation;
 mod parsers;
@@ -148,8 +149,8 @@ fn flag_names() -> Vec<(&'static str, &'static str)> {
     sglang_flags().flat_map(names).collect()
 }
 
-/// Returns the flag of SGLang with this name, or the only one whose names begin with it, as argparse
-/// does.
+/// Returns the flag of SGLang with this name, or the only one whose names begin with it, as
+/// argparse does.
 fn find_sglang_flag(typed: &str) -> Option<SglangFlag> {
     let names = flag_names();
     let exact = names.iter().find(|(alias, _)| *alias == typed).map(|(_, name)| *name);
@@ -401,8 +402,8 @@ fn check_choice(flag: &str, value: &str, choices: &[&str]) -> Result<(), ConfigE
     Err(value_error(flag, value, &format!("{words}; the others are not simulated")))
 }
 
-/// Converts the value of SGLang's `--kv-events-config`, which publishes only with the publisher
-/// `zmq`.
+/// Converts the value of SGLang's `--kv-events-config`, which enables publishing only if its
+/// publisher is `zmq`.
 ///
 /// **Source:** SGLang 0.5.23 `srt/disaggregation/kv_events.py`, `KVEventsConfig`.
 fn convert_kv_events_config(value: &str) -> Result<String, ConfigError> {

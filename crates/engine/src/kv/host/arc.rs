@@ -59,8 +59,8 @@ impl KeyList {
 
 #[derive(Debug, Default)]
 struct RequestChunkAccesses {
-    /// Keys of the chunks of KV blocks that were missing in host memory when the request offered
-    /// them, each key once.
+    /// Keys of the chunks of KV blocks that the request wanted to store and host memory did not
+    /// hold, each key once.
     missed: HashSet<BlockKey>,
     /// Keys of the chunks of KV blocks that the request used, by position in the prompt.
     used: BTreeMap<(u32, u32), (BlockKey, HostChunkUse)>,
@@ -86,7 +86,7 @@ impl ArcEvictionPolicy {
         Self { capacity: capacity_chunks, ..Self::default() }
     }
 
-    /// Records the chunks of KV blocks that a request did not find in host memory and offers to
+    /// Records the chunks of KV blocks that a request did not find in host memory and wants to
     /// store there, in prompt order from the start.
     pub(super) fn record_missed_chunks(&mut self, id: SeqId, keys: impl Iterator<Item = BlockKey>) {
         let seen = &mut self.requests.entry(id).or_default().missed;

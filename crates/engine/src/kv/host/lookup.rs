@@ -71,7 +71,7 @@ impl HostCache {
     }
 
     /// Returns the end of the prefix-cache hit in host memory, as a chunk index: all layer groups
-    /// have the chunks that they need before it.
+    /// have the chunks that they need before this end.
     fn hit_end_chunk(
         &self,
         plan: &PlannedKvBlocks,

@@ -46,9 +46,9 @@ pub struct HostCacheConfig {
     pub chunk_bytes: u64,
     /// Whether KV blocks with generated tokens are copied to host memory too.
     pub outputs: bool,
-    /// Number of times that a chunk of KV blocks is offered before it is copied to host memory, and
-    /// maximum number of chunks whose offers are counted. `None`: a chunk is copied at the first
-    /// offer. Default: `None`.
+    /// Number of times that requests must ask to store a chunk of KV blocks before it is copied to
+    /// host memory, and maximum number of chunks that are counted. `None`: the first request copies
+    /// a chunk. Default: `None`.
     pub threshold: Option<(u32, usize)>,
     /// Fixed time of a copy between GPU and host memory, in addition to the time per chunk.
     pub latency: Duration,
@@ -60,11 +60,12 @@ pub struct HostCacheConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OffloadConnector {
     /// `OffloadingConnector` stores all or none of the chunks of KV blocks that a request computes
-    /// in a step. The last use of a chunk is that of the request. A hit may cover a whole prompt.
+    /// in a step. The recency of a chunk is that of the request that last used it. A hit may cover
+    /// a whole prompt.
     #[default]
     Native,
-    /// `SimpleCPUOffloadConnector` stores the chunks of KV blocks that fit. The last use of a chunk
-    /// is that of the copy. A hit never includes the last token.
+    /// `SimpleCPUOffloadConnector` stores the chunks of KV blocks that fit. The recency of a chunk
+    /// is that of the last copy that wrote or read it. A hit never includes the last token.
     Simple,
 }
 
@@ -143,7 +144,7 @@ struct HostLoadCopy {
 }
 
 /// Queue of the copies of KV blocks in one direction between GPU and host memory, in order of their
-/// ends.
+/// end times.
 #[derive(Debug)]
 struct HostCopyQueue<T> {
     copies: VecDeque<(SimTime, Duration, T)>,
@@ -403,8 +404,8 @@ impl HostCache {
         }
     }
 
-    /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered to
-    /// host memory.
+    /// Returns whether the scheduler has not yet asked to store some of the first `blocks` KV
+    /// blocks of a sequence in host memory.
     pub(crate) fn has_blocks_unoffered_to_host(
         &self,
         id: SeqId,
@@ -457,8 +458,8 @@ impl HostCache {
         end
     }
 
-    /// Postpones the loads of this scheduling pass until the copies have ended that must end before
-    /// its step begins.
+    /// Postpones the loads that began in this scheduling pass to the time `from`, when the copies
+    /// have ended that must end before the step begins.
     pub(crate) fn postpone_loads(&mut self, from: SimTime) {
         self.loads.postpone_newest(std::mem::take(&mut self.begun_loads), from);
     }

@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::BlockKey;
 
-/// Counts, for the most recent chunks of KV blocks, how often each was offered for a copy to host
-/// memory.
+/// Counts, for the most recent chunks of KV blocks, how many times requests have asked to copy each
+/// of them to host memory.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`, `_record_accesses`.
 #[derive(Debug, Default)]
@@ -14,8 +14,9 @@ pub(super) struct ChunkOfferCounts {
 }
 
 impl ChunkOfferCounts {
-    /// Counts an offer to copy a chunk of KV blocks and returns how often this chunk was offered.
-    /// Drops the oldest counted chunk if more than `max_chunks` chunks are counted.
+    /// Counts that a request asks to copy a chunk of KV blocks to host memory, and returns how many
+    /// requests have asked for this chunk. Drops the oldest counted chunk if more than `max_chunks`
+    /// chunks are counted.
     pub(super) fn count_chunk_offer(&mut self, key: BlockKey, max_chunks: usize) -> u32 {
         self.clock += 1;
         let (times, before) = self.counts.get(&key).copied().unwrap_or_default();

@@ -38,8 +38,8 @@ impl HostCache {
         }
     }
 
-    /// Records the end of a sequence, of whose KV blocks up to `blocks` may be stored in host
-    /// memory. `sources` are its blocks on the GPU.
+    /// Records the end of a sequence, whose first `blocks` KV blocks may be stored in host memory.
+    /// `sources` are the sequence's blocks on the GPU.
     pub(crate) fn record_sequence_end(
         &mut self,
         id: SeqId,
@@ -57,8 +57,8 @@ impl HostCache {
         self.ended.push(EndedHostCacheRequest { id, plan: plan.cloned(), blocks, sources });
     }
 
-    /// Records that a scheduling pass gives KV blocks on the GPU to a sequence. Returns the end of
-    /// the last copy with which an ended request still reads these blocks.
+    /// Records that a scheduling pass gives KV blocks on the GPU to a sequence. Returns the end
+    /// time of the last copy that still reads these blocks for an ended request.
     ///
     /// **Source:** `_block_id_to_pending_jobs` and `update_state_after_alloc`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
@@ -79,10 +79,11 @@ impl HostCache {
             || self.ended.iter().any(|request| request.id == id)
     }
 
-    /// Finishes ended requests after a scheduling pass has offered its chunks to host memory. Their
-    /// chunks count as used once more, from the last to the first; chunks without room are offered
-    /// for the last time. Returns the copies that must end before the step begins, because the step
-    /// reuses their GPU blocks, and the other copies.
+    /// Finishes ended requests after a scheduling pass has stored the chunks of its own requests in
+    /// host memory. The chunks of ended requests count as used once more, from the last to the
+    /// first, and those not yet stored get their last chance to be stored. Returns the copies that
+    /// must end before the step begins, because the step reuses their GPU blocks, and the other
+    /// copies.
     ///
     /// **Source:** `_build_store_jobs` and `_build_connector_meta`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.

@@ -13,8 +13,8 @@ const KV_RANK: u64 = 512;
 const ROPE_DIM: u64 = 64;
 const NOPE_DIM: u64 = 128;
 const V_DIM: u64 = 128;
-/// Number of heads of the attention kernel, summed over all GPUs. As in AIConfigurator, models with
-/// fewer heads (Kimi K2) are computed with this number too.
+/// Number of heads of the attention kernel, summed over all GPUs. As in AIConfigurator, this number
+/// is also used for models with fewer heads (Kimi K2).
 const KERNEL_HEADS: u64 = 128;
 
 /// Kernel times of a layer's attention with compressed keys and values.

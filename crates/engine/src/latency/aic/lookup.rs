@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct LatencyCurve(Vec<(u64, f64)>);
 
-/// Number of points at an end of a latency curve from whose hardware efficiency the curve is
-/// extrapolated: the last point, or the median of three.
+/// Points at an end of a latency curve that determine the hardware efficiency beyond that end: only
+/// the last point, or the last three points by their median.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExtrapolationReferencePoints {
     Last,
@@ -31,8 +31,8 @@ impl LatencyCurve {
         self.0.len()
     }
 
-    /// Returns the sum of the kernel times axis_values the axis values `axis_values` (ascending), in ms; `None` if a
-    /// value is outside of the measured range.
+    /// Returns the sum of the kernel times at the axis values `axis_values` (ascending), in ms;
+    /// `None` if a value is outside of the measured range.
     pub(super) fn sum_of_times_ms(&self, axis_values: &[u64]) -> Option<f64> {
         let mut place =
             self.0.partition_point(|point| point.0 < *axis_values.first().unwrap_or(&0));
@@ -348,8 +348,8 @@ impl AttentionTimeTable {
         (weights > 0.0).then(|| sol(at) / (sum / weights))
     }
     /// Returns the measured points of an attention table nearest to `at`, nearest first: one more
-    /// than [`MAX_NEAR_POINTS`]. The search along an axis ends where that axis alone is farther
-    /// away than all found points.
+    /// than [`MAX_NEAR_POINTS`]. The search along an axis ends at the first entry whose distance on
+    /// that axis alone exceeds the distances of all found points.
     fn nearest_points(&self, at: TablePoint) -> Vec<MeasuredPoint> {
         let mut found: Vec<MeasuredPoint> = Vec::with_capacity(MAX_NEAR_POINTS + 2);
         let full = |found: &Vec<MeasuredPoint>, square: f64| {

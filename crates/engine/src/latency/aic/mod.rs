@@ -53,9 +53,9 @@ pub struct AiConfiguratorStepTimes {
     vocab: u64,
     width: u64,
     experts: Option<ExpertKernelTable>,
-    /// Kernel times of decode passes without attention, in ms, by number of tokens.
+    /// Kernel times, without attention, of decode passes, in ms, by number of tokens.
     decode_rows: Arc<[f64]>,
-    /// Kernel times of passes with prompts without attention and output head, in ms, by number of
+    /// Kernel times, without attention and output head, of passes with prompts, in ms, by number of
     /// tokens.
     prompt_rows: Arc<[f64]>,
     attention: Vec<LayerAttentionTimes>,
@@ -270,8 +270,8 @@ impl AiConfiguratorStepTimes {
         self.prompt_kernels_ms(requests * new) + self.prompt_head_ms(requests) + attention
     }
 
-    /// Returns the time of a forward pass that decodes `decoded_tokens` tokens of `requests` sequences of
-    /// `context_tokens` tokens, in ms.
+    /// Returns the time of a forward pass that decodes `decoded_tokens` tokens of `requests`
+    /// sequences of `context_tokens` tokens, in ms.
     pub fn decode_ms(&self, decoded_tokens: u64, requests: u64, context_tokens: u64) -> f64 {
         let known = usize::try_from(decoded_tokens).ok();
         let known = known.and_then(|rows| self.decode_rows.get(rows)).copied();

@@ -7,7 +7,7 @@ pub(super) enum GemmDtype {
     Fp8Block,
 }
 
-/// GPU limits from its data sheet: bandwidths in B/s, compute in FLOP/s, latencies in s.
+/// Limits of a GPU from its data sheet: bandwidths in B/s, compute in FLOP/s, latencies in s.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct GpuHardwareSpeed {
     pub(super) memory: f64,

@@ -57,8 +57,8 @@ pub(super) const DEFAULT_EXPERT_EFFICIENCY: ExpertKernelEfficiency = ExpertKerne
 const INT4_EXPERT_EFFICIENCY: [KernelEfficiency; 2] =
     [kernel_efficiency(30.5, 0.907, 0.224), kernel_efficiency(41.8, 0.834, 0.155)];
 
-/// Returns `experts` with the MXFP4 kernels that vLLM has on Hopper since 0.20, which are much faster
-/// in arithmetic.
+/// Returns `experts` with the MXFP4 kernels that vLLM has on Hopper since 0.20, which are much
+/// faster in arithmetic.
 ///
 /// The fraction is fitted to prompts of gpt-oss-120b (`tests/fixtures/capacity`): 0.44 to those on
 /// one H200, 0.39 to that on one H100.

@@ -20,8 +20,9 @@ const FAST_KERNELS_VERSION: (u32, u32) = (0, 12);
 const FAST_HOPPER_ALL_REDUCE_VERSION: (u32, u32) = (0, 18);
 /// First vLLM version (major, minor) with special kernels for routers in fp32.
 const FAST_FP32_ROUTER_VERSION: (u32, u32) = (0, 20);
-/// Time of a router in fp32 before `FAST_FP32_ROUTER_VERSION`: of 64 tokens, in us, and the rate of
-/// large steps, in TFLOP/s. Fitted to InferenceX points of MiniMax M2.5 with and without TF32.
+/// Time of an expert router in fp32 before `FAST_FP32_ROUTER_VERSION`: (time for 64 tokens in us,
+/// rate of large steps in TFLOP/s). Fitted to InferenceX points of MiniMax M2.5 with and without
+/// TF32.
 const FP32_ROUTER_BEFORE_V0_20: (f64, f64) = (23.6, 62.0);
 /// Factor of the bandwidth of decode attention with an fp8 KV cache on Hopper before vLLM 0.12:
 /// such a cache is read no faster than one in bf16.

@@ -7,7 +7,7 @@ pub enum RooflineError {
         /// Name of the deployment's size or number that is zero.
         what: &'static str,
     },
-    /// A coefficient is not finite or is negative (factors: not above 0).
+    /// A coefficient is not finite or is negative, or a factor is not above 0.
     #[error("coefficient {what} is {value}, must be a finite number, {bound}")]
     Coefficient {
         /// Name of the rejected roofline coefficient.

@@ -257,7 +257,8 @@ impl<'a> KernelCostBuilder<'a> {
     }
 
     /// Returns the launch time of prefill attention and the time per two (query, key) pairs
-    /// ([`BatchWork::chunk_pairs`](crate::latency::BatchWork::chunk_pairs)) in full-attention and in window layers, in us.
+    /// ([`BatchWork::chunk_pairs`](crate::latency::BatchWork::chunk_pairs)) in full-attention and
+    /// in window layers, in us.
     pub(super) fn prefill_attention_us(&self) -> (f64, [f64; 2]) {
         let shape = &self.setup.shape;
         let (fixed, share) = self.setup.gpu.prefill_attention;
@@ -304,8 +305,8 @@ pub(super) struct All2AllCost {
     hidden: f64,
     /// Time per layer in which a rank waits for the slowest one, in us.
     wait_us: f64,
-    /// Number of tokens that a gather brings to this engine, per token of the engine itself: those
-    /// of all ranks, or with many ranks one per expert of a token.
+    /// Number of tokens that a gather brings to this engine, per token of the engine itself: the
+    /// number of ranks, at most the number of experts per token.
     copies: f64,
     /// Cost of the gather and the scatter of expert inputs and outputs in one layer. Together they
     /// send as many bytes as an all-reduce.

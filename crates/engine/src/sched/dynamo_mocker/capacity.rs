@@ -31,8 +31,9 @@ impl DynamoMockerScheduler {
 
     pub(super) fn is_sequence_too_large(&mut self, slot: SequenceSlot) -> bool {
         let seq = &self.seqs[slot];
-        // After the first admission, the blocks of its next step count: those of all draft tokens and
-        // of one more. Without room for them a sequence would preempt all others, then itself, forever.
+        // After the first admission, the blocks of its next step count: those of all draft tokens
+        // and of one more. Without room for them a sequence would preempt all others, then itself,
+        // forever.
         let next = match (seq.admitted, self.rules.accept.len() as u32) {
             (true, drafts) if drafts > 0 => drafts + 1,
             _ => 0,

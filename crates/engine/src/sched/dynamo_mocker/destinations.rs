@@ -16,7 +16,7 @@ pub(super) struct IncomingPromptTransfers {
 
 impl IncomingPromptTransfers {
     /// Returns whether a sequence waits for KV blocks into which its prompt can be transferred.
-    /// While one waits, no prompt to be computed locally is started.
+    /// While such a sequence waits, the engine starts no prompt that it would compute itself.
     pub(super) fn has_pending_sequences(&self) -> bool {
         !self.pending.is_empty()
     }

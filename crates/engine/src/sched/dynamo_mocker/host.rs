@@ -22,7 +22,8 @@ pub(super) struct DynamoMockerOffloadState {
 
 #[derive(Debug, Default)]
 pub(super) struct SequenceOffloadState {
-    /// Number of the sequence's prompt blocks that were offered to host memory or loaded from it.
+    /// Number of the sequence's prompt blocks that were registered for a copy to host memory or
+    /// loaded from there.
     pub offered: u32,
     pub store: Option<DynamoMockerHostCopyId>,
     pub load: Option<DynamoMockerHostCopyId>,

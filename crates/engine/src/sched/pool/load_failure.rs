@@ -31,8 +31,8 @@ pub(super) fn prompt_tokens_to_fetch(seq: &mut Sequence, cached: u32) -> u32 {
 }
 
 impl SlotScheduler {
-    /// Handles a failed KV transfer: ends the sequence, or computes the missing part of its prompt
-    /// locally.
+    /// Handles a failed KV transfer: ends the sequence, or computes locally the part of its prompt
+    /// whose KV cache was not loaded.
     pub(super) fn handle_kv_load_failure(
         &mut self,
         now: SimTime,

@@ -37,7 +37,8 @@ pub struct SglangConfig {
     /// Number of passes without prefill after each prefill pass. Default: 0.
     pub prefill_decode_interval: u32,
     /// Whether the caller transfers the KV cache of prompts between engines, as for
-    /// [`Scheduler::take_reserved_prompts`](crate::Scheduler::take_reserved_prompts). Default: false.
+    /// [`Scheduler::take_reserved_prompts`](crate::Scheduler::take_reserved_prompts). Default:
+    /// false.
     pub handoff: bool,
     /// Time to fetch the KV cache of a prompt from another engine, if `handoff` is set: fixed, and
     /// per token. `None`: the caller ends each transfer. Default: `None`.

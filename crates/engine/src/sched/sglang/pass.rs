@@ -16,8 +16,8 @@ use super::{
 
 /// Maximum number of waiting sequences that are sorted by cached prefix.
 const MAX_WAITING_FOR_LPM: usize = 128;
-/// Maximum number of cached tokens with which a sequence waits until another sequence with the same
-/// uncached beginning has computed it.
+/// Maximum number of cached tokens with which a sequence waits while another sequence computes the
+/// same uncached beginning.
 const SHARED_PREFIX_CHECK_TOKENS: u32 = 32;
 /// Number of decode passes for which the retraction of sequences makes room: each remaining
 /// sequence gets one output token per pass.
@@ -101,7 +101,8 @@ impl SglangScheduler {
     }
 
     /// Sorts the waiting queue by cached prefix, longest first. Of several sequences with the same
-    /// uncached beginning, only the first keeps its place; the others find it cached later.
+    /// uncached beginning, all but the first move to the end, because they find that beginning
+    /// cached later.
     fn sort_waiting_by_cached_prefix(&mut self) {
         if !self.config.enable_prefix_caching || self.waiting.len() > MAX_WAITING_FOR_LPM {
             return;
@@ -336,7 +337,8 @@ impl SglangScheduler {
             self.retract_sequence(victim, now, out);
             retracted = true;
             if is_last {
-                // Transferred prompts hold the pages that the last sequence lacks: they go on instead.
+                // Transferred prompts hold the pages that the last sequence lacks: they go on
+                // instead.
                 self.admit_transferred_sequences(now, out);
             }
         }

@@ -257,8 +257,8 @@ impl RadixTree {
         pages.enumerate().map(named).collect()
     }
 
-    /// Counts the KV cache pages with the numbers `page_numbers` by use, out of pages 1 to `page_count`. Pages
-    /// have no ids: used pages are numbered first, then cached pages.
+    /// Counts the KV cache pages with the numbers `page_numbers` by use, out of pages 1 to
+    /// `page_count`. Pages have no ids: used pages are numbered first, then cached pages.
     pub(super) fn kv_page_usage(&self, page_count: u32, page_numbers: Range<u32>) -> KvBlockUsage {
         let used = page_count - self.available_pages();
         let (from, to) = (page_numbers.start.max(1) - 1, page_numbers.end.max(1) - 1);

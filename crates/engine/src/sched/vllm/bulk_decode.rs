@@ -1,4 +1,5 @@
-//! Decodes sequences in bulk if the caller needs no event per token ([`SchedulerReportingConfig::run_lengths`]).
+//! Decodes sequences in bulk if the caller needs no event per token
+//! ([`SchedulerReportingConfig::run_lengths`]).
 //!
 //! A decoding sequence does the same in every step: it gains one token. In bulk, its counts follow
 //! from the number of steps since it joined. The step in which it next needs more (a KV block, a

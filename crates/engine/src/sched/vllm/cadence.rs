@@ -27,10 +27,12 @@ impl Default for PrefillThrottleState {
     }
 }
 
-/// Keeps the times of ends after which vLLM's engine core reads inputs.
+/// Keeps the times of step ends and lease expiries that vLLM's engine core processes before or
+/// after inputs of the same time.
 #[derive(Debug, Default)]
 pub(super) struct EndsBeforeInputs {
-    /// End of the last step, until the next scheduling pass. vLLM reads commands in between.
+    /// Time of the last step end; `None` after the next scheduling pass. vLLM reads commands
+    /// between the end and the pass.
     pub step: Option<SimTime>,
     /// End of the last step.
     pub last_step: SimTime,

@@ -122,11 +122,11 @@ pub struct PrefillTransferConfig {
     /// Time to keep the KV blocks of a prefilled prompt for a remote decode engine; `None`: not
     /// kept. Default: `None`.
     pub lease: Option<Duration>,
-    /// Whether the engine computes prompts for other engines (`kv_role`). The output of steps in
-    /// flight of a preempted sequence is then computed again.
+    /// Whether the engine computes prompts for other engines (`kv_role`). If so, a preempted
+    /// sequence recomputes the output of its steps in flight.
     pub is_producer: bool,
-    /// Whether the engine fetches prompts from other engines (`kv_role`). With asynchronous
-    /// scheduling, KV blocks that a step in flight may write are then freed when that step ends.
+    /// Whether the engine fetches prompts from other engines (`kv_role`). If so, with asynchronous
+    /// scheduling, KV blocks that a step in flight may write are freed only when that step ends.
     pub is_consumer: bool,
 }
 
@@ -153,13 +153,13 @@ pub enum SchedulingPolicy {
     /// Waiting sequences are admitted in order of arrival; preempted sequences come first.
     #[default]
     Fcfs,
-    /// The waiting sequence with the lowest priority value is admitted first; of several, the one
-    /// that arrived first.
+    /// The waiting sequence with the lowest priority value is admitted first; among equal ones, the
+    /// one that arrived first.
     Priority,
 }
 
 /// Selects the sequence to preempt under the FCFS policy. The priority policy preempts the sequence
-/// of lowest priority, of several the last to arrive.
+/// of lowest priority; among equal ones, the one that arrived last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptionVictim {
     /// The last admitted sequence is preempted.
@@ -167,7 +167,7 @@ pub enum PreemptionVictim {
     Last,
     /// The first admitted sequence is preempted. One that was preempted several times without a new
     /// token is spared, since two sequences could preempt each other forever. For the same reason,
-    /// full prompts are reserved.
+    /// admission reserves KV blocks for full prompts.
     First,
 }
 
@@ -183,8 +183,8 @@ pub struct SpeculativeDecodingConfig {
     /// Number of tokens, after those that a step computes, for which KV blocks are allocated: the
     /// drafter writes there (`num_lookahead_tokens`).
     pub lookahead_slots: u32,
-    /// Number of tokens that each sequence takes of the token budget for drafting, in addition to
-    /// its own (`max_num_new_slots_for_drafting`).
+    /// Number of tokens by which drafting for each sequence reduces the token budget, in addition
+    /// to the sequence's own tokens (`max_num_new_slots_for_drafting`).
     pub input_slots: u32,
 }
 
@@ -430,8 +430,9 @@ impl VllmSchedulerConfig {
         self.max_scheduled_tokens().min(self.max_num_batched_tokens.saturating_sub(slots))
     }
 
-    /// Returns the maximum number of KV slots that a step needs after the known tokens of a sequence:
-    /// for its draft tokens, for those of the step in flight before it, and for the drafter.
+    /// Returns the maximum number of KV slots that a step needs after the known tokens of a
+    /// sequence: for its draft tokens, for those of the step in flight before it, and for the
+    /// drafter.
     pub(super) fn max_draft_kv_slots(&self) -> u32 {
         let steps = u32::from(self.async_scheduling) + 1;
         let lookahead = self.speculation.as_ref().map_or(0, |s| s.lookahead_slots);

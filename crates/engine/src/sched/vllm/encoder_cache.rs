@@ -235,8 +235,8 @@ impl EncoderCache {
         true
     }
 
-    /// Evicts unreferenced media items, the first released first, until `len` embeddings fit. Evicts
-    /// none if that is impossible, and returns false.
+    /// Evicts unreferenced media items, the first released first, until `len` embeddings fit.
+    /// Evicts none if that is impossible, and returns false.
     fn make_room(&mut self, len: u32) -> bool {
         if len > self.config.cache_size - self.referenced {
             return false;
@@ -251,8 +251,8 @@ impl EncoderCache {
         true
     }
 
-    /// Releases the media items of a prompt whose tokens are all among the first `computed_tokens` computed
-    /// tokens.
+    /// Releases those media items of a prompt that are completely within its first
+    /// `computed_tokens` computed tokens.
     pub(super) fn release_computed_media_items(
         &mut self,
         media: &mut MediaReferences,

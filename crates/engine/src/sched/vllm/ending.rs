@@ -1,5 +1,5 @@
-//! Releases the outputs of steps, ends sequences, frees their KV blocks and slots, and handles their
-//! timers.
+//! Releases the outputs of steps, ends sequences, frees their KV blocks and slots, and handles
+//! their timers.
 
 use crate::{
     Outbox, PromptKvTransfer, Scheduler, SchedulerEvent, SequenceEndReason, SimTime,
@@ -219,9 +219,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.end_sequence(slot, end, now, out);
     }
 
-    /// Requests a scheduling pass if the engine would not wake up otherwise, because such a pass
-    /// rejects sequences that can never run. A pending event prevents the request, even one that
-    /// turns out to be outdated.
+    /// Requests a scheduling pass, which rejects sequences that can never run, if the engine would
+    /// not wake up otherwise. Any pending event prevents the request, even if the event turns out
+    /// to be outdated.
     pub(super) fn reschedule_stuck_sequences(&mut self, now: SimTime) {
         if self.next_wakeup().is_none() {
             self.request_scheduling_pass(now);

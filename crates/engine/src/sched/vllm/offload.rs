@@ -1,4 +1,5 @@
-//! Connects the scheduler with the prefix cache in host memory ([`HostCache`](crate::kv::HostCache)).
+//! Connects the scheduler with the prefix cache in host memory
+//! ([`HostCache`](crate::kv::HostCache)).
 //!
 //! A sequence with a longer hit in host memory than on the GPU allocates blocks and waits for the
 //! copy, as for a remote prompt. It is not running in that time and cannot be preempted.
@@ -141,9 +142,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Delays a step until no copy to host memory, made for an ended sequence, reads the KV blocks
-    /// newly given to a sequence of the step. At that sequence's admission these are all its
-    /// blocks, also cached ones; later, those after the first `held`.
+    /// Delays a step until copies to host memory for ended sequences no longer read KV blocks that
+    /// a sequence of the step received. For a newly admitted sequence, these are all its blocks,
+    /// including cached ones; otherwise those after the first `held`.
     pub(super) fn delay_step_for_host_reads(
         &mut self,
         slot: SequenceSlot,
@@ -163,8 +164,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns whether some prompt blocks of a sequence are missing in host memory for lack of room
-    /// there; every step offers them again.
+    /// Returns whether some prompt blocks of a sequence are not in host memory because it had no
+    /// room; every step then tries again to store them.
     pub(super) fn has_prompt_blocks_not_offloaded(&self, slot: SequenceSlot) -> bool {
         let seq = &self.seqs[slot];
         let both = self.host.as_ref().zip(seq.plan.as_ref());

@@ -57,8 +57,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.pause == PauseState::Running || class == WaitingClass::HoldsBlocks
     }
 
-    /// Returns whether sequences are unfinished that arrived before the one with the number
-    /// `arrivals`. A pause hides those that it holds back.
+    /// Returns whether sequences that arrived before arrival number `arrivals` are unfinished.
+    /// Sequences that a pause holds back do not count.
     ///
     /// **Source:** `get_num_unfinished_requests`, `vllm/v1/core/sched/scheduler.py`.
     pub(super) fn has_sequences_before(&self, arrivals: u64) -> bool {

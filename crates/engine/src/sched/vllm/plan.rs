@@ -108,8 +108,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// Returns how many of the `known` tokens of a sequence may enter the prefix cache when the next
-    /// step is planned.
+    /// Returns how many of the `known` tokens of a sequence may enter the prefix cache when the
+    /// next step is planned.
     #[inline]
     pub(in crate::sched) fn cacheable_tokens(&self, slot: SequenceSlot, known: u32) -> u32 {
         let seq = &self.seqs[slot];
@@ -246,8 +246,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 }
 
-/// Returns the number of draft tokens that a step verifies and the number accepted. Padding is never
-/// accepted.
+/// Returns the number of draft tokens that a step verifies and the number accepted. Padding is
+/// never accepted.
 fn draw_verified_drafts(
     seq: &mut ScheduledSequence,
     speculation: &SpeculativeDecodingConfig,

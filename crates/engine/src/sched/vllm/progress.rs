@@ -3,8 +3,8 @@
 //! vLLM's queue order lets a preempted sequence start again in the next step. If other sequences
 //! hold KV blocks that preemption cannot free, it starts in vain: it is preempted again before its
 //! next token. Those blocks belong to loads, to leases and to loaded prompts. In vLLM such a start
-//! takes the time of a step, so the load or lease ends after some of them. A step of this engine may
-//! take no time, and then the instant would never end.
+//! takes the time of a step, so the load or lease ends after some of them. A step of this engine
+//! may take no time, and then the instant would never end.
 //!
 //! # Contract
 //!
@@ -15,11 +15,12 @@
 //!    A later instant or progress lifts this.
 //! 3. If nothing is running and no event is due, the first waiting sequence can never run, and is
 //!    rejected.
-//! 4. A sequence that was preempted twice without a new token, and started at this instant, computes
-//!    its prompt again instead of loading it from host memory. Two sequences could otherwise preempt
-//!    themselves for the load of the other in turn. In vLLM this goes on until the times of their
-//!    loads differ, which with constant times may be never. So a sequence that was preempted
-//!    [`MAX_VAIN_LOADS`] times without a new token does the same at any instant.
+//! 4. A sequence that was preempted twice without a new token, and started at this instant,
+//!    computes its prompt again instead of loading it from host memory. Two sequences could
+//!    otherwise preempt themselves for the load of the other in turn. In vLLM this goes on until
+//!    the times of their loads differ, which with constant times may be never. So a sequence that
+//!    was preempted [`MAX_LOADS_WITHOUT_PROGRESS`] times without a new token also computes its
+//!    prompt.
 //! 5. A sequence that would not fit alone is refused when it is submitted
 //!    ([`SchedulingRules::check_fits`]).
 //!
@@ -33,7 +34,7 @@ use super::{BatchScheduler, SchedulingRules};
 
 /// Number of preemptions without a new token after which a sequence no longer loads its prompt from
 /// host memory.
-const MAX_VAIN_LOADS: u8 = 32;
+const MAX_LOADS_WITHOUT_PROGRESS: u8 = 32;
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Records progress: a released token, the end of a sequence or load, or freed KV blocks.
@@ -55,8 +56,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         R::WAITS_AFTER_VAIN_START && self.seqs[slot].vain_start == Some(self.progress_mark(now))
     }
 
-    /// Returns whether a sequence was preempted so often without a new token, or twice and the last
-    /// time at `now`, that another load from host memory would be in vain.
+    /// Returns whether another load of a sequence from host memory would make no progress: the
+    /// sequence was preempted twice without a new token, the last time at `now`, or at least
+    /// [`MAX_LOADS_WITHOUT_PROGRESS`] times.
     pub(super) fn would_reload_sequence_without_progress(
         &self,
         slot: SequenceSlot,
@@ -65,7 +67,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let seq = &self.seqs[slot];
         match seq.preemptions.recent {
             0 | 1 => false,
-            MAX_VAIN_LOADS.. => true,
+            MAX_LOADS_WITHOUT_PROGRESS.. => true,
             _ => seq.vain_start.is_some_and(|mark| mark.at == now),
         }
     }

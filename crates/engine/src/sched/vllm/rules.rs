@@ -18,7 +18,7 @@ use crate::{Outbox, PlannedKvBlocks, SeqId, Sequence, SequenceSubmitError, SimTi
 /// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
 pub trait SchedulingRules: Debug + Sized {
     /// Number of preemptions without a new token after which a sequence is preempted only if no
-    /// other sequence can be, with `PreemptionVictim::First`.
+    /// other sequence can be preempted, with `PreemptionVictim::First`.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
     /// Decides whether the preemption of a sequence that is already in the step keeps the next
     /// running sequence out of the step. If true, a running sequence without KV blocks does not end
@@ -167,7 +167,8 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Starts to load blocks from a prefix cache in host memory other than
-    /// [`VllmSchedulerConfig::host_tier`]. Returns `None` if the admission continues without a load.
+    /// [`VllmSchedulerConfig::host_tier`]. Returns `None` if the admission continues without a
+    /// load.
     fn load_from_other_host_cache(
         _engine: &mut BatchScheduler<Self>,
         _slot: SequenceSlot,
@@ -206,8 +207,8 @@ pub trait SchedulingRules: Debug + Sized {
     /// Chooses at random how many output tokens each sequence of a step gets.
     fn draw_output_token_counts(_engine: &mut BatchScheduler<Self>, _pass: &mut SchedulingPass) {}
 
-    /// Offers the blocks of a step to the prefix cache in host memory that these rules implement,
-    /// to be copied after the step.
+    /// Registers the blocks of a step for the prefix cache in host memory that these rules
+    /// implement; they are copied after the step.
     fn offer_step_blocks(_engine: &mut BatchScheduler<Self>, _step: &mut ScheduledStep) {}
 
     /// Handles the allocation of KV blocks to a sequence, which had `before` blocks until then.

@@ -242,7 +242,7 @@ impl ScheduledSequence {
         self.preemptions.recent = self.preemptions.earlier;
     }
 
-    /// Returns the number of preemptions since the sequence's last final token, one that no step in
+    /// Returns the number of preemptions since the last token of the sequence that no step in
     /// flight can undo.
     pub(in crate::sched) fn final_preemption_count(&self) -> u8 {
         let PreemptionCounts { recent, earlier } = self.preemptions;
@@ -263,14 +263,14 @@ impl ScheduledSequence {
     }
 
     /// Returns how many of the sequence's first `known` tokens belong to KV blocks with keys. If a
-    /// key covers tokens after its block too (lookahead), these must be known.
+    /// key also covers tokens after its block (lookahead), these tokens must be known.
     pub(in crate::sched) fn tokens_with_keys(&self, known: u32) -> u32 {
         let ahead = self.plan.as_ref().map_or(0, |plan| plan.lookahead);
         known.saturating_sub(ahead)
     }
 
-    /// Returns whether preemption of a sequence in the batch frees KV blocks. A sequence whose tokens
-    /// are all released holds none, even if a step in flight still computes drafts of it.
+    /// Returns whether preemption of a sequence in the batch frees KV blocks. A sequence whose
+    /// tokens are all released holds none, even if a step in flight still computes drafts of it.
     pub(in crate::sched) fn is_preemptible(&self) -> bool {
         self.state == SequenceRunState::Running
             || (self.in_flight > 0 && self.released < self.total)

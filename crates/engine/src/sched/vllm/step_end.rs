@@ -187,8 +187,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Records in the step log that the output of a step was processed. This has added the events
-    /// from index `first_event_index` of the outbox.
+    /// Records in the step log that the output of a step was processed. The processing has added
+    /// the events from index `first_event_index` of the outbox.
     pub(super) fn record_processed_step(
         &mut self,
         now: SimTime,

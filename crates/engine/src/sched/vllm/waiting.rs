@@ -88,8 +88,8 @@ impl WaitingQueue {
         all.map(|&(_, slot)| slot)
     }
 
-    /// Returns the first waiting sequence behind the queue position `last`, whose own sequence may
-    /// have left the queue.
+    /// Returns the first waiting sequence behind the queue position `last`. The sequence at `last`
+    /// may have left the queue.
     pub(in crate::sched) fn first_sequence_after(
         &self,
         last: Option<QueuePosition>,

@@ -60,7 +60,7 @@ pub(super) fn check_messages_body(body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks that the tools of a chat request contain the tool that it forces.
+/// Checks that a tool that a chat request forces is one of the request's tools.
 ///
 /// # Errors
 /// llm-d's 500 for an unknown tool (`pkg/api/tool_choice.go`).
@@ -92,8 +92,8 @@ pub(super) fn check_generate_body(body: &Value) -> Result<(), Fault> {
     }
 }
 
-/// Moves members at the root of a generate body to where vLLM expects them, and adds placeholders
-/// for media that have none.
+/// Moves sampling parameters from the root of a generate body to `sampling_params`, and adds
+/// missing placeholders for media.
 pub(super) fn nest_root_sampling_params(body: &mut Value) {
     let Some(root) = body.as_object_mut() else {
         return;

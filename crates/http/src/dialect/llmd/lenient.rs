@@ -121,8 +121,8 @@ fn member_edits(endpoint: ApiEndpoint, members: &Map<String, Value>) -> Vec<Memb
     edits
 }
 
-/// Limits the requested number of alternative tokens, and removes it if no log probabilities are
-/// requested.
+/// Limits the requested number of alternative tokens; removes the number if no log probabilities
+/// are requested.
 fn limit_top_logprobs(endpoint: ApiEndpoint, members: &Map<String, Value>) -> Option<MemberEdit> {
     let key = match endpoint {
         ApiEndpoint::Completions | ApiEndpoint::Generate => "logprobs",

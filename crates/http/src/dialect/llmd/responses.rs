@@ -60,7 +60,8 @@ fn remove_ignored_members(members: &mut Map<String, Value>) {
     }
 }
 
-/// Converts the content parts of a message to `input_text`; audio keeps only its format.
+/// Converts the content parts of a message to parts of type `input_text`; only the format of audio
+/// is kept.
 fn convert_content_parts(item: &mut Value) {
     let Some(Value::Array(parts)) = item.get_mut("content") else {
         return;
@@ -118,8 +119,8 @@ fn flatten_tool(tool: &mut Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Sets the tool choice of a Responses request as llm-d-inference-sim does, so that a tool loop
-/// ends.
+/// Sets the tool choice of a Responses request as llm-d-inference-sim does, so that a client's loop
+/// of tool calls ends.
 ///
 /// The first turn makes one tool call even if the choice is `auto`; once a call has its result, the
 /// reply is text.

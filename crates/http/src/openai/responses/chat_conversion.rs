@@ -162,7 +162,7 @@ fn continues_last_item(request: &ResponsesRequest) -> bool {
     said && matches!(status, Some("in_progress" | "incomplete"))
 }
 
-/// Returns the function tools of a Responses request for a chat request; those of a namespace get
+/// Returns the function tools of a Responses request for a chat request; tools of a namespace get
 /// their flat names.
 fn function_tools(tools: &[Value]) -> Vec<Value> {
     let mut out = Vec::new();

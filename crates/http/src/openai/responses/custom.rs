@@ -38,8 +38,8 @@ pub(super) fn custom_tool_input(arguments: &str) -> String {
     text.unwrap_or_else(|| arguments.to_owned())
 }
 
-/// Returns the free text with which the call of a custom tool begins, as far as incomplete
-/// arguments determine it.
+/// Returns the beginning of the free text in a call of a custom tool, as far as the incomplete
+/// arguments contain it.
 pub(super) fn partial_custom_tool_input(arguments: &str) -> String {
     let value = || {
         let rest = arguments.trim_start().strip_prefix('{')?.trim_start();

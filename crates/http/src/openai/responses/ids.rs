@@ -3,7 +3,7 @@
 use crate::request_head::{ToolCallIds, new_random_hex_id};
 use vllm_sim_service::generate::OutputChannel;
 
-/// Ids of the output items of a Responses API response, equal in all its events.
+/// Ids of the output items of a Responses API response, the same in all events of the response.
 pub(crate) struct OutputItemIds {
     pub(super) reasoning: String,
     pub(super) message: String,

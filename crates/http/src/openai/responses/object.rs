@@ -36,7 +36,7 @@ pub(super) struct ResponseObjectBuilder {
     pub(super) prompt: Option<Vec<u32>>,
 }
 
-/// Returns the status of a Responses API object by how its reply ended.
+/// Returns the status of a Responses API object, which depends on how the reply ended.
 pub(super) fn responses_api_status(choice: &ReplyChoice) -> &'static str {
     match (end_reason_of_choice(choice), choice.script.finish.reason) {
         (SequenceEndReason::Finished, OutputEndReason::Length) => "incomplete",

@@ -265,7 +265,8 @@ impl ResponseEventLog {
         self.changed.notify_waiters();
     }
 
-    /// Returns a stream of the recorded response events from number `from`; it ends with the log.
+    /// Returns a stream of the recorded response events from number `from`; the stream ends when
+    /// the log ends.
     pub(super) fn stream_events_from(self: Arc<Self>, from: usize) -> Body {
         let next = |(log, at): (Arc<Self>, usize)| async move {
             loop {

@@ -181,7 +181,8 @@ impl DecodeBootstrapRooms {
         }))))
     }
 
-    /// Returns the prefill server at an address; a new one is described by its bootstrap server.
+    /// Returns the prefill server at an address; for a new one, starts a task that fetches the
+    /// description of the server.
     fn prefill_server(self: &Arc<Self>, address: &str) -> Arc<PrefillServer> {
         let mut state = self.state.lock();
         if let Some(server) = state.servers.get(address) {

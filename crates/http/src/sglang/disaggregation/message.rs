@@ -3,8 +3,8 @@
 //! SGLang's servers send such messages over ZeroMQ, too, in forms that depend on the transfer
 //! backend. These are forms of their own: only servers of vllm-sim understand each other.
 
-/// Message between a prefill and a decode server about a bootstrap room: the number of a request on
-/// both servers.
+/// Message between a prefill and a decode server about a bootstrap room, which is the number of one
+/// request on both servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BootstrapRoomMessage {
     /// A decode server, whose listener is at `endpoint`, waits for the prompt of a bootstrap room.

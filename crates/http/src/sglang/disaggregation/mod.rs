@@ -86,7 +86,7 @@ impl PrefillOrDecodeServer {
         }
     }
 
-    /// Returns whether this server computes prompts for others.
+    /// Returns whether this server computes prompts for decode servers.
     pub(crate) fn is_prefill_server(&self) -> bool {
         matches!(self.side, Side::Prefill(_))
     }
@@ -101,8 +101,8 @@ impl PrefillOrDecodeServer {
         self.config.bootstrap_port
     }
 
-    /// Returns how the prompt's KV cache is transferred, as the servers of the prefill/decode pair
-    /// negotiate; none for a fake transfer.
+    /// Returns the kind of KV transfer for the prompt, which the servers of the prefill/decode pair
+    /// negotiate; `Local` for a fake transfer.
     ///
     /// # Errors
     /// SGLang's 400 for a request without room.
@@ -182,7 +182,7 @@ impl RoomRequest {
     }
 }
 
-/// Result of the negotiation of a prefill/decode pair on one request.
+/// Result of the negotiation of a prefill/decode pair about one request.
 type KvTransferResult = Result<KvTransfer, Fault>;
 
 /// Prefill server and bootstrap room of a request, as its body or headers name them.

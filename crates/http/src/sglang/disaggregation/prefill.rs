@@ -34,8 +34,8 @@ struct RoomTable {
     announced: HashMap<u64, String>,
     /// Waiting requests by bootstrap room, until a decode server announces the room.
     waiting: HashMap<u64, oneshot::Sender<Result<String, String>>>,
-    /// Bootstrap room and end of each prefill, by request, until a decode server has read its KV
-    /// pages.
+    /// Bootstrap room and end time of each prefill, by request, until a decode server has read the
+    /// prompt's KV pages.
     kept: HashMap<String, (u64, SimTime)>,
 }
 

@@ -33,7 +33,7 @@ pub(super) fn response_model_name(
     })
 }
 
-/// Adds the member `weight_versions` to a choice, which vLLM 0.32 does not have.
+/// Adds the member `weight_versions`, which vLLM 0.32 does not have, to a choice.
 pub(super) fn add_weight_versions(app: &App, choice: &mut Value, versions: Option<&Value>) {
     if app.rules.limits.version >= VllmVersion::V033 {
         choice["weight_versions"] = versions.cloned().unwrap_or(Value::Null);

@@ -210,7 +210,7 @@ fn plain_delta(
 }
 
 /// Returns the delta of a streamed chat chunk on a server with parsers: the text parsed so far,
-/// less the text in earlier chunks.
+/// without the text of earlier chunks.
 fn parsed_delta(
     app: &App,
     request: &DerenderStreamRequest,

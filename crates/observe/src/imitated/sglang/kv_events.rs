@@ -9,7 +9,7 @@
 use crate::kv_events::msgpack::MsgpackWriter;
 use vllm_sim_engine::{BlockHashExtraKey, PlannedKvBlocks, SchedulerEvent};
 
-/// Storage medium in KV events of pages (KV blocks) on the GPU.
+/// Storage medium in KV events about pages (KV blocks) on the GPU.
 const MEDIUM: &str = "GPU";
 
 #[derive(Debug, PartialEq, Eq)]

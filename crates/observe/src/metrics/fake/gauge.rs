@@ -11,8 +11,8 @@ use vllm_sim_engine::duration;
 /// Value of a fake gauge by the time since it was set.
 pub(crate) type FakeGauge = Box<dyn Fn(Duration) -> f64 + Send>;
 
-/// Function of the start value, the end value and the elapsed time, in periods: since the start,
-/// and within the current period.
+/// Computes a gauge's value from the start value, the end value, and the elapsed periods in total
+/// and in the current period.
 type Waveform = fn(f64, f64, f64, f64) -> f64;
 
 /// Reads a number, or a function of time, which is updated at multiples of `refresh` and rounded;

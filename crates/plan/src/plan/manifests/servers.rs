@@ -113,7 +113,8 @@ fn dns_label(model: &str) -> String {
     format!("vllm-{}", name.trim_matches('-'))
 }
 
-/// Formats documents of a YAML file below comment lines, of which the first is [`WRITTEN_BY_PLAN_COMMENT`].
+/// Formats documents of a YAML file below comment lines, of which the first is
+/// [`WRITTEN_BY_PLAN_COMMENT`].
 pub(super) fn format_yaml_file(comments: &[&str], documents: &[Value]) -> String {
     let comments = [WRITTEN_BY_PLAN_COMMENT].iter().chain(comments);
     let mut text: String = comments.map(|line| format!("# {line}\n")).collect();

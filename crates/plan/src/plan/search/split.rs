@@ -6,11 +6,11 @@ use super::{RunExtent, SimulatedDeploymentTrial, TrialRunner};
 use crate::plan::worker_count::{WorkerCountByKind, gpus_of_workers};
 
 impl TrialRunner<'_> {
-    /// Searches the split of prefill and decode workers with the fewest GPUs for `traffic`.
+    /// Finds the split into prefill and decode workers that serves `traffic` with the fewest GPUs.
     ///
     /// The search assumes that more workers of either kind are no worse. The fewest of one kind
-    /// with the most of the other bound the search. Then each number of prefill workers gets the fewest decode
-    /// workers, as long as that can be fewer GPUs than the best split so far.
+    /// with the most of the other bound the search. Then each number of prefill workers gets the
+    /// fewest decode workers, as long as that can be fewer GPUs than the best split so far.
     pub(super) fn search_fewest_prefill_decode_workers(
         &mut self,
         traffic: f64,

@@ -7,7 +7,8 @@ use crate::sched::vllm::pass::SchedulingPass;
 use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
-/// Returns whether a sequence with `computed_tokens` computed tokens must compute more than its newest token.
+/// Returns whether a sequence with `computed_tokens` computed tokens must compute more than its
+/// newest token.
 pub(super) fn is_prefill(seq: &ScheduledSequence, computed_tokens: u32) -> bool {
     computed_tokens + 1 < seq.known
 }
@@ -44,8 +45,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let floor = |tokens: u32| tokens / size * size;
         let mut end = past + new;
         if end < all {
-            // vLLM counts the slots for drafting as part of a chunk, and such a prompt never starts if
-            // they are what a block lacks.
+            // vLLM counts the slots for drafting as part of a chunk, and such a prompt never starts
+            // if they are what a block lacks.
             let room = self.config.max_sequence_tokens_per_step();
             let most = match self.config.prefill.long_prefill_token_threshold {
                 0 => room,

@@ -69,16 +69,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.step.short |= pass.at < self.running.len();
     }
 
-    /// Returns the number of tokens to schedule of a sequence that a step in flight may end,
-    /// depending on how many draft tokens it accepts.
+    /// Returns the number of tokens to schedule for a sequence that a step in flight may end,
+    /// depending on how many draft tokens that step accepts.
     fn wanted_in_vain(&self, slot: SequenceSlot, room: u32) -> u32 {
         let seq = &self.seqs[slot];
         let left = self.config.max_model_len.saturating_sub(seq.computed + seq.step.ahead + 1);
         (1 + self.config.drafts_per_step()).min(room).min(left)
     }
 
-    /// Adds to a step a sequence that a step in flight will end, so that it gets no output tokens
-    /// from the added step.
+    /// Adds a sequence to a step although a step in flight will end the sequence, which gets no
+    /// output tokens from the added step.
     fn compute_in_vain(
         &mut self,
         slot: SequenceSlot,
@@ -251,8 +251,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Takes the KV blocks of a waiting sequence whose prompt was fetched, before the last running
-    /// sequence preempts itself. Otherwise the two could block each other forever.
+    /// Takes the KV blocks from a waiting sequence whose prompt was fetched, before the last
+    /// running sequence preempts itself. Otherwise these two sequences could block each other
+    /// forever.
     pub(in crate::sched) fn reclaim_fetched_blocks(&mut self) -> bool {
         if !self.rules.takes_fetched_blocks(self.running.len()) {
             return false;
