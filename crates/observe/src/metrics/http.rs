@@ -22,7 +22,8 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpHandlerId(usize);
 
-/// Series in which a request counts: requests, request sizes, response sizes and, twice, durations.
+/// HTTP series with one set of labels: number of requests, request sizes, response sizes and, in two
+/// histograms, durations.
 type RequestSeries = [Arc<MetricSeries>; 5];
 
 /// Series of the requests of a route by method and class of status; they are looked up once.
