@@ -74,16 +74,17 @@ def gpu_section(rows):
     yield "## By GPU"
     yield ""
     yield ("Medians over the deployments of a GPU, in percent. Cached: constants fitted on these runs. Computed: fitted "
-           "without the deployment, except two overloaded runs on RTX PRO 6000. A GPU without a row is not validated.")
+           "without the deployment, except two overloaded runs on RTX PRO 6000. A GPU without a row is not validated. "
+           "Models and tensor parallelism: [by deployment](#by-deployment), or "
+           "`vllm-sim explain MODEL --gpu GPU`.")
     yield ""
     groups = {}
     for row in rows:
-        groups.setdefault((row[2], row[6]), []).append(row)
-    yield from markdown(["GPU", "prompts", "deployments", "runs", "weights", "TTFT", "ITL"], [
-        [gpu, prompts, str(len(members)), str(sum(int(row[11]) for row in members)),
-         ", ".join(sorted({row[3].split()[0] for row in members})),
+        groups.setdefault((row[2], row[6], row[3].split()[0]), []).append(row)
+    yield from markdown(["GPU", "prompts", "weights", "deployments", "runs", "TTFT", "ITL"], [
+        [gpu, prompts, weights, str(len(members)), str(sum(int(row[11]) for row in members)),
          *(median([float(row[column]) for row in members if row[column] not in ("", "-")]) for column in (14, 15))]
-        for (gpu, prompts), members in sorted(groups.items())])
+        for (gpu, prompts, weights), members in sorted(groups.items())])
     yield ""
 
 
