@@ -52,8 +52,8 @@ pub struct KvCacheCapacity {
     pub request_blocks: (u32, u32),
     /// Description of the rule for the number of KV blocks.
     pub rule: &'static str,
-    /// vLLM's error message at start if a request of `max_model_len` tokens does not fit; else
-    /// `None`.
+    /// vLLM's error message at start if a request of `max_model_len` tokens does not fit into the
+    /// KV cache; `None` if it fits.
     pub refusal: Option<String>,
 }
 

@@ -43,7 +43,7 @@ pub struct KvOffloadConfig {
     pub tokens: u64,
     /// Configuration of the simulated KV cache in CPU memory.
     pub tier: HostCacheConfig,
-    /// Number of GPUs that copy KV blocks to and from CPU memory.
+    /// Number of GPUs of an engine that copy KV blocks to and from CPU memory.
     pub workers: u32,
     /// Bandwidth of the link between a GPU and CPU memory.
     pub link: HostLinkBandwidth,

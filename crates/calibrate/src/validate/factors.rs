@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 
 use vllm_sim_engine::latency::{Gpu, RooflineModelSetup};
 
-/// Multiplies numbers of the GPU and of the roofline coefficients by `factors`. The key of a factor
-/// is the JSON pointer of its number: `/gpu/gemm_fp8/memory`, `/gpu/experts/fp4/1/compute`,
-/// `/coefficients/routing_share`.
+/// Multiplies constants of the GPU and coefficients of the roofline model by `factors`. The key of
+/// a factor is the JSON pointer of a constant or coefficient: `/gpu/gemm_fp8/memory`,
+/// `/gpu/experts/fp4/1/compute`, `/coefficients/routing_share`.
 ///
 /// # Errors
 /// The error names the first entry that is not a number of the model, or whose factor is negative.

@@ -22,7 +22,7 @@ pub(super) const LATENCY_METRICS: [LatencyMetric; 3] = [
     ("e2e_mean", "E2E", |latencies| latencies.e2e_mean),
 ];
 
-/// Prediction errors in percent, by metric; unmeasured metrics are missing.
+/// Prediction errors in percent, by latency metric; metrics that were not measured are missing.
 pub(super) type MetricErrorPercentages = BTreeMap<&'static str, f64>;
 
 /// Recorded runs with the predictions of their latencies.
@@ -41,7 +41,7 @@ pub struct ValidatedRun {
     pub id: String,
     /// Origin of the recorded run, as free text.
     pub source: String,
-    /// Name of the model that the run measured.
+    /// Name of the LLM that the servers of the recorded run served.
     pub model: String,
     /// Name of the GPU type of the recorded run.
     pub gpu: &'static str,
@@ -164,8 +164,8 @@ fn prediction_errors(json: &Value, prediction: &LatencyPrediction) -> MetricErro
     LATENCY_METRICS.into_iter().filter_map(error).collect()
 }
 
-/// Returns the published errors of other simulators for a run, relative to the part of the run that
-/// these simulators used.
+/// Returns the prediction errors that other simulators published for a run. The errors are relative
+/// to the measurements of the part of the run that these simulators used.
 fn published_peer_errors(json: &Value) -> BTreeMap<String, MetricErrorPercentages> {
     let peers = json["peers"].as_object().into_iter().flatten();
     let peers = peers.map(|(name, said)| {
@@ -264,7 +264,8 @@ impl ValidationReport {
         peers
     }
 
-    /// Returns all runs, groups and other simulators as JSON with a schema version.
+    /// Returns the prediction errors of all runs and groups of runs, and those of the other
+    /// simulators, as JSON with a schema version.
     pub fn validation_report_json(&self) -> Value {
         serde_json::json!({
             "schema": VALIDATION_REPORT_SCHEMA,
