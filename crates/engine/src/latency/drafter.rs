@@ -97,8 +97,8 @@ impl Drafter {
         weight_bytes(&shape, ranks.into())
     }
 
-    /// Returns the size of a token in the draft layers' KV cache on each of `tp` GPUs, in bytes,
-    /// with `bytes_per_value` bytes per number.
+    /// Returns the size of a token in the draft layers' KV cache on each of `tp` GPUs, in bytes; a
+    /// cached number takes `bytes_per_value` bytes.
     pub fn draft_kv_bytes_per_token(&self, tp: u32, bytes_per_value: f64) -> f64 {
         match self {
             Self::Lookup { .. } => 0.0,
@@ -114,7 +114,8 @@ impl Drafter {
         }
     }
 
-    /// Builds the time model of drafting for a target model with the deployment `target`.
+    /// Builds the model of the time that the draft model of speculative decoding takes; `target` is
+    /// the deployment of the target model.
     ///
     /// # Errors
     /// Returns the errors of [`RooflineModel::new`].
@@ -204,7 +205,7 @@ pub enum DraftLatencyModel {
         passes: u32,
         /// Number of tokens per sequence in the last pass through the draft layers: 1 if there are
         /// several passes. The first pass computes `rows - 1` tokens per sequence in addition to
-        /// those of the step.
+        /// the tokens of the step.
         rows: u32,
     },
 }

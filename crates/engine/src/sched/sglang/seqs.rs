@@ -30,11 +30,10 @@ pub(super) struct ScheduledSequence {
     pub lends: bool,
     /// Whether the sequence has ended and keeps its KV cache pages for another engine.
     pub held: bool,
-    /// Whether the sequence has ended while a forward pass in flight still computes it.
+    /// Whether the sequence has ended although a forward pass in flight still computes it.
     pub dead: bool,
     pub in_flight: bool,
-    /// Whether all tokens of the sequence are released and the sequence waits for the delay after
-    /// its last token.
+    /// Whether the sequence has emitted all its tokens and waits for the delay after the last one.
     pub drained: bool,
     pub generation: u32,
     /// Number of prefix-cache resets before the sequence locked its KV cache pages.

@@ -62,7 +62,7 @@ pub trait SchedulingRules: Debug + Sized {
         }
     }
 
-    /// Returns whether all decode steps of a sequence are alike, so that they may be simulated in
+    /// Returns whether all decode steps of a sequence are equal, so that they may be simulated in
     /// bulk, without bookkeeping per step.
     fn decodes_in_bulk(&self) -> bool {
         true
@@ -103,8 +103,8 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns the sequences for whose transferred prompts KV blocks were allocated since this
-    /// function was last called, each with the number of prompt tokens to transfer.
+    /// Returns the sequences whose prompts got KV blocks for a transfer since this function was
+    /// last called, each with the number of prompt tokens to transfer.
     fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
