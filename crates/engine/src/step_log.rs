@@ -31,8 +31,8 @@ pub struct StepLogRecord {
 pub enum StepLogChange {
     /// A step was planned.
     Planned(PlannedStep),
-    /// The output of a step was processed. With asynchronous scheduling, the next step was planned
-    /// before.
+    /// The output of a step was processed. With asynchronous scheduling, the next step was already
+    /// planned.
     Updated(ProcessedStep),
 }
 
@@ -63,7 +63,7 @@ pub struct ScheduledSequence {
     pub new: u32,
 }
 
-/// Lists the results of one engine step, as recorded when its output is processed.
+/// Lists the results of one engine step, as recorded when the step's output is processed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ProcessedStep {
     /// Draft tokens verified in the step, by sequence.
@@ -114,7 +114,7 @@ impl StepLogRecord {
 }
 
 /// Formats the KV events for the step log as `[kind, hashes, parent, group, medium]`, and skips
-/// other events. Each event of host memory has one KV block.
+/// other events. An event about host memory has one KV block.
 fn kv_events(event: &SchedulerEvent, first: u32) -> Vec<Value> {
     if let SchedulerEvent::Host(event) = event {
         return host_events(event, first);

@@ -133,8 +133,8 @@ impl StepTimeGrid {
     }
 }
 
-/// Returns the index of the interval of `axis` for `x`, and the position of `x` relative to that
-/// interval: 0 to 1 within it, below 0 or above 1 beyond the ends of the axis.
+/// Returns the index of the interval of `axis` for `x`, and the relative position of `x` in the
+/// interval. The position is below 0 or above 1 beyond the ends of the axis.
 fn locate_on_axis(axis: &[f64], x: f64) -> (usize, f64) {
     if axis.len() < 2 {
         return (0, 0.0);

@@ -422,7 +422,8 @@ impl VllmSchedulerConfig {
     }
 
     /// Returns the maximum number of KV slots that a step needs after the known tokens of a
-    /// sequence: for its draft tokens, the draft tokens of the step in flight, and the drafter.
+    /// sequence. They are for its draft tokens, also those of the step in flight, and for the
+    /// drafter.
     pub(super) fn max_draft_kv_slots(&self) -> u32 {
         let steps = u32::from(self.async_scheduling) + 1;
         let lookahead = self.speculation.as_ref().map_or(0, |s| s.lookahead_slots);
