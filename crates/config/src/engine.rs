@@ -124,7 +124,8 @@ pub struct SchedulingConfig {
 pub struct StepTimingConfig {
     /// Delays of the pool scheduler, with speed-up ratios and latency factor applied.
     pub delays: TokenDelays,
-    /// Factor on all simulated durations (default 1); already applied to `delays`.
+    /// Factor of all simulated durations (default 1). The delays in `delays` already contain this
+    /// factor.
     pub latency_factor: f64,
     /// The source of the step times of batching schedulers.
     pub latency_source: StepLatencySource,
@@ -518,8 +519,8 @@ fn read_scheduler_kind(
     Ok(SchedulerKind::Vllm)
 }
 
-/// Reads the mean and standard deviation of a delay; an error names `what` if the deviation exceeds
-/// 30 % of the mean.
+/// Reads the mean and standard deviation of a delay. If the deviation exceeds 30 % of the mean,
+/// returns an error that calls the delay `what`.
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/config.go`, `validate`: the comparison is done in
 /// 32-bit floats.

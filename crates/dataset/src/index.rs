@@ -29,7 +29,8 @@ fn hash_prefix_u64(hash: &PromptHash) -> u64 {
 /// no index.
 #[derive(Debug)]
 pub(super) struct ReplyIndex {
-    /// Replies sorted by (key, number of tokens, row id).
+    /// Replies of the dataset, sorted by key (start of the prompt hash), number of tokens and row
+    /// id.
     by_prompt: Vec<IndexedDatasetReply>,
     /// Indices into `by_prompt`, sorted by the number of tokens of the replies.
     by_length: Vec<u32>,

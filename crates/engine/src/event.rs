@@ -321,7 +321,7 @@ pub enum EngineCommand {
     StepPause(Duration),
 }
 
-/// Selects the treatment of KV blocks in use when the prefix cache is emptied.
+/// Selects what happens to KV blocks in use when the prefix cache is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixCacheResetScope {
     /// The reset of the prefix cache fails if sequences hold KV blocks.

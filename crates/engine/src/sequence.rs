@@ -98,9 +98,9 @@ pub struct InjectedKvLoadFailure {
 /// Describes the compilation of the grammar of a structured output, for which the sequence waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrammarCompilation {
-    /// Time from the submission of the sequence to the end of the compilation.
+    /// Time from the submission of the sequence to the end of the compilation of its grammar.
     pub takes: Duration,
-    /// Whether the compilation fails, so that the sequence ends with
+    /// Whether the compilation of the grammar fails, so that the sequence ends with
     /// [`SequenceEndReason::Failed`](super::SequenceEndReason::Failed).
     pub fails: bool,
 }

@@ -36,7 +36,8 @@ pub enum StepLogChange {
     Updated(ProcessedStep),
 }
 
-/// Lists the decisions of one scheduling pass.
+/// Lists what one scheduling pass planned: the work, admissions, preemptions and encodings of a
+/// step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PlannedStep {
     /// Work of the step by sequence, in scheduling order.
@@ -45,7 +46,7 @@ pub struct PlannedStep {
     pub admitted: Vec<SeqId>,
     /// Ids of the sequences admitted again after a preemption.
     pub resumed: Vec<SeqId>,
-    /// Ids of the sequences preempted in this pass.
+    /// Ids of the sequences preempted in the scheduling pass.
     pub preempted: Vec<SeqId>,
     /// Indices of the media items to encode in the step, by sequence.
     pub encoded: Vec<(SeqId, Vec<u32>)>,

@@ -43,7 +43,7 @@ pub enum PromptCacheUse {
     Cached,
     /// Nearly all prompt tokens are computed.
     Computed,
-    /// Prompt tokens come from the prefix cache and from computation.
+    /// Prompt tokens come partly from the prefix cache and partly from computation.
     Mixed,
 }
 

@@ -5,7 +5,7 @@ use super::fleet::GatewayRoutingObservations;
 use super::gateway_run::GatewayRequestResult;
 use super::pod::PodRequestAttempt;
 
-/// Error of a request whose response no pod generated.
+/// Error message for a request whose response no pod generated.
 const NOT_FROM_ANY_POD_ERROR: &str = "no pod of the fleet served this answer";
 
 /// Kind of evidence for which pod answered a request: its request history, or a response header.

@@ -103,7 +103,7 @@ pub struct RequestOutcome<'a> {
     /// Maximum number of the prompt's KV blocks that a single worker has cached, as estimated by
     /// the router; `None` if the router does not score prefix caches.
     pub best_overlap: Option<u32>,
-    /// Number of tokens per KV block, the unit of `overlap`.
+    /// Number of tokens per KV block, in which the router counts the cached part of a prompt.
     pub block_size: u32,
     /// Number of data-parallel ranks per worker; each rank has its own worker number.
     pub ranks: u32,

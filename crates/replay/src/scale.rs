@@ -178,8 +178,8 @@ impl AutoscalerRule {
         (ratio - 1.0).abs() <= self.tolerance
     }
 
-    /// Returns whether the autoscaler scales down only to the maximum target within the last
-    /// [`AutoscalerRule::cool_down`].
+    /// Returns whether the autoscaler scales down no further than to the highest number of workers
+    /// that it wanted within the last [`AutoscalerRule::cool_down`].
     ///
     /// Otherwise the rule scales down when the worker count has not changed for this time.
     pub(super) fn uses_stabilization_window(&self) -> bool {

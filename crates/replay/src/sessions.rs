@@ -376,7 +376,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         }
     }
 
-    /// Queues the waiting turn of a session after all of the turn's dependencies have happened.
+    /// Queues the waiting turn of a session when all dependencies of the turn are fulfilled.
     fn queue_waiting_turn(&mut self, place: u32) {
         let open = self.get(place);
         let WaitingTurn { turn, earliest, .. } = open.waiting;

@@ -30,7 +30,7 @@ pub(super) type MetricErrorPercentages = BTreeMap<&'static str, f64>;
 pub struct ValidationReport {
     /// Validated runs, in the order of their files.
     pub runs: Vec<ValidatedRun>,
-    /// Ids of skipped runs, with the error of each.
+    /// Ids of the skipped runs, each with the error that made the validation skip the run.
     pub left_out: Vec<(String, String)>,
 }
 
@@ -70,7 +70,7 @@ pub struct ValidatedRun {
     pub(super) curves: LatencyQuantileCurves,
 }
 
-/// Median and mean absolute error of several runs, in percent.
+/// Median and mean absolute prediction error of several runs, in percent.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct AbsoluteErrorSummary {
     pub(super) runs: usize,
@@ -87,7 +87,8 @@ pub(super) struct ValidatedRunGroup {
     pub(super) error_percent: BTreeMap<&'static str, AbsoluteErrorSummary>,
 }
 
-/// Published prediction errors of another simulator, and vllm-sim's errors on the same runs.
+/// Published prediction errors of another simulator, and vllm-sim's prediction errors on the same
+/// runs.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PeerSimulatorErrors {
     pub(super) name: String,
@@ -241,7 +242,8 @@ impl ValidationReport {
         groups
     }
 
-    /// Returns the published errors of the other simulators, the one with most runs first.
+    /// Returns the published errors of the other simulators, the simulator with the most runs
+    /// first.
     pub(super) fn peer_simulator_errors(&self) -> Vec<PeerSimulatorErrors> {
         let names = self.runs.iter().flat_map(|run| run.peer_error_percent.keys());
         let mut names: Vec<&String> = names.collect();

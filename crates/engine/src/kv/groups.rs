@@ -29,8 +29,8 @@ pub(crate) struct BlockAllocationRequest {
     /// tokens enter the prefix cache before their step has run, as in vLLM. If 0, only
     /// [`BlockPool::cache_full_blocks`](super::BlockPool::cache_full_blocks) adds blocks.
     pub cache: u32,
-    /// Number of the sequence's tokens that must fit in the free KV blocks, although only `tokens`
-    /// get blocks now (`scheduler_reserve_full_isl`).
+    /// Number of the sequence's tokens for which enough KV blocks must be free, although blocks are
+    /// allocated only for `tokens` tokens (`scheduler_reserve_full_isl`).
     pub whole: u32,
     /// Number of KV blocks that must stay free (vLLM's watermark).
     pub spare: u32,

@@ -100,7 +100,7 @@ impl KvCachePlan {
         Some(step.saturating_mul(steps as u32))
     }
 
-    /// Sets the number of states that a request has in state layers, which depends on prefix
+    /// Sets the number of states that a request has in state layers. The number depends on prefix
     /// caching and on the number of draft tokens per step.
     #[must_use]
     pub fn with_recurrent_states_per_request(

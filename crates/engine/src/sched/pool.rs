@@ -350,7 +350,7 @@ impl SlotScheduler {
         self.admit_to_free_slots(now, out);
     }
 
-    /// Starts waiting sequences while there are free slots.
+    /// Starts sequences from the waiting queue while there are free slots.
     ///
     /// Prefers the first sequence whose LoRA adapter is loaded, then the first whose adapter can be
     /// loaded. No sequence overtakes one that was overtaken [`MAX_ADAPTER_OVERTAKES`] times. A

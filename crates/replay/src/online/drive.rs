@@ -274,7 +274,7 @@ struct SessionStarter {
     held_up: u64,
     timer: Option<oneshot::Receiver<()>>,
     is_held_up: bool,
-    /// Last started agent run of a closed loop, with the permit that its sessions share.
+    /// Last started agent run of a closed loop, with the permit that the run's sessions share.
     run: Option<(AgentRun, SessionPermit)>,
 }
 

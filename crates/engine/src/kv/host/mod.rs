@@ -197,7 +197,7 @@ struct HostSequenceState {
     epoch: u64,
     offered: u32,
     copies: u32,
-    /// End time of the request's last started copy to host memory.
+    /// End time of the copy to host memory that was started last for the request.
     copied: SimTime,
     /// Start time of the request's lookup in host memory, while the lookup waits for copies.
     asked: Option<SimTime>,

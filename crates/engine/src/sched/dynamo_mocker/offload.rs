@@ -159,7 +159,8 @@ impl DynamoMockerScheduler {
         Some(seq.load.tokens)
     }
 
-    /// Registers the prompt blocks that a step computes for a copy to host memory after the step.
+    /// Registers the prompt blocks of a step, to be copied to host memory after the step has
+    /// computed them.
     pub(super) fn offer_to_host_cache(&mut self, step: &mut ScheduledStep) {
         let size = self.config.block_size;
         let Some(offload) = &mut self.rules.offload else {

@@ -26,7 +26,7 @@ pub(super) struct ScheduledSequence {
     pub preempted: bool,
     /// Number of output tokens that the sequence gets from the forward pass in flight.
     pub burst: u32,
-    /// Whether another engine fetches the sequence's prompt.
+    /// Whether another engine fetches the KV cache of the sequence's prompt.
     pub lends: bool,
     /// Whether the sequence has ended and keeps its KV cache pages for another engine.
     pub held: bool,

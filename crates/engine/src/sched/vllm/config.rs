@@ -401,7 +401,7 @@ impl VllmSchedulerConfig {
         self.loras.max_loras.max(self.loras.max_cpu_loras) as usize
     }
 
-    /// Returns the number of prompt tokens after a chunk that the drafter reads
+    /// Returns the number of prompt tokens that the drafter reads after the end of a chunk
     /// (`num_prefill_lookahead_tokens`).
     pub(super) fn prompt_tokens_read_by_drafter(&self) -> u32 {
         // A drafter of the target model's hidden states has KV slots but no input slots.

@@ -61,7 +61,7 @@ pub(super) struct PromptChunkWithMedia {
     pub new: u32,
     /// Maximum number of tokens of a prompt chunk. A media item that is longer may be split.
     pub most: u32,
-    /// Number of tokens after the prompt chunk that the drafter reads.
+    /// Number of tokens that the drafter reads after the end of the prompt chunk.
     pub lookahead: u32,
 }
 

@@ -123,8 +123,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         host.postpone_loads(step.copied);
     }
 
-    /// Starts the copies between GPU and host memory of a step without sequences, or leaves them to
-    /// the last step in flight.
+    /// Starts the copies to host memory of a step without sequences, or adds them to the last step
+    /// in flight, if any.
     pub(super) fn start_host_copies_of_empty_step(
         &mut self,
         step: &mut ScheduledStep,

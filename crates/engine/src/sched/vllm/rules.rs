@@ -15,7 +15,8 @@ use super::{BatchScheduler, VllmSchedulerConfig};
 use crate::latency::BatchWork;
 use crate::{Outbox, PlannedKvBlocks, SeqId, Sequence, SequenceSubmitError, SimTime};
 
-/// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
+/// Implements the scheduling rules in which batching schedulers differ. The defaults are vLLM's
+/// rules.
 pub trait SchedulingRules: Debug + Sized {
     /// Number of preemptions without a new token after which a sequence is preempted only if no
     /// other sequence can be preempted, with `PreemptionVictim::First`.
