@@ -235,8 +235,8 @@ fn roofline_setup(
     Ok(setup)
 }
 
-/// Returns the batch sizes with CUDA graphs of a run's server: up to its largest size, or those of
-/// a server with default settings.
+/// Returns the batch sizes for which a run's server captures CUDA graphs: vLLM's sizes up to the
+/// largest size in the run's file, or the sizes of a server with default settings.
 fn cuda_graphs(fields: &RunJsonFields) -> Result<CudaGraphs, RecordedRunValidationError> {
     const LARGEST_GRAPH_FIELD: &str = "vllm.max_cudagraph_capture_size";
     match fields.value_at(LARGEST_GRAPH_FIELD) {
@@ -368,7 +368,7 @@ fn engine_config(
     })
 }
 
-/// Arrival times of the requests of a load stage at a constant rate.
+/// Distribution of the arrival times of the requests in a load stage with a constant rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Arrivals {
     /// Gaps between arrivals are drawn from an exponential distribution and scaled to fill the

@@ -198,7 +198,7 @@ pub enum DraftLatencyModel {
     Lookup(f64, f64),
     /// Drafting by forward passes through draft layers.
     Passes {
-        /// Time model of one pass through the draft layers.
+        /// Roofline model of the time of one pass through the draft layers.
         pass: Box<RooflineModel>,
         /// Number of passes through the draft layers; the first covers all tokens of the step to
         /// fill their KV cache.

@@ -131,7 +131,7 @@ fn read_run(
 
 impl RunReader<'_> {
     /// Reads the requests of an agent in a Weka trace, and the requests of the sub-agents that the
-    /// agent starts between them.
+    /// agent starts between its requests.
     ///
     /// `offset_ms` is the time of the run to which the times in the list are relative. Returns the
     /// agents that are split off.
