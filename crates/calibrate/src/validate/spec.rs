@@ -236,7 +236,7 @@ fn roofline_setup(
 }
 
 /// Returns the batch sizes for which a run's server captures CUDA graphs: vLLM's sizes up to the
-/// largest size in the run's file, or the sizes of a server with default settings.
+/// run's largest size, or the sizes of a server with default settings.
 fn cuda_graphs(fields: &RunJsonFields) -> Result<CudaGraphs, RecordedRunValidationError> {
     const LARGEST_GRAPH_FIELD: &str = "vllm.max_cudagraph_capture_size";
     match fields.value_at(LARGEST_GRAPH_FIELD) {
