@@ -291,8 +291,8 @@ impl CalibrationCase {
         self.has_front_end.then_some(default + self.front_end_offset_us)
     }
 
-    /// Returns the change of each fitted latency statistic for a change of the parameter by the
-    /// scale of its prior; `None` if only a simulation can determine the change.
+    /// Returns how much each fitted latency statistic changes if the parameter changes by the scale
+    /// of its prior; `None` if only a simulation can determine this.
     ///
     /// These are means over all positions within a step at which requests arrive. In a simulation
     /// of requests at equal gaps, all arrive at the same position, so that a small move changes
@@ -385,8 +385,8 @@ fn start_of_run(run: &RecordedRun) -> Option<RecordedRun> {
     })
 }
 
-/// Returns the deployment, with the API server time that the user gave in the options of the fit,
-/// if any.
+/// Returns the deployment of a run; if the options of the fit contain a measured API server time,
+/// the deployment has that time.
 fn measured_front_end(
     setup: &RooflineModelSetup,
     options: &CalibrateOptions,
@@ -407,7 +407,8 @@ fn deployment_label(model: &str, setup: &RooflineModelSetup) -> String {
     format!("{model} on {}{tp}", setup.gpu.name)
 }
 
-/// Returns the latency statistics of a run, or of one of its `stages`, that are to be fitted.
+/// Returns the latency statistics to which the parameters are fitted: those of a run, or of one of
+/// its `stages`.
 ///
 /// A run has one target for the first token and one for gaps, because the errors of its statistics
 /// are correlated. E2E is their sum, and is only reported.

@@ -268,7 +268,8 @@ fn minimize_plan_cost(
     Ok((here, lines))
 }
 
-/// Returns the fitted parameters common to all runs, or those of the deployment with this index.
+/// Returns the fitted parameters that are common to all runs or, with an index in `deployment`,
+/// those of that deployment.
 fn fitted_parameters(
     machine: &CalibrationCaseRunner<'_>,
     lines: &LinearizedResiduals,

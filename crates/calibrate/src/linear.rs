@@ -36,8 +36,8 @@ impl LinearizedResiduals {
         units.len()
     }
 
-    /// Returns the linear approximation of residual `i` at the coordinates `x`, with all columns
-    /// outside `terms` at their defaults.
+    /// Returns the linear approximation of residual `i` at the coordinates `x`. Only the columns in
+    /// `terms` have these coordinates; all others have their defaults.
     fn residual_at(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
         self.residual_at_defaults(i) + self.residual_change(i, terms, x)
     }
@@ -53,8 +53,8 @@ impl LinearizedResiduals {
         terms.map(|((j, _), u)| self.slopes[*j][i] * u).sum()
     }
 
-    /// Returns the coordinates that minimize the cost of `plan`, without the residuals of unit
-    /// `left_out`.
+    /// Returns the coordinates that minimize the cost of `plan` over all residuals except those of
+    /// the cross-validation unit `left_out`.
     fn minimize_cost_without_unit(&self, plan: &RidgeFitPlan, left_out: Option<usize>) -> Vec<f64> {
         let terms = &plan.terms;
         let kept: Vec<usize> = (0..self.here.len())
@@ -71,7 +71,8 @@ impl LinearizedResiduals {
         x
     }
 
-    /// Returns the normal equations of the fit, with residuals weighted as at `x`.
+    /// Returns the normal equations of the fit, in which the residuals have the weights that follow
+    /// from their values at `x`.
     fn normal_equations(
         &self,
         terms: &[(usize, f64)],

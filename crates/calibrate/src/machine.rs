@@ -13,7 +13,7 @@ use vllm_sim_command_line::progress::JobProgress;
 
 /// Step of the central differences for derivatives, in scales of the prior.
 const FINITE_DIFFERENCE_STEP: f64 = 0.25;
-/// Curvature of a residual above which its weight is less than half.
+/// Curvature of a residual above which the weight of the residual is less than half.
 ///
 /// A few requests that catch or miss a step cause jumps, which carry no information.
 const CURVATURE_HALF_WEIGHT: f64 = 0.01;
@@ -76,7 +76,8 @@ impl CalibrationCaseRunner<'_> {
         values
     }
 
-    /// Simulates the runs `cases` at every point on all threads; returns `[point][case]`.
+    /// Simulates each run of `cases` at each of the points, on all threads; returns the predicted
+    /// latencies as `[point][case]`.
     pub(super) fn predict_case_latencies(
         &self,
         places: &[Vec<f64>],
@@ -203,8 +204,8 @@ impl CalibrationCaseRunner<'_> {
         })
     }
 
-    /// Groups the parameter columns whose derivatives one simulation yields. The derivatives with
-    /// respect to the API server time need no simulation.
+    /// Groups the parameter columns so that one simulation yields all derivatives of a group. The
+    /// derivatives with respect to the API server time need no simulation.
     fn independent_column_groups(&self, open: &[usize]) -> Vec<Vec<usize>> {
         let mut probes: Vec<Vec<usize>> = Vec::new();
         let front_end =

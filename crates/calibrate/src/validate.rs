@@ -91,7 +91,7 @@ pub fn predict_recorded_run(
     Ok(LatencyPrediction::median_over_replays(&simulate_run(run, coefficients, None)?))
 }
 
-/// Number of replays of a run whose arrival times are random; their seeds are 0, 1 and so on.
+/// Number of replays of a run with random arrival times; the replays have the seeds 0, 1 and so on.
 const SEEDS: u64 = 5;
 
 /// A replay of a recorded run, with the client's view of each request.

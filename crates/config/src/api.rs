@@ -76,9 +76,11 @@ pub struct ApiConfig {
     /// Maximum number of images, audios and videos in a prompt, by modality
     /// (`--limit-mm-per-prompt`).
     pub limit_mm_per_prompt: Option<Value>,
-    /// Folder of the `file://` images, audio and video that requests may name; `None`: no files.
+    /// Folder of the images, audio and video that requests may name by `file://` URLs; `None`: such
+    /// URLs are rejected.
     pub allowed_local_media_path: Option<PathBuf>,
-    /// Number of classes of the simulated classifier. Default: that of `config.json`, else 2.
+    /// Number of classes of the simulated classifier. Default: the number in `config.json`, or 2
+    /// without one.
     pub num_labels: u32,
     /// Settings of speech recognition.
     pub speech: SpeechConfig,

@@ -36,8 +36,8 @@ impl DefaultWithRule {
         Self { value, rule }
     }
 
-    /// Replaces the default of a scheduler limit if `value` differs from it, and appends `reason`
-    /// to the rule that explains the limit.
+    /// Replaces the default of a scheduler limit if `value` differs from the default, and appends
+    /// `reason` to the rule that explains the limit.
     fn override_with(&mut self, value: u32, reason: &str) {
         if value != self.value {
             self.value = value;

@@ -10,7 +10,8 @@ use super::values::FlagValues;
 use vllm_sim_engine::latency::{self, Gpu, KvCachePlan, ModelShape, kv_bytes_per_value};
 
 const LLMD_BLOCK_SIZES_TOKENS: [i64; 5] = [8, 16, 32, 64, 128];
-/// Names of GPUs where FlashInfer computes gated delta nets, with states at multiples of 64 tokens.
+/// Names of GPUs on which FlashInfer computes the gated delta nets of models, so that states exist
+/// at multiples of 64 tokens.
 const FLASHINFER_GDN_GPUS: [&str; 7] =
     ["H100", "H200", "GH200", "B200", "B300", "RTX-PRO-6000", "RTX-5090"];
 

@@ -67,7 +67,7 @@ pub struct ReplyDatasetConfig {
     pub sha256: Option<String>,
     /// Whether built-in sentences are used if the dataset cannot be opened (default no).
     pub fallback: bool,
-    /// Whether output tokens are released at their recorded times (default no).
+    /// Whether the output tokens of a recorded reply are sent at their recorded times (default no).
     pub replay_timing: bool,
 }
 

@@ -18,7 +18,7 @@ pub struct MediaEncoderConfig {
     pub budget: u32,
     /// Whether a step may encode a part of an image, audio or video.
     pub chunked_input: bool,
-    /// Description of the rule that gives the default encoder budget.
+    /// Description of the rule for the default encoder budget (embeddings per scheduler step).
     pub rule: String,
     /// Layer sizes of the image and audio encoders, if `config.json` describes them.
     pub shapes: (Option<MediaEncoderShape>, Option<MediaEncoderShape>),

@@ -36,7 +36,8 @@ pub struct EngineConfig {
     /// Maximum number of tokens per step. Default: 8192; with `serve`, vLLM's default for the GPU,
     /// or 2048 without a GPU.
     pub max_num_batched_tokens: u32,
-    /// Limits of the waiting queue, and limits of a scheduler step other than the two limits above.
+    /// Limits of the waiting queue, and limits of a scheduler step other than the numbers of
+    /// sequences and tokens.
     pub queue: StepAndQueueLimits,
     /// Settings of chunked prefill, preemption and queue order.
     pub scheduling: SchedulingConfig,
@@ -46,8 +47,8 @@ pub struct EngineConfig {
     pub speedup: SimulationSpeedupRatios,
     /// Name of the GPU, which selects the constants of the roofline model.
     pub gpu: Option<String>,
-    /// Size of a KV block in tokens, over all GPUs that share a context. Default: 16; with `serve`,
-    /// by vLLM's rules for GPU and model.
+    /// Size of a KV block in tokens; the block is divided among all GPUs that share a context.
+    /// Default: 16; with `serve`, by vLLM's rules for GPU and model.
     pub block_size: u32,
     /// Settings of GPU and CPU memory for the KV cache.
     pub memory: KvCacheMemoryConfig,
@@ -100,7 +101,7 @@ pub struct StepAndQueueLimits {
 pub struct SchedulingConfig {
     /// Whether several steps may prefill a prompt in chunks (default yes).
     pub enable_chunked_prefill: bool,
-    /// Maximum number of prefilled tokens of a long prompt per step; 0: the token budget.
+    /// Maximum number of tokens that one step prefills of a long prompt; 0: the token budget.
     pub long_prefill_token_threshold: u32,
     /// Whether `long_prefill_token_threshold` is raised to at least the token budget divided by the
     /// number of sequences (default no).
@@ -123,7 +124,8 @@ pub struct SchedulingConfig {
 pub struct StepTimingConfig {
     /// Delays of the pool scheduler, with speed-up ratios and latency factor applied.
     pub delays: TokenDelays,
-    /// Factor on all simulated durations (default 1); already applied to `delays`.
+    /// Factor of all simulated durations (default 1). The delays in `delays` already contain this
+    /// factor.
     pub latency_factor: f64,
     /// The source of the step times of batching schedulers.
     pub latency_source: StepLatencySource,
@@ -153,13 +155,15 @@ pub struct KvCacheMemoryConfig {
 /// Settings of the prefix cache and its block hashes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrefixCachingConfig {
-    /// Interval in tokens at which sliding-window layers keep cache; 0: only at prompt ends.
+    /// Interval in tokens at which sliding-window layers keep KV blocks in the prefix cache; 0:
+    /// only at prompt ends.
     pub retention_interval: Option<u32>,
     /// Whether later requests reuse full KV blocks (prefix caching).
     pub enable_prefix_caching: bool,
     /// Whether llm-d's flag `--enable-kvcache` is set.
     pub enable_kvcache: bool,
-    /// Minimum cached fraction of an accepted prompt (`--global-cache-hit-threshold`, default 0).
+    /// Minimum fraction of a prompt that must be in the prefix cache for the request to be accepted
+    /// (`--global-cache-hit-threshold`, default 0).
     pub cache_hit_threshold: f64,
     /// Hash algorithm for the hashes of KV blocks.
     pub hash_algo: BlockHashAlgorithm,
@@ -203,8 +207,8 @@ pub struct SglangSchedulerConfig {
 }
 
 impl EngineConfig {
-    /// Returns the numbers of tokens, sequences and CUDA graphs in vLLM's profile run, the largest
-    /// step of the engine.
+    /// Returns the numbers of tokens, sequences and CUDA graphs in vLLM's profile run: the largest
+    /// step, by which vLLM measures memory use.
     pub fn memory_profile_run(&self) -> ProfileRun {
         let sizes = self.graphs.cudagraph_capture_sizes().len() as u32;
         ProfileRun::profile_run_of_newest_vllm(
@@ -515,8 +519,8 @@ fn read_scheduler_kind(
     Ok(SchedulerKind::Vllm)
 }
 
-/// Reads the mean and standard deviation of a delay; an error names `what` if the deviation exceeds
-/// 30 % of the mean.
+/// Reads the mean and standard deviation of a delay. If the deviation exceeds 30 % of the mean,
+/// returns an error that calls the delay `what`.
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/config.go`, `validate`: the comparison is done in
 /// 32-bit floats.

@@ -10,8 +10,8 @@ use super::error::ConfigError;
 use super::values::FlagValues;
 use vllm_sim_engine::duration;
 
-/// Keys of fake histograms with counts per bucket, each with its maximum number of buckets and, if
-/// upstream limits that number, upstream's name of the metric.
+/// Keys of fake histograms that take counts per bucket, each with its maximum number of buckets. If
+/// llm-d-inference-sim limits this number too, its name of the metric follows.
 const HISTOGRAM_BUCKET_KEYS: [(&str, usize, Option<&str>); 12] = [
     ("ttft-buckets-values", 23, Some("time-to-first-token")),
     ("tpot-buckets-values", 20, Some("time-per-output-token")),
@@ -30,8 +30,8 @@ const HISTOGRAM_BUCKET_KEYS: [(&str, usize, Option<&str>); 12] = [
 const TOTAL_KEYS: [&str; 4] =
     ["total-prompt-tokens", "total-generation-tokens", "prefix-cache-hits", "prefix-cache-queries"];
 
-/// Keys of fake token histograms, each with the key of the fake total that replaces the histogram's
-/// sum if set.
+/// Keys of fake token histograms, each with the key of the fake total that replaces the sum of the
+/// histogram if the total is set.
 pub(super) const FAKE_HISTOGRAM_AND_TOTAL_KEYS: [(&str, &str); 2] = [
     ("request-prompt-tokens", "total-prompt-tokens"),
     ("request-generation-tokens", "total-generation-tokens"),

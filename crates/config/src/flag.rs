@@ -301,7 +301,8 @@ impl FlagSpec {
         (!text.is_empty()).then_some(text)
     }
 
-    /// Returns the bounds of the flag's value on a command line; `None`: only those of its type.
+    /// Returns the bounds of the flag's value on a command line; `None`: only the bounds of the
+    /// flag's type.
     pub fn value_bounds_for_mode(&self, cli_mode: CliMode) -> Option<FlagValueBounds> {
         let (llmd, vllm) = self.ranges?;
         Some(match cli_mode {

@@ -40,7 +40,8 @@ struct VllmServeFlag {
     name: &'static str,
     arity: IgnoredFlagArity,
     shorts: Vec<&'static str>,
-    /// Name of the switch that this flag turns off, if it is a negation.
+    /// Name of the switch that this flag turns off, if the flag is a negation such as
+    /// `disable-lora`.
     inverse: Option<&'static str>,
     since: Option<VllmRelease>,
     until: Option<VllmRelease>,
@@ -189,7 +190,8 @@ const OTHER_IGNORED_FLAGS: &[(&str, IgnoredFlagArity)] = &[
 struct IgnoredFlag {
     name: &'static str,
     arity: IgnoredFlagArity,
-    /// Entry of the ignored flag in the list of vLLM's flags; `None`: a flag of another program.
+    /// Entry of the ignored flag in the list of vLLM's flags; `None`: the flag belongs to another
+    /// program.
     vllm: Option<&'static VllmServeFlag>,
 }
 
@@ -215,7 +217,7 @@ static IGNORED_FLAGS: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
     flags
 });
 
-/// Rejects flags that the imitated release of vLLM does not have, as vLLM's parser does.
+/// Rejects flags that the imitated release of vLLM does not have, with the error of vLLM's parser.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] with argparse's message and the releases with the flag.

@@ -43,7 +43,7 @@ pub(super) struct ImitatedEngineCommandLine {
 pub(super) struct TranslatedCommandLine {
     /// Arguments for the command-line parser of this crate.
     pub(super) words: Vec<String>,
-    /// Warnings about flags without effect, at most one.
+    /// Warnings about flags without effect; a single warning names all such flags.
     pub(super) warnings: Vec<String>,
 }
 

@@ -16,7 +16,7 @@ use vllm_sim_engine::latency::{
 };
 use vllm_sim_engine::sched::vllm::PreemptionVictim;
 
-/// GPU to assume where none is set and only the model's shape matters.
+/// Name of the GPU to assume if no GPU is set and only the shape of the model matters.
 const FALLBACK_GPU: &str = "H100";
 const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 /// KV connectors of vLLM that support a single group of layers only.
@@ -50,10 +50,10 @@ pub struct KvCacheCapacity {
     /// Number of KV blocks of a request of `max_model_len` tokens: in a full-attention group, and
     /// in a sparse group.
     pub request_blocks: (u32, u32),
-    /// Description of the rule for the number of KV blocks.
+    /// Description of the rule by which the number of KV blocks was computed.
     pub rule: &'static str,
-    /// vLLM's error message at start if a request of `max_model_len` tokens does not fit; else
-    /// `None`.
+    /// vLLM's error message at start if a request of `max_model_len` tokens does not fit into the
+    /// KV cache; `None` if it fits.
     pub refusal: Option<String>,
 }
 

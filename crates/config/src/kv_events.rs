@@ -17,20 +17,22 @@ use vllm_sim_observe::kv_events::{
 pub struct KvEventsConfig {
     /// Whether KV events are published.
     pub enabled: bool,
-    /// Encoding of KV events: vLLM's if `--kv-events-config` enables them, else llm-d's.
+    /// Encoding of KV events: that of vLLM if `--kv-events-config` enables the events, otherwise
+    /// that of llm-d.
     pub encoding: KvEventEncoding,
     /// ZMQ endpoint at which data-parallel rank 0 publishes KV events; rank r adds r to the port.
     pub endpoint: String,
     /// ZMQ endpoint at which data-parallel rank 0 resends old KV events; `None`: no replay.
     pub replay_endpoint: Option<String>,
-    /// Number of KV event batches kept for replay (default 10000; llm-d 1024).
+    /// Number of KV event batches kept for replay. Default: 10000; with llm-d's flags, 1024.
     pub buffer_steps: usize,
     /// High-water mark of the ZMQ socket for KV events, in messages (default 100000).
     pub hwm: u32,
     /// Maximum number of KV event batches queued for the publisher thread (default 100000).
     pub max_queue_size: usize,
     /// ZMQ topic of KV events, the first frame of a message; `{pod_ip}`, `{host}`, `{port}`,
-    /// `{rank}` and `{model}` are replaced (default empty; llm-d `kv@{pod_ip}:{port}@{model}`).
+    /// `{rank}` and `{model}` are replaced. Default: empty; with llm-d's flags,
+    /// `kv@{pod_ip}:{port}@{model}`.
     pub topic: String,
     /// Maximum number of KV events per batch (default 16); vLLM's format sends one batch per step
     /// instead.
@@ -57,8 +59,8 @@ fn host_event_detail(engine: &EngineConfig) -> HostKvEventDetail {
 }
 
 impl KvEventsConfig {
-    /// Returns the endpoints of a data-parallel rank for publishing and for replay, numbered as in
-    /// vLLM.
+    /// Returns the ZMQ endpoints at which a data-parallel rank publishes and resends KV events,
+    /// with ports numbered as in vLLM.
     ///
     /// An endpoint without a port is returned unchanged.
     pub fn kv_event_endpoints_of_rank(&self, rank: u32) -> (String, Option<String>) {

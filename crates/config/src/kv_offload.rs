@@ -43,7 +43,7 @@ pub struct KvOffloadConfig {
     pub tokens: u64,
     /// Configuration of the simulated KV cache in CPU memory.
     pub tier: HostCacheConfig,
-    /// Number of GPUs that copy KV blocks to and from CPU memory.
+    /// Number of GPUs of an engine that copy KV blocks to and from CPU memory.
     pub workers: u32,
     /// Bandwidth of the link between a GPU and CPU memory.
     pub link: HostLinkBandwidth,
@@ -316,8 +316,8 @@ impl OffloadConnectorSettings {
         Ok(())
     }
 
-    /// Returns how many times requests must ask to store an offload chunk before it is stored in
-    /// CPU memory, and for how many chunks this number is counted.
+    /// Returns two numbers: how many requests must ask to store an offload chunk before the chunk
+    /// is copied to CPU memory, and for how many chunks these requests are counted.
     fn read_store_threshold(&self, v: &FlagValues) -> Result<Option<(u32, usize)>, ConfigError> {
         let least = self.get_number(v, "store_threshold")?.unwrap_or(0.0);
         let most = self.get_number(v, "max_tracker_size")?.unwrap_or(64_000.0);

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 /// Source of the step durations of batching schedulers.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum StepLatencySource {
-    /// Delays of the pool scheduler: a prefill takes the time to first token, a decode step the
-    /// inter-token latency.
+    /// Step times are from the delays of the pool scheduler: a prefill takes the time to first
+    /// token, a decode step the inter-token latency.
     #[default]
     Delays,
     /// Step times are from the built-in polynomials of Dynamo's mocker.

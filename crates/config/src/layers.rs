@@ -53,7 +53,8 @@ pub(super) struct ConfigLayer {
     pub(super) settings: IndexMap<&'static str, ConfigLayerSetting>,
     /// Flags without effect in a simulator, with their dashes as typed.
     pub(super) ignored: Vec<String>,
-    /// Flags with an effect here that some releases of vLLM lack, with their dashes as typed.
+    /// Flags with an effect in this simulator that do not exist in all releases of vLLM, with their
+    /// dashes as typed.
     pub(super) release_dependent: Vec<String>,
     pub(super) warnings: Vec<String>,
 }

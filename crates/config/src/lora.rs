@@ -16,7 +16,7 @@ pub struct LoraConfig {
     pub enabled: bool,
     /// Maximum number of LoRA adapters in one batch, at least 1 (default 1).
     pub max_loras: u32,
-    /// Maximum number of LoRA adapters in CPU memory, at least `max_loras` (default `max_loras`).
+    /// Maximum number of LoRA adapters in CPU memory. Minimum and default: `max_loras`.
     pub max_cpu_loras: u32,
     /// Maximum rank of a LoRA adapter (default 16).
     pub max_rank: u32,

@@ -28,7 +28,8 @@ pub struct MetricsConfig {
     pub previews: MetricPreviewFeatures,
     /// Whether counters of floating-point operations are exposed (`--enable-mfu-metrics`).
     pub mfu: bool,
-    /// Fake metrics in llm-d's format, checked, which replace real ones; `None`: real metrics.
+    /// Checked fake metrics in llm-d's format, which replace the real metrics; `None`: real
+    /// metrics.
     pub fake: Option<Value>,
     /// Interval between evaluations of time functions in fake metrics, more than 0 (default 100
     /// ms).

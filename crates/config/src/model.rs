@@ -239,8 +239,8 @@ fn class_name_count(config: &Map<String, Value>) -> Option<u64> {
     Some(config.get("id2label")?.as_object()?.len() as u64)
 }
 
-/// Returns the number of classes of a classifier: `--num-labels`, else that of `config.json`, else
-/// 2.
+/// Returns the number of classes of a classifier: `--num-labels`, or the number in `config.json`,
+/// or 2 without either.
 ///
 /// Source: Transformers 5.20 `configuration_utils.py`, `PretrainedConfig.num_labels`.
 pub(super) fn class_count(v: &FlagValues, model: &ModelConfig) -> Result<u32, ConfigError> {
@@ -259,7 +259,7 @@ pub(super) fn class_count(v: &FlagValues, model: &ModelConfig) -> Result<u32, Co
     })
 }
 
-/// Returns the instructions of an embedding model: those of its configuration, else the prompts of
+/// Returns the instructions of an embedding model: those of its configuration, or the prompts of
 /// its Sentence Transformers configuration.
 ///
 /// Source: vLLM 0.33 `entrypoints/pooling/embed/io_processor.py`, `_load_task_instructions`,

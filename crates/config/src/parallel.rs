@@ -23,14 +23,14 @@ pub struct ParallelConfig {
     pub local_ranks: (u32, u32),
     /// Load balancing between data-parallel ranks.
     pub balance: DataParallelLoadBalancing,
-    /// HTTP port of the supervisor in multi-port mode (default 9256); `None`: other modes.
+    /// HTTP port of the supervisor in multi-port mode (default 9256); `None` in other modes.
     pub supervisor_port: Option<u16>,
     /// Host of the API server that headless engines join (default 127.0.0.1).
     pub address: String,
     /// RPC port of the API server that headless engines join (default 29550).
     pub rpc_port: u16,
-    /// Number of imitated API server processes, which affects metrics and profiling (default
-    /// data-parallel size).
+    /// Number of imitated API server processes, which affects metrics and profiling. Default: the
+    /// data-parallel size.
     pub api_servers: u32,
     /// Whether the model's experts are spread over data-parallel ranks (expert parallelism).
     pub expert: bool,

@@ -63,7 +63,8 @@ pub struct HttpServerConfig {
 /// Timeouts of start, shutdown and idle connections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HttpServerTimeouts {
-    /// Time for requests in flight to finish after SIGTERM (default 30 s; with `serve` 0: abort).
+    /// Time for requests in flight to finish after SIGTERM. Default: 30 s; with `serve`, 0, which
+    /// aborts the requests.
     pub shutdown: Duration,
     /// Time after server start during which `/health/ready` returns 503 (default 0).
     pub startup: Duration,
@@ -101,7 +102,8 @@ pub struct OptionalRouteSwitches {
     pub load_tracking: bool,
     /// Whether the routes of `VLLM_SERVER_DEV_MODE=1` exist.
     pub dev_mode: bool,
-    /// Whether the route `/sleep` has an effect (llm-d's command line also needs `dev_mode`).
+    /// Whether the route `/sleep` has an effect; with llm-d's command line, the route also needs
+    /// `dev_mode`.
     pub enable_sleep_mode: bool,
     /// Whether the routes `/docs`, `/redoc` and `/openapi.json` are disabled.
     pub disable_fastapi_docs: bool,
@@ -368,7 +370,8 @@ fn read_log_config(v: &FlagValues) -> Result<LogConfig, ConfigError> {
     })
 }
 
-/// Returns the log level of `--log-level`, else of klog's `-v`, else of `--uvicorn-log-level`.
+/// Returns the log level set by the first of `--log-level`, klog's `-v` and `--uvicorn-log-level`
+/// that is given.
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/logging`: WARN 1, INFO 2, DEBUG 4, TRACE 5.
 fn log_level(v: &FlagValues) -> Result<LogLevel, ConfigError> {

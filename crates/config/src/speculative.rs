@@ -26,16 +26,16 @@ pub struct SpeculativeConfig {
     pub num_tokens: u32,
     /// Acceptance rate of each draft token, given that all before it were accepted (0 to 1).
     pub acceptance: Vec<f64>,
-    /// Whether a prefix-cache hit drops its last block, as vLLM does for EAGLE drafters.
+    /// Whether a prefix-cache hit is shortened by its last block, as in vLLM with EAGLE drafters.
     pub drops_last_block: bool,
-    /// Number of tokens after a KV block that the block's hash includes, so that a prefix-cache hit
-    /// need not drop its last block.
+    /// Number of tokens after a KV block that the block's hash covers too, so that a prefix-cache
+    /// hit need not be shortened by its last block.
     pub lookahead: u32,
     /// Minimum and maximum length of the n-gram to look up in the prompt, in tokens; `None`: drafts
     /// are accepted at random.
     pub prompt_lookup: Option<(u32, u32)>,
-    /// Whether `--speculative-config` names a method; false for the bare draft count of Dynamo's
-    /// mocker.
+    /// Whether `--speculative-config` names a method; false if only a number of draft tokens is
+    /// set, as in Dynamo's mocker.
     pub is_named: bool,
     /// Layer sizes and weights of the draft model, if known.
     pub draft: Option<ModelShape>,
@@ -177,8 +177,8 @@ impl SpeculativeConfigKeys {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    /// Returns the speculative decoding method; `None` if only a number of drafts is set, as in
-    /// Dynamo's mocker.
+    /// Returns the speculative decoding method; `None` if only a number of draft tokens is set, as
+    /// in Dynamo's mocker.
     fn method_name(&self) -> Option<&str> {
         match (self.get_text("method"), self.get_text("model")) {
             (Some(method), _) => Some(method),
@@ -188,8 +188,8 @@ impl SpeculativeConfigKeys {
         }
     }
 
-    /// Returns the number of draft tokens per step: the configured one, else that of the method or
-    /// of the draft model's `config.json`.
+    /// Returns the number of draft tokens per step: the configured number, or the default of the
+    /// method or of the draft model's `config.json`.
     fn num_tokens(
         &self,
         method: Option<&str>,
@@ -297,9 +297,9 @@ impl SpeculativeConfigKeys {
         }
     }
 
-    /// Returns whether a prefix-cache hit drops its last block, and whether KV block hashes include
-    /// following tokens instead. Only draft models that read the target's hidden states and the
-    /// next token need either.
+    /// Returns whether a prefix-cache hit is shortened by its last block, and whether KV block
+    /// hashes cover following tokens instead. Only draft models that read the target's hidden
+    /// states and the next token need either.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/speculative.py`, `needs_eagle_block_drop`;
     /// `vllm/config/vllm.py`, `num_hash_lookahead_tokens`.
@@ -321,8 +321,8 @@ impl SpeculativeConfigKeys {
         Ok((eagle && plain, eagle && !plain))
     }
 
-    /// Returns the number of tokens after a KV block that the block's hash includes: those that a
-    /// chain of MTP modules reads ahead.
+    /// Returns the number of tokens after a KV block that the block's hash covers too: the tokens
+    /// that a chain of MTP modules reads ahead.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `num_prefill_lookahead_tokens`.
     fn hash_lookahead_tokens(

@@ -41,7 +41,7 @@ pub struct SpeechModelCapabilities {
     pub detects: bool,
     /// Maximum length of audio per pass, in seconds; longer audio is split. `None`: unlimited.
     pub clip: Option<u32>,
-    /// Whether audio becomes prompt tokens; else an encoder reads it.
+    /// Whether audio becomes tokens of the prompt; if false, an encoder reads the audio.
     pub in_prompt: bool,
 }
 

@@ -210,15 +210,17 @@ impl Download<'_> {
         append_response_body(response, part, have, total)
     }
 
-    /// Returns the server's version of the partial file (ETag or modification date), if recorded.
+    /// Returns the version of the dataset file on the server (ETag or modification date) to which
+    /// the partial file belongs, if recorded.
     fn recorded_server_version(&self) -> Option<String> {
         let noted = std::fs::read_to_string(&self.from).ok()?;
         let (url, version) = noted.split_once('\n')?;
         (url == self.url && !version.is_empty()).then(|| version.to_owned())
     }
 
-    /// Records the URL and the server's version of the partial file (ETag or date), for a resumed
-    /// download. Weak ETags are ignored, because they do not identify the bytes of a file.
+    /// Records the URL and the server's version (ETag or date) of the file being downloaded, so
+    /// that the download can be resumed. Weak ETags are ignored, because they do not identify the
+    /// bytes of a file.
     fn record_server_version(&self, response: &Response) -> io::Result<()> {
         let tag = response.header("etag").filter(|tag| !tag.starts_with("W/"));
         let version = tag.or(response.header("last-modified")).unwrap_or_default();

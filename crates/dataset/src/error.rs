@@ -40,28 +40,28 @@ pub enum DatasetError {
     /// The dataset file has no table of the requested name.
     #[error("dataset {} has no table '{table}'; it has: {}", path.display(), comma_separated(found))]
     NoTable {
-        /// Path of the dataset file without the table.
+        /// Path of the dataset file that lacks the table.
         path: PathBuf,
         /// Name of the missing dataset table.
         table: String,
         /// Names of the tables that the dataset file has.
         found: Vec<String>,
     },
-    /// A column of the table is missing or has the wrong type.
+    /// A column of the dataset table is missing or has the wrong type.
     #[error(
         "table '{table}' of dataset {} must have the columns prompt_hash BLOB, \
          gen_tokens JSON, n_gen_tokens INTEGER: {why}",
         path.display()
     )]
     Shape {
-        /// Path of the dataset file with the mismatched table.
+        /// Path of the dataset file whose table has a missing or wrong column.
         path: PathBuf,
-        /// Name of the dataset table with the mismatch.
+        /// Name of the dataset table with a missing or wrong column.
         table: String,
         /// Description of the mismatch between the expected and the found columns of the table.
         why: String,
     },
-    /// A row of the table has an invalid value.
+    /// A row of the dataset table has an invalid value.
     #[error("table '{table}' of dataset {}, row {row}: {why}", path.display())]
     Row {
         /// Path of the dataset file with the invalid row.

@@ -29,7 +29,8 @@ fn hash_prefix_u64(hash: &PromptHash) -> u64 {
 /// no index.
 #[derive(Debug)]
 pub(super) struct ReplyIndex {
-    /// Replies sorted by (key, number of tokens, row id).
+    /// Replies of the dataset, sorted by key (start of the prompt hash), number of tokens and row
+    /// id.
     by_prompt: Vec<IndexedDatasetReply>,
     /// Indices into `by_prompt`, sorted by the number of tokens of the replies.
     by_length: Vec<u32>,
@@ -87,7 +88,7 @@ impl ReplyIndex {
     }
 
     /// Chooses a random reply to any prompt by the length rules of [`choose_reply_to_prompt`]; if
-    /// none fits, any reply. Returns its row id.
+    /// none fits, any reply. Returns the row id of the reply.
     pub(super) fn choose_reply_to_any_prompt(
         &self,
         wanted: RequestedReplyLength,
@@ -114,8 +115,8 @@ impl ReplyIndex {
     }
 }
 
-/// Chooses one of the replies to a prompt, which are sorted by number of tokens. Returns its row
-/// id.
+/// Chooses one of the replies to a prompt, which are sorted by number of tokens. Returns the row id
+/// of the reply.
 ///
 /// Prefers a random reply within the wanted length, else a longer reply. An exact length prefers a
 /// reply of that length, then a longer one, then any.

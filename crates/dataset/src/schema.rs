@@ -56,7 +56,7 @@ pub fn recording_columns_sql(table: &str) -> String {
     format!("SELECT name FROM pragma_table_info('{name}')")
 }
 
-/// Returns a SQL query of the smallest id of a recording, at most 0.
+/// Returns a SQL query of the smallest id of a recording, or of 0 if that is smaller.
 pub fn smallest_recording_id_sql(table: &str) -> String {
     let recording = quote_sql_name(&recording_table_name(table));
     format!("SELECT min(0, coalesce(min(id), 0)) FROM {recording}")

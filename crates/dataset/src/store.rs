@@ -13,7 +13,8 @@ use super::row::{self, DatasetFormat, StoredReply};
 #[derive(Debug)]
 pub struct Dataset {
     pub(super) rows: Mutex<Connection>,
-    /// SQL query of one row: `gen_tokens`, token times and number of reasoning tokens.
+    /// SQL query of one row of the dataset: `gen_tokens`, token times and number of reasoning
+    /// tokens.
     pub(super) query: String,
     pub(super) index: ReplyIndex,
     pub(super) generation: DatasetFormat,

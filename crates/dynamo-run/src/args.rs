@@ -20,8 +20,8 @@ use super::tables::{self, DynamoRunFolders, KernelTimingModel};
 use super::workload;
 
 pub(super) struct DynamoRunSetup {
-    /// Prefill workers of a disaggregated deployment; `None`: prefill and decode on the same
-    /// workers.
+    /// Prefill workers of a disaggregated deployment; `None` if the same workers do prefill and
+    /// decode.
     pub prefill: Option<DynamoWorkerGroup>,
     pub serving: DynamoWorkerGroup,
     pub router: RouterConfig,
@@ -331,7 +331,8 @@ fn parse_worker_args(
     Ok(DynamoWorker { engine: parsed, ranks, gpus, transfer, role })
 }
 
-/// Changes a worker's engine configuration to that of one of its data-parallel ranks.
+/// Changes a worker's engine configuration into the configuration of one of the worker's
+/// data-parallel ranks.
 fn set_data_parallel_rank_config(
     engine: &mut SchedulerSpec,
     ranks: u32,

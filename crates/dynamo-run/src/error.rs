@@ -12,7 +12,7 @@ pub enum DynamoRunError {
     Io {
         /// Path of the unreadable file of the Dynamo run.
         path: PathBuf,
-        /// Error of the operating system while reading the file.
+        /// Error of the operating system while reading the file of the Dynamo run.
         error: std::io::Error,
     },
     /// A file of the Dynamo run, or a line of the file, is not JSON.

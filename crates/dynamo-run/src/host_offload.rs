@@ -60,8 +60,8 @@ pub(super) fn take_host_kv_offload_args(
 }
 
 impl HostKvOffloadArgs {
-    /// Adds the host-memory KV cache to an engine's configuration; `is_whole` means an aggregated
-    /// deployment.
+    /// Adds the host-memory KV cache to an engine's configuration; `is_whole` is true in an
+    /// aggregated deployment.
     pub(super) fn add_host_kv_tier(
         self,
         engine: &mut SchedulerSpec,

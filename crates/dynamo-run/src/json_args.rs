@@ -19,7 +19,8 @@ impl DynamoJsonArgs {
         Ok(Self { place: json_path.to_owned(), map })
     }
 
-    /// Removes and returns the JSON object in the field `key`; a missing one is empty.
+    /// Removes and returns the JSON object in the field `key`; a missing field counts as an empty
+    /// object.
     pub(super) fn take_object(&mut self, key: &str) -> Result<Self, DynamoRunError> {
         let value = self.take_value(key).unwrap_or_default();
         Self::new(&self.path_of(key), &value)

@@ -52,8 +52,8 @@ fn insert_some(map: &mut Map<String, Value>, key: &str, value: Option<Value>) {
     map.extend(value.map(|value| (key.to_owned(), value)));
 }
 
-/// Removes fields that are not simulated, and returns an error if one has another value than its
-/// default.
+/// Removes fields of a prediction file that are not simulated, and returns an error if such a field
+/// does not have its default value.
 fn take_defaults(
     args: &mut DynamoJsonArgs,
     defaults: &[(&str, Value)],
@@ -433,8 +433,8 @@ fn take_traffic(
     Ok(("run_synthetic_trace_replay", positional.into()))
 }
 
-/// Adds the arrival process to the arguments of the run; returns the request rate or concurrency of
-/// which a `…_per_load_unit` limit is a multiple.
+/// Adds the arrival process to the arguments of the run. Returns the request rate or concurrency by
+/// which a `…_per_load_unit` limit is multiplied.
 fn take_load(
     load: &mut DynamoJsonArgs,
     kwargs: &mut Map<String, Value>,

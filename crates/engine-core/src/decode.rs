@@ -53,7 +53,8 @@ impl MsgpackArrayFields {
     }
 }
 
-/// Creates a decoding error about a value that is not `expected`; a long value is shortened.
+/// Creates the error for a value that is not `expected`, as decoding requires; a long value is
+/// shortened in the message.
 pub(crate) fn field_type_error(
     field: &'static str,
     found: &Value,

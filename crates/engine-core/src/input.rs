@@ -23,8 +23,8 @@ use super::serve::RequestSubmitter;
 /// next one.
 const MAX_CONSECUTIVE_READS: usize = 64;
 
-/// Pause between reads of the input sockets while the requests being submitted have too many prompt
-/// tokens in total, in milliseconds.
+/// Pause between reads of the input sockets, in milliseconds, while the requests being submitted
+/// have too many prompt tokens in total.
 const BUSY_PAUSE_MS: i64 = 2;
 
 const ADD_REQUEST: &[u8] = &[0];

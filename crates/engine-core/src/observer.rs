@@ -11,8 +11,8 @@ use vllm_sim_config::{Config, SchedulerKind};
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SimTime};
 
-/// Forwards the events of a simulated engine (admissions, output tokens, ends) to the engine core
-/// that serves it, one batch per step.
+/// Forwards the events of a simulated engine (admissions, output tokens, ends of sequences) to the
+/// engine core that serves it, one batch per step.
 ///
 /// A batching engine marks the end of each step. The pool scheduler has no steps, so all events at
 /// one instant form a batch.

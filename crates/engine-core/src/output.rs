@@ -45,7 +45,7 @@ pub(crate) enum OutputThreadMessage {
     Abort(Vec<Arc<str>>),
     /// The response to a front end's utility call is ready to be sent.
     Answer { client: usize, message: Vec<u8> },
-    /// The engine core stops, regularly or because it failed.
+    /// The engine core stops, as requested or because it failed.
     Stop { dead: bool },
 }
 
@@ -195,8 +195,8 @@ pub(crate) struct OutputSocketThread {
     /// Ids of the requests that the front end aborted before their submission to the engine
     /// finished.
     aborted_early: HashSet<Arc<str>>,
-    /// The engine steps whose outputs are held back, because they have an event of a request that
-    /// is still being submitted.
+    /// The engine steps whose outputs are held back, because they contain an event of a request
+    /// that is still being submitted.
     held: VecDeque<EngineStepEvents>,
     step: u64,
     at: SimTime,
@@ -307,7 +307,7 @@ impl OutputSocketThread {
         }
     }
 
-    /// Returns the next item of `queue`; while none is there, sends queued messages to front ends.
+    /// Returns the next item of `queue`. Until there is one, sends queued messages to front ends.
     fn next_item(&mut self, queue: &Receiver<OutputThreadMessage>) -> Option<OutputThreadMessage> {
         let mut pause = Duration::ZERO;
         while self.output_queues.iter().any(FrontEndOutputQueue::has_pending_messages) {
@@ -448,8 +448,8 @@ impl OutputSocketThread {
         }
     }
 
-    /// Notifies a front end of its aborted requests; returns `false` if the front end is unknown or
-    /// its queue is full.
+    /// Notifies a front end that requests of it were aborted; returns `false` if the front end is
+    /// unknown or its message queue is full.
     fn notify_aborted(&mut self, client: usize) -> bool {
         let (rank, at) = (self.rank, self.at);
         let Some(output_queue) = self.output_queues.get_mut(client) else {

@@ -17,8 +17,8 @@ pub struct EngineCoreDependencies {
     pub service: Arc<InferenceService>,
     /// Data-parallel rank of the engine.
     pub rank: u32,
-    /// A function that returns whether the process is down in a simulated restart, during which no
-    /// message is sent.
+    /// A function that returns whether the process is down in a simulated restart. No message is
+    /// sent while the process is down.
     pub is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Start and end tokens of reasoning; `None` disables reasoning.
     pub thoughts: Option<ReasoningMarkers>,

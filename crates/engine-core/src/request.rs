@@ -64,7 +64,7 @@ pub(crate) enum EngineCoreRequestKind {
 pub(crate) struct PoolingParams {
     /// Pooling task: `embed`, `classify`, `token_embed`, `token_classify`, …
     pub(crate) task: String,
-    /// Number of dimensions of the embedding; `None` uses the model's.
+    /// Number of dimensions of the embedding; `None`: as many as the model has.
     pub(crate) dimensions: Option<u32>,
     /// Whether embeddings are normalised to length 1.
     pub(crate) activation: bool,

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The state of the waves, shared by the data-parallel ranks in this process.
+/// State of the waves of data-parallel ranks, shared by the ranks in this process.
 #[derive(Debug)]
 pub struct DataParallelWaves {
     /// Whether data-parallel rank 0, which announces the end of waves, is in this process.

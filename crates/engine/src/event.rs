@@ -7,7 +7,7 @@ use super::{BlockKey, KvLoadFailurePolicy, LoraId, PlannedKvBlocks, SeqId, SimTi
 /// Reason why a simulated sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SequenceEndReason {
-    /// The sequence released all its planned output tokens.
+    /// The sequence emitted all its planned output tokens.
     Finished,
     /// The client disconnected or cancelled the request.
     Aborted,
@@ -50,14 +50,14 @@ pub enum SchedulerEvent {
         tokens: u32,
         /// Policy for the sequence after the failed KV load: end or recompute.
         policy: KvLoadFailurePolicy,
-        /// Whether the KV cache was to come from another engine; false: from host memory.
+        /// Whether the KV cache was to be loaded from another engine; false if from host memory.
         remote: bool,
     },
-    /// A sequence released output tokens.
+    /// A sequence emitted output tokens.
     Tokens {
-        /// Id of the sequence whose output tokens were released.
+        /// Id of the sequence that emitted output tokens.
         id: SeqId,
-        /// Number of released output tokens, at least one.
+        /// Number of emitted output tokens, at least one.
         n: u32,
     },
     /// A step verified draft tokens of a sequence. The event with the output tokens of the step
@@ -70,7 +70,7 @@ pub enum SchedulerEvent {
         /// Number of draft tokens accepted.
         accepted: u32,
     },
-    /// A sequence released one output token at the end of each of the last `n` steps.
+    /// A sequence emitted one output token at the end of each of the last `n` steps.
     ///
     /// Only emitted with `SchedulerReportingConfig::run_lengths`, between the
     /// [`SchedulerEvent::Step`] of the last of these steps and the next one. Its own instant has no
@@ -78,9 +78,9 @@ pub enum SchedulerEvent {
     /// The token before a run was released in the step before the run, so the gap before each token
     /// is the duration of its step.
     Decoded {
-        /// Id of the sequence that released an output token in each of the steps.
+        /// Id of the sequence that emitted an output token in each of the steps.
         id: SeqId,
-        /// Number of consecutive steps in which the sequence released one output token each; at
+        /// Number of consecutive steps in which the sequence emitted one output token each; at
         /// least one.
         n: u32,
     },
@@ -138,9 +138,9 @@ pub enum SchedulerEvent {
         /// Key of each removed KV block, and its full hash if the engine keeps full hashes.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
-    /// KV blocks of a layer group other than the main one entered or left the prefix cache. Also
-    /// emitted for a main layer group of sliding-window or state layers that cached only some of
-    /// its filled blocks.
+    /// KV blocks of a layer group other than the main one entered or left the prefix cache. The
+    /// event is also emitted for a main layer group of sliding-window or state layers if the group
+    /// cached only some of its filled blocks.
     Group(Box<LayerGroupCacheEvent>),
     /// The prefix cache was emptied.
     Cleared,
@@ -152,7 +152,7 @@ pub enum SchedulerEvent {
         begun: SimTime,
         /// Number of prompt tokens that the step computed; cached tokens do not count.
         prompt_tokens: u32,
-        /// Number of output tokens that the step released.
+        /// Number of output tokens that the step emitted.
         output_tokens: u32,
     },
     /// A sequence waits until its LoRA adapter is loaded.
@@ -286,7 +286,8 @@ pub enum EngineCommand {
     /// Stops the scheduling of steps; sequences remain.
     Pause,
     /// Stops the admission of waiting sequences that hold no KV blocks; all other sequences
-    /// continue to their end. Supported only by the vLLM scheduler and that of Dynamo's mocker.
+    /// continue to their end. Only the schedulers of vLLM and of Dynamo's mocker support this
+    /// command.
     PauseAdmission,
     /// Continues the scheduling after [`EngineCommand::Pause`] or
     /// [`EngineCommand::PauseAdmission`].
@@ -320,7 +321,7 @@ pub enum EngineCommand {
     StepPause(Duration),
 }
 
-/// Selects the treatment of KV blocks in use when the prefix cache is emptied.
+/// Selects what happens to KV blocks in use when the prefix cache is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixCacheResetScope {
     /// The reset of the prefix cache fails if sequences hold KV blocks.
@@ -362,7 +363,8 @@ pub struct KvBlockUsage {
 /// Progress of an unfinished sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceProgress {
-    /// Number of prompt and output tokens in the KV cache, including those of steps in flight.
+    /// Number of the sequence's prompt and output tokens in the KV cache, including the tokens of
+    /// steps in flight.
     pub computed: u32,
     /// Whether the sequence waits for the KV cache of its prompt from another engine or from host
     /// memory.
@@ -378,8 +380,8 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Number of sequences waiting for a LoRA adapter, a KV transfer or a media encoder.
     pub deferred: usize,
-    /// Number of sequences, waiting or deferred for a resource such as a LoRA adapter, that a pause
-    /// of admissions holds back.
+    /// Number of sequences, waiting or deferred for a resource such as a LoRA adapter, that are not
+    /// admitted because of a pause of admissions.
     pub held: usize,
     /// Numbers of sequences whose prompt's KV cache is loaded from another engine or from host
     /// memory. They are counted by progress: load not started, load running, and load finished but
@@ -387,7 +389,7 @@ pub struct EngineStats {
     pub fetches: [u32; 3],
     /// Number of KV blocks held by sequences.
     pub used_blocks: u32,
-    /// Number of usable KV blocks.
+    /// Number of KV blocks of the engine that sequences can use.
     pub total_blocks: u32,
     /// Number of empty token slots (without keys and values yet) in used KV blocks; only counted if
     /// an observer needs this number.

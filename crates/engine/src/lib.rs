@@ -100,8 +100,8 @@ pub trait Scheduler {
     }
     /// Ends a waiting or running sequence early; ignores unknown ids.
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox);
-    /// Returns the time at which [`Scheduler::advance`] has work next; `None` if only a new input
-    /// can bring work.
+    /// Returns the next time at which [`Scheduler::advance`] has work; `None` if it will have work
+    /// only after a new input.
     fn next_wakeup(&self) -> Option<SimTime>;
     /// Runs all steps, timers and starts of sequences that are scheduled at or before `now`, in
     /// order.
@@ -131,12 +131,12 @@ pub trait Scheduler {
     fn empty_token_slots(&self) -> u64 {
         0
     }
-    /// Appends to `into` the sequence admissions since this method was last called, if the
+    /// Appends the sequence admissions since this method was last called to `into`, if the
     /// configuration enables their recording. Schedulers without steps record no admissions, but
     /// report them as events.
     fn take_admissions(&mut self, _into: &mut Vec<sched::AdmittedSequence>) {}
-    /// Appends to `into` the records of the steps planned and processed since this method was last
-    /// called, if the configuration enables such records. Only the vLLM scheduler keeps such
+    /// Appends the records of the steps planned and processed since this method was last called to
+    /// `into`, if the configuration enables such records. Only the vLLM scheduler keeps such
     /// records.
     fn take_step_log(&mut self, _into: &mut Vec<step_log::StepLogRecord>) {}
 
@@ -157,13 +157,13 @@ pub trait Scheduler {
 
     // Methods for prompts from other engines, coordinated by the caller.
 
-    /// Returns the sequences for whose prompts KV blocks were reserved since this method was last
+    /// Returns the sequences whose prompts got KV blocks reserved since this method was last
     /// called, each with the number of prompt tokens to transfer.
     fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
-    /// Resumes a sequence whose prompt was transferred from another engine; returns false if the
-    /// sequence does not wait for a transfer.
+    /// Resumes a sequence whose prompt's KV cache was transferred from another engine; returns
+    /// false if the sequence does not wait for a transfer.
     fn resume_transferred(&mut self, _now: SimTime, _id: SeqId, _out: &mut Outbox) -> bool {
         false
     }
@@ -180,7 +180,7 @@ pub trait Scheduler {
     fn needs_dummy_step(&self) -> bool {
         false
     }
-    /// Returns whether the last step was a dummy step, or left no sequence except those that
+    /// Returns whether the last step was a dummy step, or left no sequence except sequences that
     /// arrived after the step was planned.
     fn was_idle_after_step(&self) -> bool {
         true
@@ -194,16 +194,16 @@ pub trait Scheduler {
     fn running_step(&self) -> Option<(SimTime, u64)> {
         None
     }
-    /// Returns the end that the running step would have if all data-parallel ranks computed
-    /// `tokens` tokens on average and no rank were slower.
+    /// Returns the time at which this rank's running step would end without waiting for slower
+    /// ranks; the ranks compute `tokens` tokens on average.
     fn own_step_end_at_tokens(&self, _tokens: f64) -> SimTime {
         SimTime::ZERO
     }
     /// Schedules a step without sequences, to keep pace with other data-parallel ranks. The step
     /// starts now unless another step is running.
     fn add_dummy_step(&mut self, _now: SimTime) {}
-    /// Marks all data-parallel ranks as idle, so that the oldest step in flight, or the next one,
-    /// is the first of a wave.
+    /// Marks all data-parallel ranks as idle, so that the oldest step in flight, or otherwise the
+    /// next step, is the first of a wave.
     fn end_wave(&mut self) {}
     /// Sets the end of the running step to `end`.
     fn end_step_at(&mut self, _end: SimTime) {}

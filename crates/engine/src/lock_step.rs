@@ -9,7 +9,8 @@
 
 use crate::{Scheduler, SimTime};
 
-/// Number of steps between two checks whether any rank has work (vLLM's `dp_sync_interval`).
+/// Number of steps from one check of whether any rank has work to the next check (vLLM's
+/// `dp_sync_interval`).
 const WORK_CHECK_INTERVAL_STEPS: u32 = 16;
 
 /// Synchronizes the steps of the data-parallel ranks; called by the driver of their engines.
@@ -72,8 +73,8 @@ impl RankLockStep {
         }
     }
 
-    /// Ends the wave of steps if ranks check for work after the step that has ended, and no rank
-    /// had any. Sequences that arrived during the step belong to the next wave.
+    /// Ends the wave of steps if the ranks check for work after the step that has just ended, and
+    /// no rank had any work in it. Sequences that arrived during the step belong to the next wave.
     fn end_wave_if_ranks_idle<T>(
         &mut self,
         items: &mut [T],

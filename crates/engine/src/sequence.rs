@@ -23,7 +23,7 @@ pub struct BlockKey(pub u64);
 /// hash. The engine reads only `keys`; the other fields are for KV events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlannedKvBlocks {
-    /// Key of each full block of prompt plus output, in order.
+    /// Key of each full KV block of prompt plus planned output, in order.
     pub keys: Vec<BlockKey>,
     /// Full hash of each planned KV block if KV events carry hashes as bytes, else empty. Shorter
     /// hashes are padded with zeros at the end.
@@ -32,16 +32,16 @@ pub struct PlannedKvBlocks {
     pub tokens: Vec<u32>,
     /// Number of tokens per KV block.
     pub block_size: u32,
-    /// Number of tokens after a KV block that the block's key covers too (vLLM's eagle and mtp
-    /// drafts).
+    /// Number of tokens after a KV block that the block's key covers too (for vLLM's draft methods
+    /// eagle and mtp).
     pub lookahead: u32,
     /// Id and name of the LoRA adapter, as in KV events.
     pub lora: Option<(LoraId, Arc<str>)>,
-    /// Extra keys of each block, as in KV events; empty if no block has any.
+    /// Extra hash keys of each KV block, as in KV events; empty if no block has any.
     pub extra_keys: Vec<Option<Arc<[BlockHashExtraKey]>>>,
     /// Session of the request, as in KV events; it does not change the keys of KV blocks.
     pub session: Option<Arc<str>>,
-    /// Whether blocks found in the prefix cache are reported as KV events (vLLM's
+    /// Whether KV blocks found in the prefix cache are reported as KV events (vLLM's
     /// `kv_cache_report_mode: full`).
     pub reports_reused: bool,
 }
@@ -51,7 +51,7 @@ pub struct PlannedKvBlocks {
 pub enum BlockHashExtraKey {
     /// Name of the LoRA adapter, or the cache salt, which is hashed into the KV block's hash.
     Text(Arc<str>),
-    /// Media item (image, audio clip or video) that overlaps the block.
+    /// Media item (image, audio clip or video) that overlaps the KV block.
     Media {
         /// Hash of the media item's content.
         identifier: Arc<str>,
@@ -90,17 +90,17 @@ pub enum KvLoadFailurePolicy {
 pub struct InjectedKvLoadFailure {
     /// Policy after the failed KV load: end or recompute.
     pub policy: KvLoadFailurePolicy,
-    /// Fraction of the blocks from host memory that precede the first failed one, from 0 to below
-    /// 1. A remote prompt is lost completely, as with NIXL.
+    /// Fraction of the KV blocks loaded from host memory that precede the first failed block, from
+    /// 0 to below 1. A remote prompt is lost completely, as with NIXL.
     pub loaded: f32,
 }
 
 /// Describes the compilation of the grammar of a structured output, for which the sequence waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrammarCompilation {
-    /// Time from the submission of the sequence to the end of the compilation.
+    /// Time from the submission of the sequence to the end of the compilation of its grammar.
     pub takes: Duration,
-    /// Whether the compilation fails, so that the sequence ends with
+    /// Whether the compilation of the grammar fails, so that the sequence ends with
     /// [`SequenceEndReason::Failed`](super::SequenceEndReason::Failed).
     pub fails: bool,
 }
@@ -168,7 +168,8 @@ pub struct Sequence {
     pub id: SeqId,
     /// Number of prompt tokens, at least one.
     pub prompt: u32,
-    /// Number of planned output tokens, at least one. The sequence ends after the last one.
+    /// Number of planned output tokens, at least one. The sequence ends after the last of these
+    /// tokens.
     pub output: u32,
     /// Key of the sequence's random numbers: depends on the request, not on its arrival.
     pub key: u64,
@@ -187,8 +188,8 @@ pub struct Sequence {
     pub plan: Option<Arc<PlannedKvBlocks>>,
     /// Whether the prefix-cache lookup is skipped, as in vLLM for prompt logprobs.
     pub skip_cache_read: bool,
-    /// Minimum cached fraction of the prompt. A sequence with a lower fraction ends with
-    /// [`SequenceEndReason::Threshold`](super::SequenceEndReason::Threshold).
+    /// Minimum fraction of the prompt that must be in the prefix cache. A sequence with a lower
+    /// fraction ends with [`SequenceEndReason::Threshold`](super::SequenceEndReason::Threshold).
     pub hit_threshold: Option<f64>,
     /// Indices of output tokens that follow without a delay, sorted (the first token of each
     /// further tool call, llm-d-inference-sim `latencies.go`). Only used by the pool scheduler: in
@@ -196,12 +197,12 @@ pub struct Sequence {
     pub tokens_without_gap: Box<[u32]>,
     /// Delay between the last token and the end of the sequence (image generation).
     pub tail: Duration,
-    /// Token delays of the sequence in the pool scheduler; `None`: those of the engine at its
-    /// submission.
+    /// Token delays of the sequence in the pool scheduler; `None`: the delays of the engine when
+    /// the sequence is submitted.
     pub delays: Option<Arc<super::TokenDelays>>,
-    /// Recorded release times of output tokens since the start of the sequence, never decreasing.
-    /// They replace the delays of the pool scheduler, which draws delays only for later tokens.
-    /// Ignored by batching schedulers.
+    /// Recorded times of the output tokens since the start of the sequence, never decreasing. They
+    /// replace the delays of the pool scheduler, which draws delays only for later tokens. Ignored
+    /// by batching schedulers.
     pub timeline: Option<Arc<[Duration]>>,
     /// Numbers of draft tokens after the first, second, ... output token, if the text determines
     /// them (`ngram`). `None`: random acceptance. Only used by the vLLM scheduler.
@@ -250,7 +251,7 @@ pub const MAX_SIMULATED_DELAY: Duration = Duration::from_secs(24 * 3600);
 /// **Source:** `pkg/llm-d-inference-sim/latencies.go`, llm-d-inference-sim HEAD of 2026-08.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TtftFormula {
-    /// The constant TTFT if one is set, else a delay per uncached prompt token.
+    /// A constant TTFT if one is set, and otherwise a delay per uncached prompt token.
     #[default]
     Default,
     /// The constant TTFT only.

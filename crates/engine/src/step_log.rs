@@ -31,12 +31,13 @@ pub struct StepLogRecord {
 pub enum StepLogChange {
     /// A step was planned.
     Planned(PlannedStep),
-    /// The output of a step was processed. With asynchronous scheduling, the next step was planned
-    /// before.
+    /// The output of a step was processed. With asynchronous scheduling, the next step was already
+    /// planned.
     Updated(ProcessedStep),
 }
 
-/// Lists the decisions of one scheduling pass.
+/// Lists what one scheduling pass planned: the work, admissions, preemptions and encodings of a
+/// step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PlannedStep {
     /// Work of the step by sequence, in scheduling order.
@@ -45,7 +46,7 @@ pub struct PlannedStep {
     pub admitted: Vec<SeqId>,
     /// Ids of the sequences admitted again after a preemption.
     pub resumed: Vec<SeqId>,
-    /// Ids of the sequences preempted in this pass.
+    /// Ids of the sequences preempted in the scheduling pass.
     pub preempted: Vec<SeqId>,
     /// Indices of the media items to encode in the step, by sequence.
     pub encoded: Vec<(SeqId, Vec<u32>)>,
@@ -63,7 +64,7 @@ pub struct ScheduledSequence {
     pub new: u32,
 }
 
-/// Lists the results of one engine step, as recorded when its output is processed.
+/// Lists the results of one engine step, as recorded when the step's output is processed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ProcessedStep {
     /// Draft tokens verified in the step, by sequence.
@@ -114,7 +115,7 @@ impl StepLogRecord {
 }
 
 /// Formats the KV events for the step log as `[kind, hashes, parent, group, medium]`, and skips
-/// other events. Each event of host memory has one KV block.
+/// other events. An event about host memory has one KV block.
 fn kv_events(event: &SchedulerEvent, first: u32) -> Vec<Value> {
     if let SchedulerEvent::Host(event) = event {
         return host_events(event, first);

@@ -58,7 +58,7 @@ pub fn explain_engine_as_text(
     text
 }
 
-/// Planned sizes of an engine's caches; `None` for a cache that was not planned.
+/// Planned sizes of an engine's caches; `None` for a cache that has no plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EngineCacheSizes<'a> {
     /// Size of the KV cache on the GPUs.
@@ -69,14 +69,14 @@ pub struct EngineCacheSizes<'a> {
     pub encoder: Option<&'a MediaEncoderConfig>,
 }
 
-/// Setting of an engine whose default is computed.
+/// Setting of an engine that has a computed default value.
 #[derive(Debug, Clone, Copy)]
 pub struct DerivedEngineSetting<'a> {
     /// Name of the engine setting's command-line flag.
     pub flag: &'a str,
-    /// Computed value of the engine setting.
+    /// Computed default value of the engine setting.
     pub value: &'a str,
-    /// Rule behind the computed value, as a text for the user.
+    /// Rule for the value of the engine setting, as a text for the user.
     pub rule: &'a str,
 }
 

@@ -43,7 +43,7 @@ pub enum PromptCacheUse {
     Cached,
     /// Nearly all prompt tokens are computed.
     Computed,
-    /// Prompt tokens come from the prefix cache and from computation.
+    /// Prompt tokens come partly from the prefix cache and partly from computation.
     Mixed,
 }
 
@@ -104,7 +104,7 @@ impl RecordedDeployment {
     }
 
     /// Returns whether the prediction errors of this recorded deployment apply to the deployment
-    /// `asked`.
+    /// `asked`, because the two are similar enough.
     fn is_comparable_to(&self, asked: &RecordedDeployment) -> bool {
         self.gpu == asked.gpu
             && self.weights == asked.weights
@@ -149,11 +149,11 @@ fn nearest_deployment(asked: &RecordedDeployment) -> Option<RecordedDeployment> 
 pub struct KnownPredictionErrors {
     /// Description of the nearest recorded deployment, or a statement that there is none.
     pub recorded: String,
-    /// Median prediction errors of the recorded deployment, with the number of runs; `None` without
-    /// one.
+    /// Median prediction errors of the nearest recorded deployment, with its number of runs; `None`
+    /// if there is no such deployment.
     pub errors: Option<String>,
     /// Short form of the prediction errors, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets if the
-    /// recorded deployment differs from the asked one.
+    /// recorded deployment differs from the deployment in question.
     pub short: String,
 }
 
@@ -289,7 +289,7 @@ fn prediction_accuracy(
     KnownPredictionErrors { recorded, errors: Some(errors), short }
 }
 
-/// Returns whether the kernels of a prediction are newer than those of the recorded deployments.
+/// Returns whether a prediction is for newer kernels than the kernels of the recorded deployments.
 fn has_newer_kernels(gpu: &Gpu) -> bool {
     const NEWEST_RECORDED_VERSION: (u32, u32) = (0, 19);
     find_gpu(gpu.name)

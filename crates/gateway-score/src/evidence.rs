@@ -5,10 +5,10 @@ use super::fleet::GatewayRoutingObservations;
 use super::gateway_run::GatewayRequestResult;
 use super::pod::PodRequestAttempt;
 
-/// Error of a request whose response no pod generated.
+/// Error message for a request whose response no pod generated.
 const NOT_FROM_ANY_POD_ERROR: &str = "no pod of the fleet served this answer";
 
-/// Evidence for the pod of a request: its request history, or a response header.
+/// Kind of evidence for which pod answered a request: its request history, or a response header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServingPodEvidence {
     /// The request histories of pods contain the request.
@@ -16,7 +16,8 @@ pub(super) enum ServingPodEvidence {
         /// Whether a pod generated a response to the request.
         is_served: bool,
     },
-    /// A response header names the pod of this index, but no pod's history has the request's id.
+    /// A response header names the pod of this index, but the pod's request history does not
+    /// contain the id of the request.
     Header(usize),
     Nothing,
 }
@@ -42,7 +43,7 @@ impl ServingPodEvidence {
     }
 }
 
-/// Marks requests as failed whose response no pod generated, and counts the completed requests
+/// Marks requests as failed if no pod generated their responses, and counts the completed requests
 /// whose pod is unknown.
 ///
 /// `unclaimed` holds for each pod the number of requests that it served and whose id belongs to no
@@ -79,8 +80,8 @@ pub(super) fn mark_responses_without_pod_failed(
     }
 }
 
-/// Subtracts one request from the count `unclaimed` of a pod's served requests; returns `false` if
-/// the count is 0.
+/// Removes one request from the count `unclaimed` of requests that a pod served and no client
+/// request is matched to; returns `false` if the count is 0.
 fn claim_served_request(unclaimed: &mut Option<u64>) -> bool {
     match unclaimed {
         None => true,

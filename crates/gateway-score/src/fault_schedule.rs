@@ -99,8 +99,8 @@ impl FaultKind {
     }
 }
 
-/// Returns the admin settings that inject the faults `troubles` into a pod, merged over the
-/// settings `before` the faults.
+/// Returns the admin settings that inject the faults `troubles` into a pod. They are merged over
+/// `before`, the settings of the pod without faults.
 fn merge_fault_settings(before: &Value, troubles: impl Iterator<Item = FaultKind>) -> Value {
     let mut settings = before.clone();
     for trouble in troubles {
@@ -145,7 +145,7 @@ struct FaultyPod {
 
 pub(super) struct PodFaultSchedule {
     all: Vec<FaultyPod>,
-    /// Start times of active faults, in seconds since 1970, by index of the fault.
+    /// Start times of the active faults, in seconds since 1970; the key is the index of the fault.
     active: Mutex<BTreeMap<usize, f64>>,
     outages: Mutex<Vec<PodOutage>>,
     /// Indices of the faults that have been injected so far.
@@ -194,7 +194,7 @@ impl PodFaultSchedule {
         })
     }
 
-    /// Posts the admin settings of a pod according to its active faults.
+    /// Sends a pod the admin settings for the faults that are active on it.
     async fn apply_active_faults(&self, index: usize) -> Result<(), String> {
         let FaultyPod { disturbance, target, before } = &self.all[index];
         let troubles: Vec<FaultKind> = {
@@ -274,8 +274,8 @@ impl PodFaultSchedule {
         outages
     }
 
-    /// Ends all active faults, and returns the problems with injecting faults, each beginning with
-    /// [`FAULT_PROBLEM_PREFIX`].
+    /// Ends all active faults, and returns the problems that occurred when faults were injected,
+    /// each beginning with [`FAULT_PROBLEM_PREFIX`].
     pub(super) async fn end_all_pod_faults(&self) -> Vec<String> {
         for index in 0..self.all.len() {
             self.record_problem(self.end_fault(index).await);

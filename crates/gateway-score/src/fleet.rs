@@ -23,7 +23,7 @@ pub type StopPodsFuture = Pin<Box<dyn Future<Output = ()>>>;
 /// The future that starts the pods, and returns the future that stops them.
 pub type StartPodsFuture = Pin<Box<dyn Future<Output = Result<StopPodsFuture>>>>;
 
-/// Interval between checks whether the gateway is ready.
+/// Interval between checks of whether the gateway is ready.
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +49,8 @@ pub(super) struct MisrouteCounts {
     pub(super) not_ready: u64,
     /// Number of requests without a complete response: timeouts, broken connections.
     pub(super) unanswered: u64,
-    /// Number of requests that the gateway answered without a pod: with 502 to 504, or with a
-    /// response that no pod generated.
+    /// Number of requests that the gateway answered without a pod: with status 502 to 504, or with
+    /// a response that no pod generated.
     pub(super) unrouted: u64,
 }
 
@@ -64,9 +64,10 @@ impl MisrouteCounts {
 pub(super) struct GatewayRoutingObservations {
     pub(super) known_by: Option<PodIdentitySource>,
     pub(super) misroutes: MisrouteCounts,
-    /// Number of request attempts beyond the first of each request; `None` if unknown.
+    /// Number of request attempts in addition to the first attempt of each request; `None` if
+    /// unknown.
     pub(super) retries: Option<u64>,
-    /// Number of completed requests for which the pod that answered is unknown.
+    /// Number of completed requests that an unknown pod answered.
     pub(super) unseen: u64,
     pub(super) requests: Vec<u64>,
     pub(super) notes: Vec<String>,
@@ -188,8 +189,8 @@ impl GatewayBackends {
         Ok((sent?, notes, troubles.pod_outages()))
     }
 
-    /// Finds the pod that answered each request of a run, and counts retries and misrouted
-    /// attempts.
+    /// Finds the pod that answered each request of a run, and counts the retries and the attempts
+    /// sent to pods that could not serve.
     pub(super) fn trace_requests_to_pods(
         &self,
         play: &mut GatewayRun,

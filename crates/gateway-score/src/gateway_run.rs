@@ -9,7 +9,7 @@ pub(super) struct GatewayRequestResult {
     pub(super) sent: SimTime,
     pub(super) pod: Option<usize>,
     pub(super) input: u32,
-    /// Number of the request's prompt tokens from the prefix cache; `None` if unknown.
+    /// Number of the request's prompt tokens found in the prefix cache; `None` if unknown.
     pub(super) cached: Option<u32>,
     /// TTFT and E2E latency of a completed request, in ms.
     pub(super) ttft_ms: Option<f64>,
@@ -25,8 +25,8 @@ pub(super) struct GatewayRun {
     pub(super) turns: Vec<GatewayRequestResult>,
     /// Number of pods that accept requests in the run.
     pub(super) pods: usize,
-    /// Numbers of prefix cache hits and queries, in tokens, from the pods' metrics, if responses
-    /// have no counts.
+    /// Numbers of prefix cache hits and queries during the run, in tokens, from the metrics of the
+    /// pods. Set only if the responses do not contain token counts.
     pub(super) counted: Option<(f64, f64)>,
 }
 

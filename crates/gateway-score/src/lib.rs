@@ -46,8 +46,8 @@ use workload::LoadedWorkload;
 
 pub use fleet::{StartPodsFuture, StopPodsFuture};
 
-/// Type of a function that starts servers with the given flags of `serve` and rejects unknown
-/// flags.
+/// Type of a function that starts servers with the given flags of `serve`, and returns an error for
+/// unknown flags.
 pub type PodFactory<'a> = &'a dyn Fn(&[String]) -> Result<StartPodsFuture>;
 
 /// Run a workload through a gateway with vllm-sim pods, simulate it behind ideal and known routers,
@@ -226,8 +226,8 @@ struct LiveRunResult {
     routing: fleet::GatewayRoutingObservations,
     /// URL and state (such as `ready`) of each pod.
     pods: Vec<(String, &'static str)>,
-    /// Name of the simulated routing policy with the best score, and the live run that used its
-    /// placements without the gateway.
+    /// Name of the simulated routing policy with the best score, and the live run without the
+    /// gateway in which its placements were used.
     ideal: Option<(&'static str, GatewayRun)>,
     /// Whether pods had faults during the run.
     is_disturbed: bool,

@@ -42,10 +42,11 @@ pub(super) const SCORE_MEASURES: [ScoreMeasure; SCORE_MEASURE_COUNT] = [
     ratio_measure("lora-affinity", "LoRA affinity"),
 ];
 
-/// Names of the measures of which the score averages the ratio to the ideal.
+/// Names of the measures whose ratios to the ideal are averaged for the score.
 pub(super) const SCORED_MEASURE_NAMES: [&str; 3] = ["reuse", "ttft", "e2e"];
 
-/// Values of all score measures of a run; `None` if unknown or not applicable to the workload.
+/// Values of all score measures of a run; `None` for a measure that is unknown or does not apply to
+/// the workload.
 pub(super) type ScoreMeasureValues = [Option<f64>; SCORE_MEASURE_COUNT];
 
 pub(super) fn score_measures_of_run(
@@ -150,8 +151,8 @@ fn lora_affinity(play: &GatewayRun, workload: &LoadedWorkload) -> Option<f64> {
     (all > 0).then(|| again as f64 / all as f64)
 }
 
-/// Returns the best value of each measure over the simulated runs and the live run without the
-/// gateway, `live`.
+/// Returns the best value of each measure over the simulated runs and the live run `live`, which
+/// does not use the gateway.
 ///
 /// Only times of the direct run are comparable with those of a gateway.
 pub(super) fn best_measure_values(

@@ -16,7 +16,8 @@ use super::measure::{
 };
 use super::workload::LoadedWorkload;
 
-/// Values of the KV router's `prefill_load_scale` from which the oracle chooses the best.
+/// Values of the KV router's `prefill_load_scale` with which the oracle (the ideal router) is
+/// simulated; the best of them counts.
 const ORACLE_PREFILL_LOAD_SCALES: [f64; 7] = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
 
 pub(super) struct RouterCandidate {
@@ -108,8 +109,8 @@ impl OfflineRouterSimulation<'_> {
         Ok(RouterCandidate { name, play, values })
     }
 
-    /// Simulates a KV router with current knowledge of all blocks and queues, for each of
-    /// [`ORACLE_PREFILL_LOAD_SCALES`].
+    /// Simulates a KV router that always knows the current blocks and queues of all pods, for each
+    /// of [`ORACLE_PREFILL_LOAD_SCALES`].
     ///
     /// Returns the run with the lowest mean TTFT, of equal ones that with the highest reuse.
     fn simulate_oracle_router(&self) -> Result<RouterCandidate> {

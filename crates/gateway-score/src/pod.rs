@@ -52,7 +52,8 @@ pub(super) struct GatewayPod {
     pub(super) model: Option<String>,
     /// Number of tokens per KV block and number of blocks, from the pod's metrics.
     pub(super) cache: Option<(u32, u32)>,
-    /// Numbers of prefix cache hits and queries before the run, in tokens, from the pod's metrics.
+    /// Numbers of prefix cache hits and queries of the pod before the run, in tokens, from the
+    /// pod's metrics.
     counted: Option<(f64, f64)>,
     pub(super) is_cold: bool,
     /// Id of the newest request in the pod's history before the run; `None` without a history.
@@ -145,8 +146,8 @@ impl GatewayPod {
         String::from_utf8(self.get_successful("/metrics").await?.to_vec()).ok()
     }
 
-    /// Returns the numbers of prefix cache hits and queries, in tokens, since
-    /// [`GatewayPod::inspect_pod`].
+    /// Returns the numbers of prefix cache hits and queries of the pod since
+    /// [`GatewayPod::inspect_pod`], in tokens.
     pub(super) async fn prefix_cache_hits_and_queries(&self) -> Option<(f64, f64)> {
         let (hits, queries) = sum_prefix_cache_counters(&self.get_metrics_page().await?)?;
         let before = self.counted?;

@@ -29,8 +29,8 @@ pub(super) struct ScoreReport {
     pub(super) score: Option<f64>,
     pub(super) policies: Vec<RouterCandidate>,
     pub(super) live: LiveRunResult,
-    /// Measures of the live run that sent the best simulated placements directly to the pods,
-    /// without the gateway.
+    /// Measures of the live run without the gateway, in which requests were sent directly to the
+    /// pods that the best simulated policy chose.
     live_ideal: Option<ScoreMeasureValues>,
     values: ScoreMeasureValues,
     ideal: ScoreMeasureValues,
@@ -159,7 +159,7 @@ impl ScoreReport {
         lines
     }
 
-    /// Returns the value of the measure `name` behind the gateway.
+    /// Returns the value of the measure `name` in the run through the gateway.
     fn value(&self, name: &str) -> Option<f64> {
         let at = SCORE_MEASURES.iter().position(|measure| measure.name == name)?;
         self.values[at]

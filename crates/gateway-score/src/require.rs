@@ -6,7 +6,8 @@ use super::measure::{SCORE_MEASURES, ScoreMeasureValues};
 use vllm_sim_command_line::metric_requirement::MetricRequirement;
 use vllm_sim_command_line::refuse;
 
-/// Names of values for `--require` that are not relative to the ideal.
+/// Names of the values that `--require` accepts in addition to the measures; they are not relative
+/// to the ideal.
 const OTHER_REQUIRABLE_VALUES: [&str; 3] = ["score", "misroutes", "retries"];
 
 /// Parses a requirement on a measure or on one of [`OTHER_REQUIRABLE_VALUES`].
@@ -23,7 +24,7 @@ pub(super) fn parse_score_requirement(text: &str) -> Result<MetricRequirement> {
     Ok(requirement)
 }
 
-/// Returns the value that a requirement bounds; for a measure, its ratio to the ideal.
+/// Returns the value of the run that a requirement limits; for a measure, its ratio to the ideal.
 pub(super) fn measured_value_for_requirement(
     requirement: &MetricRequirement,
     ratios_to_ideal: &ScoreMeasureValues,

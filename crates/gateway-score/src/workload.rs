@@ -38,7 +38,7 @@ pub(super) struct LoadedWorkload {
 }
 
 impl LoadedWorkload {
-    /// Reads all sessions of a workload that start up to the time `limit`.
+    /// Reads the sessions of a workload that start before or at the time `limit`.
     ///
     /// # Errors
     /// Returns the errors of the source, or a usage error for too many requests.

@@ -95,8 +95,8 @@ pub(super) fn flags_of_grid_point(axes: &[FlagGridAxis], values: &[String]) -> V
     set.map(|(axis, value)| format!("--{}={value}", axis.name)).collect()
 }
 
-/// Parses the command line with one combination of flags, and returns its pools or the reason why
-/// the model does not fit.
+/// Parses the command line with one combination of flags, and returns the worker pools, or the
+/// reason why the model does not fit on the GPUs.
 ///
 /// # Errors
 /// Returns a usage error for invalid arguments, with the label of the combination as context.

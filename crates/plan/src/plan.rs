@@ -240,7 +240,7 @@ fn check_args(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the flags on the command line that ask for files to deploy, such as `--helm-values`.
+/// Returns the flags on the command line that request deployment files, such as `--helm-values`.
 fn deployment_outputs(args: &Args) -> impl Iterator<Item = &'static str> {
     let outputs = [
         ("--deploy-dir", args.deploy_dir.is_some()),
@@ -265,8 +265,8 @@ fn check_worker_kinds(args: &Args, axes: &[FlagGridAxis]) -> Result<()> {
     }
 }
 
-/// Refuses a plan without a GPU, a latency model or delays, which would count GPUs of unknown
-/// speed.
+/// Refuses a plan with neither a GPU, a latency model nor delays, because the plan would count GPUs
+/// of unknown speed.
 fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
     let pools = candidates.iter().filter_map(|candidate| candidate.pools.as_ref().ok());
     match pools
@@ -281,7 +281,7 @@ fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
     }
 }
 
-/// Refuses the search if its deployment files could not be written afterwards.
+/// Refuses a search whose deployment files could not be written at its end.
 fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> Result<()> {
     let lacks_model = |candidate: &DeploymentCandidate| {
         let about = match &candidate.pools {
@@ -308,8 +308,8 @@ struct CandidateBuilder<'a> {
 }
 
 impl CandidateBuilder<'_> {
-    /// Returns the names of the flags that differ between candidate deployments, all candidates,
-    /// and notes about parallel layouts that were not tried.
+    /// Returns the names of the flags that differ between candidate deployments, all candidate
+    /// deployments, and notes about parallel layouts that were not tried.
     fn candidates(
         &self,
         base: &Args,

@@ -55,7 +55,8 @@ struct ShardFile<R> {
 }
 
 impl FlagGridShardArgs {
-    /// Returns the task of this process: all grid points, one shard, or the merge of result files.
+    /// Returns the task of this process: simulating all grid points, simulating one shard, or
+    /// merging result files.
     ///
     /// # Errors
     /// Returns a usage error for an invalid `--shard`.
@@ -120,13 +121,14 @@ impl FlagGridShard {
     }
 }
 
-/// Returns the command line without the flags that may differ between the shards and their merge.
+/// Returns the command line without the flags that may differ between the processes of the shards
+/// and the process that merges them.
 pub(super) fn command_common_to_shards(words: &[String]) -> Vec<String> {
     let own = ["--shard", "--merge", "--report-json", "--threads", "--html"];
     without_flags(words, &own)
 }
 
-/// Returns the command line that computes all grid points in one process.
+/// Returns the command line that simulates all grid points in one process.
 pub(super) fn command_without_shard_flags(words: &[String]) -> Vec<String> {
     without_flags(words, &["--shard", "--merge"])
 }

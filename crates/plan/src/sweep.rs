@@ -244,7 +244,8 @@ fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
     }))
 }
 
-/// Titles and summary keys of the table's columns; ITL is the mean gap of a request.
+/// Titles and summary keys of the columns of the sweep's table; ITL is the mean gap between the
+/// tokens of a request.
 const SUMMARY_COLUMNS: [(&str, &str); 7] = [
     ("TTFT p50 ms", "median_ttft_ms"),
     ("TTFT p99 ms", "p99_ttft_ms"),

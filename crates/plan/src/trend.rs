@@ -2,13 +2,14 @@
 
 use vllm_sim_replay::outcome::{RequestOutcome, RequestStatus};
 
-/// Minimum relative growth of the mean request latency from the second to the fourth quarter of
-/// requests.
+/// Minimum growth of the mean request latency from the second to the fourth quarter of requests,
+/// relative to the second quarter, from which a load counts as too high.
 const MIN_RELATIVE_GROWTH: f64 = 0.25;
-/// Minimum difference of the mean latencies of two quarters, in standard errors.
+/// Minimum growth of the mean request latency from the second to the fourth quarter, in standard
+/// errors, from which a load counts as too high.
 const MIN_STANDARD_ERRORS: f64 = 3.0;
-/// Maximum ratio between the arrival rates of two quarters of the requests up to which the
-/// latencies of the quarters are comparable.
+/// Maximum ratio of the arrival rates of two quarters of the requests at which their latencies are
+/// compared.
 const MAX_RATE_RATIO: f64 = 1.15;
 const MIN_QUARTER_REQUESTS: usize = 20;
 

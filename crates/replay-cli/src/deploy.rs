@@ -27,18 +27,18 @@ pub struct EngineDeployment {
     pub seed: u64,
     /// Names and values that describe the engine in a report.
     pub about: Vec<(String, String)>,
-    /// Model and GPU of the engine, and source of its step times.
+    /// Names of the LLM and the GPU of the engine, and source of its step times.
     pub provenance: ResultProvenance,
 }
 
 /// Model, GPU and source of the step times of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResultProvenance {
-    /// Name of the model; `None` if it is unknown, as for real servers.
+    /// Name of the LLM; `None` if it is unknown, as for real servers.
     pub model: Option<String>,
     /// Name of the GPU; `None` if no flag names one.
     pub gpu: Option<String>,
-    /// Source of the step times, as a text for the user.
+    /// Source of the engine's step times, as a text for the user.
     pub step_times: String,
     /// Version of vLLM whose engine the run simulates; `None` if it is unknown.
     pub vllm_version: Option<String>,
@@ -55,7 +55,8 @@ impl ResultProvenance {
         Self { step_times: format!("several, by worker; {}", self.step_times), ..self }
     }
 
-    /// Combines the provenance of several deployments; different values are joined by commas.
+    /// Combines the provenance of several deployments; where their values differ, these are joined
+    /// by commas.
     pub fn combine_provenances<'p>(provenances: impl Iterator<Item = &'p Self> + Clone) -> Self {
         let join = |of: fn(&Self) -> Option<&str>| {
             let mut values: Vec<&str> = provenances.clone().filter_map(of).collect();
@@ -99,7 +100,7 @@ impl ResultProvenance {
     }
 }
 
-/// Source of the step times of an engine: flags or defaults.
+/// Source of the step times of an engine: flags, or the defaults of Dynamo's mocker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepTimeSettingSource {
     /// Step times follow from flags, which name a GPU, a latency model or delays.
@@ -109,7 +110,7 @@ pub enum StepTimeSettingSource {
 }
 
 impl StepTimeSettingSource {
-    /// Logs, once per process, that default step times belong to no GPU.
+    /// Logs a warning, once per process, that the default step times are those of no real GPU.
     pub(super) fn warn_if_default_step_times(self) {
         static WARNED: Once = Once::new();
         if self == Self::Default {
@@ -138,5 +139,6 @@ pub struct WeightsDoNotFitError {
 /// Builder of an engine from flags of `vllm-sim serve`; rejects unknown flags.
 pub type DeploymentFactory<'a> = &'a dyn Fn(&[String]) -> Result<EngineDeployment>;
 
-/// Separates flags of `vllm-sim serve` from positional words, and returns (flags, words).
+/// Separates flags of `vllm-sim serve` from positional arguments, and returns (flags, positional
+/// arguments).
 pub type ServeFlagSplitter<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;

@@ -113,8 +113,8 @@ pub fn run_replay_command(
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 
-/// Refuses flags that have no effect with the kind of replay that other flags choose, such as
-/// `--target`.
+/// Refuses flags, such as `--target`, that have no effect in the kind of replay that the other
+/// flags select.
 fn refuse_flags_without_effect(args: &ReplayArgs, flags: &[String]) -> Result<()> {
     let served = !args.online.target.is_empty();
     for (flag, given) in [
@@ -236,7 +236,7 @@ pub fn replay_with_watcher(
     Ok(report)
 }
 
-/// Makes the engines of a pool keep step logs.
+/// Makes the engines of a worker pool record every step in step logs.
 fn keep_step_logs(pool: &mut PoolSpec) -> Result<()> {
     for engine in &mut pool.engines {
         let Some(logging) = engine.clone().with_step_log() else {

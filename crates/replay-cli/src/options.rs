@@ -536,7 +536,8 @@ pub struct KnownAndOtherArgs<T> {
 }
 
 impl<T: Parser> KnownAndOtherArgs<T> {
-    /// Parses the known arguments followed by `extra_words` words; the inner `Err` is a help text.
+    /// Parses the known arguments followed by `extra_words` words. The inner `Err` is a help text
+    /// that the arguments ask for.
     pub fn parse_with_extra_words(&self, extra_words: &[String]) -> Result<Result<T, String>> {
         parse_tool_args(&[&self.known[..], extra_words].concat())
     }

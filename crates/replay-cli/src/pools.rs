@@ -61,7 +61,7 @@ pub struct WorkerPools {
     pub router: (String, Option<String>),
     /// Seed of all random draws of the simulation.
     pub seed: u64,
-    /// Origin of the step times that the flags common to all workers set.
+    /// Source of the step times that the flags common to all workers select.
     pub step_times: StepTimeSettingSource,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
@@ -231,7 +231,7 @@ impl PoolFlags {
     }
 }
 
-/// Creates a prefill worker and a decode worker; `usual` is the default for both.
+/// Creates a prefill worker and a decode worker; `usual` has the default configuration of both.
 fn prefill_and_decode_workers(
     args: &PoolArgs,
     (flags, own): (&[String], &PoolFlags),
@@ -287,7 +287,7 @@ fn default_group_size() -> u32 {
     1
 }
 
-/// Appends flags from a JSON object to the flags of the command line.
+/// Returns the flags of the command line followed by the flags in a JSON object.
 fn append_json_flags(flags: &[String], more: &Map<String, Value>) -> Vec<String> {
     let more = more.iter().map(|(name, value)| {
         let value = match value {
@@ -309,7 +309,7 @@ fn deploy_worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Work
     })
 }
 
-/// Reads the engines of a `--workers` file, and the mean number of their GPUs.
+/// Reads the engines of a `--workers` file, and the mean number of GPUs of these engines.
 fn read_workers_file(
     file: &std::path::Path,
     flags: &[String],

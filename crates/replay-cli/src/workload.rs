@@ -148,7 +148,7 @@ fn open_timed_workload(
     Ok((source, pace))
 }
 
-/// Adds the number of rows that a trace's reader left out, if any, to a report.
+/// Adds the number of rows that the trace reader left out to a report, if there are any such rows.
 pub(super) fn add_left_out_row_count(report: &mut ReplayReport, source: &dyn WorkloadSource) {
     let rows = source.left_out_rows();
     if rows > 0 {
@@ -156,8 +156,8 @@ pub(super) fn add_left_out_row_count(report: &mut ReplayReport, source: &dyn Wor
     }
 }
 
-/// Logs a warning, once per process, that rows of the trace are left out; a search opens the trace
-/// for every run.
+/// Logs a warning that the trace reader left out rows: only once per process, because a search
+/// opens the trace for every run.
 fn warn_of_left_out_rows(rows: u64) {
     static WARNED: Once = Once::new();
     if rows > 0 {

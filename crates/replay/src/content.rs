@@ -122,8 +122,8 @@ impl BlockKeyChain {
         }
     }
 
-    /// Adds the keys of the whole KV blocks of `run` from token `at` on, and returns the index of
-    /// the first token after these blocks.
+    /// Adds the keys of all KV blocks that are completely filled by tokens of `run` from token `at`
+    /// on. Returns the index of the first token after these blocks.
     fn add_whole_blocks(&mut self, run: &PromptTokenRun, at: u32) -> u32 {
         // Blocks of a run with distinct tokens differ by their offset, which is mixed into the
         // chain.

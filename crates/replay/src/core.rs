@@ -39,8 +39,8 @@ use handoff::PrefillHandoffQueue;
 use report_position::{EventLoopPosition, PositionedReplaySink};
 use sample_clock::WorkerSampleClock;
 
-/// Number of steps in a worker's step log at which the inter-token gaps of these steps are reported
-/// and the steps are removed.
+/// Length of a worker's step log, in steps, at which the inter-token gaps of the logged steps are
+/// reported and these steps are removed.
 const STEP_LOG_FLUSH_LEN: usize = 4096;
 
 /// Reason why a replay cannot run.
@@ -74,25 +74,26 @@ pub struct ReplayTotals {
     pub most_workers: u32,
     /// Maximum number of requests in flight at one time.
     pub most_requests: u64,
-    /// Number of prompt tokens that engine steps computed, including output recomputed after
+    /// Number of prompt tokens that engine steps computed, including output tokens recomputed after
     /// preemptions; `None` for engines without steps.
     pub prefill_tokens: Option<u64>,
     /// Number of simulated events: requests sent and wakeups of engines.
     pub events: u64,
-    /// Ids (or numbers, without an id) of sessions whose dependencies were never fulfilled.
+    /// Ids of sessions whose dependencies were never fulfilled; for a session without an id, its
+    /// number.
     pub stuck: Vec<String>,
 }
 
-/// Pool index and worker index of a worker.
+/// Index of a worker's pool, and index of the worker in that pool.
 type WorkerAddress = (usize, u32);
 
 #[derive(Debug, Clone, Copy)]
 enum TimerEvent {
     Ready(WorkerAddress),
     Scale(usize),
-    /// Scheduled failure of this number of the oldest decode workers.
+    /// Scheduled failure of the oldest decode workers; the value is their number.
     Lose(u32),
-    /// Completed KV transfer to the decode worker of the request with this index in
+    /// Completed KV transfer to a decode worker; the value is the index of the request in
     /// [`RequestSlab`].
     Transferred(u32),
 }
@@ -126,7 +127,7 @@ struct EventLoop<'a, S, N> {
     in_flight: u64,
     sample_clock: WorkerSampleClock,
     now: SimTime,
-    /// Number of earlier iterations of the event loop at the same virtual time.
+    /// Number of earlier iterations of the event loop at the current virtual time.
     round: u32,
     totals: ReplayTotals,
 }
@@ -388,7 +389,8 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
         Ok(())
     }
 
-    /// Reports the step log records of a worker, if it keeps any, before the requests in them end.
+    /// Reports the step log records of a worker, if it keeps any. Called before the end of requests
+    /// that the records name.
     fn report_step_records(&mut self, (pool, at): WorkerAddress) {
         let mut records = Vec::new();
         self.pools[pool].workers[at as usize].engine.take_step_log(&mut records);
@@ -502,7 +504,8 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
         self.complete_request((pool, at), slot, when, status)
     }
 
-    /// Removes a request from its worker, which may release queued requests or a draining worker.
+    /// Removes a request from its worker; then a queued request may be routed, or a draining worker
+    /// removed.
     fn remove_from_worker(&mut self, (pool, at): WorkerAddress, slot: u32) {
         let found = &mut self.pools[pool];
         found.router.record_request_end(slot, at);
@@ -514,7 +517,7 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
         self.place_queued_requests(pool);
     }
 
-    /// Reports an ended request, releases its worker's capacity and continues its session.
+    /// Reports an ended request, frees its worker's capacity and continues its session.
     fn complete_request(
         &mut self,
         address: WorkerAddress,

@@ -42,8 +42,8 @@ pub(super) fn derive_worker_seed(spec: &mut SchedulerSpec, index: usize) {
     }
 }
 
-/// Sets whether an engine emits KV events, if its router needs them, and whether it holds prompts
-/// for decode workers, if it is in a prefill pool.
+/// Configures an engine to emit KV events if its router needs them, and, if it is in a prefill
+/// pool, to hold the KV blocks of prompts for decode workers.
 pub(super) fn set_kv_cache_event_options(
     spec: &mut SchedulerSpec,
     router: &RouterConfig,

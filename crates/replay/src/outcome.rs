@@ -35,8 +35,8 @@ pub struct AdmissionOutcome {
 }
 
 impl AdmissionOutcome {
-    /// Returns the numbers of tokens found in the KV cache on the GPU and in host memory, at the
-    /// first admission.
+    /// Returns the numbers of prompt tokens found in the KV cache on the GPU and in host memory
+    /// when the request was first admitted.
     ///
     /// Returns `None` for a later admission or without a host-memory tier.
     pub(super) fn gpu_and_host_cached_tokens(&self) -> Option<(u32, u32)> {
@@ -45,7 +45,8 @@ impl AdmissionOutcome {
     }
 }
 
-/// Describes one finished request. The slices are valid for the duration of the call.
+/// Describes one finished request. The slices are valid only during the call of the sink that
+/// receives the description.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestOutcome<'a> {
     /// Index of the session, in the order of the workload source.
@@ -58,7 +59,7 @@ pub struct RequestOutcome<'a> {
     pub request_id: Option<&'a Arc<str>>,
     /// Index of the request in dispatch order, from 0.
     pub number: u64,
-    /// Start of the latency measurement: arrival of the request.
+    /// Arrival time of the request, from which its latencies are measured.
     pub arrival: SimTime,
     /// Send time of the request, in a replay over HTTP.
     pub sent: Option<SimTime>,
@@ -91,7 +92,7 @@ pub struct RequestOutcome<'a> {
     pub prefill_worker: Option<u32>,
     /// All admissions of the request to a running batch, in order.
     pub admissions: &'a [AdmissionOutcome],
-    /// Preemptions of the request, as indices into all preemptions of the replay.
+    /// Preemptions of the request, as indices into the list of all preemptions of the replay.
     pub preemptions: &'a [u64],
     /// Times of the request's preemptions, where known.
     pub preempted: &'a [SimTime],
@@ -99,10 +100,10 @@ pub struct RequestOutcome<'a> {
     pub handoff: Option<PrefillHandoffTimes>,
     /// Number of the prompt's KV blocks cached on the chosen worker, as estimated by the router.
     pub overlap: u32,
-    /// Maximum number of the prompt's KV blocks that any worker has cached, as estimated by the
-    /// router; `None` if the router does not score prefix caches.
+    /// Maximum number of the prompt's KV blocks that a single worker has cached, as estimated by
+    /// the router; `None` if the router does not score prefix caches.
     pub best_overlap: Option<u32>,
-    /// Number of tokens per KV block, the unit of `overlap`.
+    /// Number of tokens per KV block, in which the router counts the cached part of a prompt.
     pub block_size: u32,
     /// Number of data-parallel ranks per worker; each rank has its own worker number.
     pub ranks: u32,
@@ -177,7 +178,7 @@ pub struct PrefillHandoffTimes {
     pub reserved: Option<SimTime>,
     /// End of the KV transfer, when decoding starts.
     pub activated: Option<SimTime>,
-    /// Release time of the prompt's KV blocks on the prefill worker.
+    /// Time when the prompt's KV blocks were freed on the prefill worker.
     pub released: Option<SimTime>,
     /// Number of prompt tokens already cached on the decode worker.
     pub reused: u32,
@@ -196,7 +197,7 @@ pub struct EngineStep {
     pub ended: SimTime,
     /// Number of prompt tokens that the engine step computed, without cached ones.
     pub prompt_tokens: u32,
-    /// Number of output tokens that the engine step released.
+    /// Number of output tokens that the engine step emitted.
     pub output_tokens: u32,
 }
 
@@ -207,9 +208,9 @@ pub struct LoggedStepRecord {
     pub pool: PoolRole,
     /// Index, in its pool, of the worker whose engine logged the record.
     pub worker: u32,
-    /// JSON object of the record
+    /// Step log record as a JSON object
     /// ([`StepLogRecord::to_step_log_json`](vllm_sim_engine::step_log::StepLogRecord::to_step_log_json)),
-    /// in which requests have their [`RequestOutcome::number`].
+    /// in which requests are named by their [`RequestOutcome::number`].
     pub record: serde_json::Value,
 }
 
@@ -237,7 +238,7 @@ pub enum PoolRole {
 }
 
 impl PoolRole {
-    /// Returns the word before a worker's number on the HTML page.
+    /// Returns the word that the HTML page writes before the number of a worker with this task.
     pub(super) fn pool_role_page_label(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",
@@ -271,11 +272,12 @@ pub struct WorkerSample {
 pub trait ReplaySink {
     /// Receives the outcome of a finished request.
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>);
-    /// Receives `times` gaps of `nanos` nanoseconds between two tokens of completed requests.
+    /// Receives gaps between two tokens of completed requests: `times` gaps of `nanos` nanoseconds
+    /// each.
     ///
     /// Every gap is reported once before the end of the run, in no particular order.
     fn on_token_gaps(&mut self, nanos: u64, times: u64);
-    /// Returns whether outcomes must carry the time of every token, which costs CPU time.
+    /// Returns whether request outcomes must contain the time of every token, which costs CPU time.
     fn wants_token_times(&self) -> bool {
         false
     }
@@ -294,7 +296,8 @@ pub trait ReplaySink {
     fn on_step_record(&mut self, record: &LoggedStepRecord) {
         let _ = record;
     }
-    /// Returns whether to end the replay early; requests in flight are then reported as incomplete.
+    /// Returns whether the replay should end early; requests in flight are then reported as
+    /// incomplete.
     fn should_stop(&self) -> bool {
         false
     }

@@ -26,8 +26,8 @@ pub(super) struct WorkerPool {
     pub block_size: u32,
     /// Number of data-parallel ranks per worker; each rank has its own entry in `workers`.
     pub ranks: u32,
-    /// Lockstep state of each worker with several data-parallel ranks; empty unless all engines are
-    /// vLLM's.
+    /// Lockstep state of each worker with several data-parallel ranks; empty unless all engines use
+    /// vLLM's scheduler.
     pub lock_steps: Vec<RankLockStep>,
     pub role: PoolRole,
     /// Whether prefill workers compute the prompts of this pool.
@@ -153,7 +153,8 @@ impl WorkerPool {
         now.as_nanos().is_multiple_of(every).then(|| now + rule.interval)
     }
 
-    /// Returns the target number of workers at the scaling time `now`, or `None` for no change.
+    /// Returns the target number of workers at the time `now`, at which a scheduled or automatic
+    /// change is due; `None` for no change.
     pub(super) fn target_worker_count(&mut self, now: SimTime) -> Option<u32> {
         let scaling = &self.spec.as_ref()?.scaling;
         let planned = scaling.schedule.iter().find(|(at, _)| *at == now);
@@ -220,7 +221,8 @@ impl WorkerPool {
     }
 }
 
-/// Returns one lockstep state per worker with several vLLM ranks; empty for SGLang and Dynamo.
+/// Returns a lockstep state for each worker with several vLLM ranks; empty for the schedulers of
+/// SGLang and Dynamo.
 fn lock_steps(spec: &PoolSpec) -> Vec<RankLockStep> {
     let of_vllm = |engine: &SchedulerSpec| matches!(engine, SchedulerSpec::Vllm(_));
     let workers = match spec.ranks > 1 && spec.engines.iter().all(of_vllm) {

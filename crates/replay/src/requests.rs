@@ -36,7 +36,8 @@ pub(super) struct ReplayRequest {
     /// End time and status of an ended request whose prompt's KV blocks the prefill worker still
     /// holds.
     pub over: Option<(SimTime, RequestStatus)>,
-    /// Session id and request id, kept because the session may already be closed.
+    /// Session id and request id from the trace, stored here because the session may already be
+    /// closed.
     pub names: (Option<Arc<str>>, Option<Arc<str>>),
     pub overlap: u32,
     pub best_overlap: Option<u32>,

@@ -12,7 +12,7 @@ const SIGNS_AND_EXPONENTS: usize = 1 << 12;
 #[derive(Debug, Clone, Default)]
 pub struct SampleDistribution {
     seen: Vec<(f64, u64)>,
-    /// Number of samples at the start of `seen` that are sorted and have no duplicates.
+    /// Number of samples at the start of `seen` that are already sorted and have no duplicates.
     sorted: usize,
     rounded: Option<Box<RoundedCounts>>,
     count: u64,
@@ -88,7 +88,7 @@ impl SampleDistribution {
         self.count
     }
 
-    /// Returns the mean of the samples; 0 for an empty distribution, like the other statistics.
+    /// Returns the mean of the samples; 0 for an empty distribution.
     pub const fn mean(&self) -> f64 {
         self.mean
     }
@@ -111,7 +111,8 @@ impl SampleDistribution {
         self.max
     }
 
-    /// Returns the sample values at ascending percentages, without interpolation.
+    /// Returns the percentiles of the samples for the given ascending percentages, without
+    /// interpolation.
     ///
     /// Of `n` sorted values, `p` percent is the one with index `round((n - 1) × p / 100)`.
     pub fn percentiles<const N: usize>(&mut self, percents: [f64; N]) -> [f64; N] {

@@ -39,8 +39,8 @@ pub enum AutoscalerPolicy {
     Wva,
 }
 
-/// Saturation limits of one worker for [`AutoscalerPolicy::Wva`], and the spare capacity to keep.
-/// Source: `deploy/configmap-saturation-scaling.yaml`.
+/// Saturation limits of one worker for [`AutoscalerPolicy::Wva`], and the spare capacity that the
+/// autoscaler keeps. Source: `deploy/configmap-saturation-scaling.yaml`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct WvaSaturationLimits {
     kv_usage: f64,
@@ -61,16 +61,17 @@ pub struct AutoscalerRule {
     pub min: u32,
     /// Maximum number of workers after scaling up.
     pub max: u32,
-    /// Target number of waiting sequences per worker, for the autoscaler.
+    /// Number of waiting sequences per worker that the autoscaler aims at.
     pub target_waiting: Option<f64>,
-    /// Target fraction of the KV cache in use, for the autoscaler.
+    /// Fraction of the KV cache in use that the autoscaler aims at.
     pub target_kv_usage: Option<f64>,
     /// Interval between two autoscaler checks. Default 15 s.
     pub interval: Duration,
     /// Time after a change in which the autoscaler removes no worker; the stabilization window of
     /// KEDA and WVA. Default 5 min.
     pub cool_down: Duration,
-    /// Relative difference of a gauge from its target that causes no change. Default 0.1.
+    /// Maximum relative difference between a gauge and its target up to which the autoscaler
+    /// changes nothing. Default 0.1.
     pub tolerance: f64,
 }
 
@@ -123,8 +124,8 @@ impl AutoscalerRule {
         wanted.clamp(self.min.max(1), self.max.max(self.min).max(1))
     }
 
-    /// Returns the largest of the worker counts wanted by the waiting queue and by the KV cache
-    /// usage.
+    /// Returns the number of workers that the autoscaler wants: the larger of those for the waiting
+    /// queue and for the KV cache usage.
     fn largest_gauge_target(
         &self,
         seen: &WorkerPoolLoad,
@@ -142,7 +143,8 @@ impl AutoscalerRule {
         self.largest_gauge_target(seen, |t| by_gauge(waiting / t), |t| by_gauge(kv_usage / t))
     }
 
-    /// Returns the worker count wanted by one gauge, which is `ratio` times its target value.
+    /// Returns the number of workers that the autoscaler wants because of one gauge, whose value is
+    /// `ratio` times its target.
     fn target_for_gauge_ratio(&self, seen: &WorkerPoolLoad, ratio: f64) -> u32 {
         let present = seen.present_workers();
         let (ready, all) = (seen.ready.len() as f64, f64::from(present));
@@ -176,8 +178,8 @@ impl AutoscalerRule {
         (ratio - 1.0).abs() <= self.tolerance
     }
 
-    /// Returns whether the autoscaler scales down only to the maximum target within the last
-    /// [`AutoscalerRule::cool_down`].
+    /// Returns whether the autoscaler scales down no further than to the highest number of workers
+    /// that it wanted within the last [`AutoscalerRule::cool_down`].
     ///
     /// Otherwise the rule scales down when the worker count has not changed for this time.
     pub(super) fn uses_stabilization_window(&self) -> bool {

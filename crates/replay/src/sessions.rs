@@ -14,7 +14,8 @@ pub struct ArrivalPacing {
     /// Maximum number of concurrent sessions (closed loop); `None` sends sessions at their start
     /// times (open loop).
     pub concurrency: Option<usize>,
-    /// Maximum number of concurrent agent runs, each with start times relative to its own start.
+    /// Maximum number of concurrent agent runs; the start times of the sessions of a run are
+    /// relative to the start of the run.
     ///
     /// `None` uses the recorded start times. Excludes `concurrency`. Dynamo calls it
     /// `agentic_lanes`.
@@ -89,7 +90,7 @@ pub(super) struct OpenSession {
     waiting: WaitingTurn,
 }
 
-/// Turn of a session that is not yet due to be sent.
+/// Turn of a session that cannot be sent yet.
 #[derive(Debug, Clone, Copy)]
 struct WaitingTurn {
     turn: u32,
@@ -125,11 +126,11 @@ impl OpenSession {
     }
 }
 
-/// Turn to send: its time, session index in the workload, turn index, and index among the open
-/// sessions.
+/// Turn to send: its send time, the session's index in the workload, the turn's index, and the
+/// session's index among the open sessions.
 pub(super) type DueTurn = (SimTime, u64, u32, u32);
 
-/// Open sessions of a workload, with a queue of the next turn of each.
+/// Open sessions of a workload, with a queue of the next turns of these sessions.
 ///
 /// Turns leave in the order (time, session number, turn).
 pub(super) struct SessionQueue<N> {
@@ -282,8 +283,8 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         Ok(())
     }
 
-    /// Starts the next agent run, if any: its first request immediately, its other requests at
-    /// their offsets from the first.
+    /// Starts the next agent run, if any. The first request of the run starts immediately, the
+    /// others at their offsets from the first.
     ///
     /// **Source:** aisimulate-core 0.13.0 `replay/loadgen/driver.rs` (`activate_play`,
     /// `release_lane`).
@@ -319,7 +320,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         &mut self.source
     }
 
-    /// Reads the next session, unless one is already read ahead.
+    /// Reads the next session of the workload, unless a session is already read ahead.
     pub(super) fn resume_reading_sessions(&mut self) -> Result<(), WorkloadError> {
         match self.peeked {
             Some(_) => Ok(()),
@@ -375,7 +376,7 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         }
     }
 
-    /// Queues the waiting turn of a session after all of the turn's dependencies have happened.
+    /// Queues the waiting turn of a session when all dependencies of the turn are fulfilled.
     fn queue_waiting_turn(&mut self, place: u32) {
         let open = self.get(place);
         let WaitingTurn { turn, earliest, .. } = open.waiting;

@@ -21,9 +21,10 @@ pub struct ReplaySettings {
     pub limit: Option<SimTime>,
     /// Seed of the router's random choices.
     pub seed: u64,
-    /// Interval between samples of the workers' gauges, in virtual time; `None` takes none.
+    /// Interval between samples of the workers' gauges, in virtual time; `None`: no samples.
     pub sample_every: Option<Duration>,
-    /// Maximum number of threads for independent workers; 0 and 1 use the calling thread.
+    /// Maximum number of threads that simulate independent workers; with 0 and 1, only the calling
+    /// thread simulates.
     pub threads: usize,
     /// Status of a request that the engine ends without a token, such as one whose prompt is beyond
     /// the model's limit. Default [`RequestStatus::Rejected`]; Dynamo's replay has
@@ -81,7 +82,7 @@ pub struct PoolSpec {
     pub transfer: KvTransferTime,
     /// Time from the start of a new worker until it accepts requests.
     pub startup: Duration,
-    /// Whether the initial workers need the startup time too.
+    /// Whether the initial workers also take the startup time before they accept requests.
     pub cold: bool,
     /// Scheduled and automatic changes of the number of workers.
     pub scaling: WorkerScaling,

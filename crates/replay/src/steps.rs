@@ -27,7 +27,7 @@ pub(super) enum OutputTokenSpan {
 #[derive(Debug, Default)]
 pub(super) struct EngineStepLog {
     steps: VecDeque<LoggedStep>,
-    /// Index of the oldest engine step in the log.
+    /// Index of the oldest engine step in the log, among all steps of the worker.
     base: u64,
     /// End time of the newest engine step that was removed from the log.
     before: SimTime,
@@ -44,8 +44,8 @@ pub(super) struct EngineStepLog {
 #[derive(Debug, Clone, Copy)]
 struct LoggedStep {
     end: SimTime,
-    /// Number of requests with a token gap that ends at this step, minus the number for the
-    /// previous step.
+    /// Number of requests with a token gap that ends at this engine step, minus the number of such
+    /// requests for the previous step.
     change: i32,
 }
 
@@ -107,7 +107,7 @@ impl EngineStepLog {
         }
     }
 
-    /// Reports the token gaps that end at steps below `end_step`, and removes these steps from the
+    /// Reports the token gaps that end at steps before `end_step`, and removes these steps from the
     /// log; no request may refer to them.
     pub(super) fn report_token_gaps_below_step(
         &mut self,
@@ -189,8 +189,8 @@ impl OutputTokenTimes {
         })
     }
 
-    /// Reports a completed request's token gaps: gaps between spans immediately, gaps within a span
-    /// via the step log.
+    /// Reports a completed request's token gaps: gaps between spans of steps immediately, gaps
+    /// within a span by the step log.
     pub(super) fn report_token_gaps(&self, log: &mut EngineStepLog, sink: &mut dyn ReplaySink) {
         let mut last: Option<SimTime> = None;
         for span in &self.spans {

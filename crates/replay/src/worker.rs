@@ -21,7 +21,7 @@ pub(super) struct SimulatedWorker {
     /// Number of requests routed to the worker.
     pub load: u32,
     pub wake: SimTime,
-    /// Whether the data-parallel rank waits for the end of the other ranks' steps.
+    /// Whether the data-parallel rank waits until the steps of the other ranks end.
     pub held: bool,
     pub since: SimTime,
     pub log_limit: usize,

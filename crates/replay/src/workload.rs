@@ -15,7 +15,7 @@ pub struct PromptTokenRun {
     pub id: u64,
     /// Number of tokens in the run.
     pub len: u32,
-    /// Whether the run repeats one token (a block of a Mooncake trace); otherwise all its tokens
+    /// Whether the run repeats one token (a block of a Mooncake trace); if false, all its tokens
     /// differ.
     pub same: bool,
 }
@@ -37,7 +37,7 @@ pub struct SessionTurn {
     pub request_id: Option<Arc<str>>,
     /// Tokens of the turn's prompt.
     pub prompt: TurnPrompt,
-    /// Output length in tokens, all of which the engine generates.
+    /// Output length in tokens; the engine generates exactly this number.
     pub output: u32,
     /// Delay after the end of the previous turn, in nanoseconds; ignored for the first turn.
     pub delay_ns: u64,
@@ -74,7 +74,8 @@ impl SessionTurn {
     }
 }
 
-/// Event in the life of a turn, with the names of agentic traces.
+/// Event in the life of a turn for which another turn may wait, with the event names of agentic
+/// traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TurnLifecycleEvent {
     /// The request of the turn was sent.
@@ -101,7 +102,7 @@ pub struct TurnDependency {
 pub struct ClientSession {
     /// Id of the session in the trace, if any.
     pub id: Option<Arc<str>>,
-    /// Send time of the first turn; ignored in a closed loop.
+    /// Send time of the session's first turn; ignored in a closed loop.
     pub start: SimTime,
     /// Turns of the session in order, at least one.
     pub turns: Vec<SessionTurn>,
@@ -151,8 +152,8 @@ pub trait WorkloadSource {
         self.wrapped_source().is_some_and(WorkloadSource::has_agent_runs)
     }
 
-    /// Returns whether every session is certain to be one request without dependencies, in order of
-    /// start.
+    /// Returns whether every session is certainly a single request without dependencies, and the
+    /// sessions come in order of start.
     fn is_single_turn(&self) -> bool {
         self.wrapped_source().is_some_and(WorkloadSource::is_single_turn)
     }
@@ -168,13 +169,14 @@ pub trait WorkloadSource {
         self.wrapped_source().is_some_and(WorkloadSource::has_no_start_times)
     }
 
-    /// Returns the number of rows of a trace that are left out, because they have no prompt or no
-    /// output.
+    /// Returns the number of trace rows that are left out of the workload, because they have no
+    /// prompt or no output.
     fn left_out_rows(&self) -> u64 {
         self.wrapped_source().map_or(0, WorkloadSource::left_out_rows)
     }
 
-    /// Returns the number of requests in flight of a recording made in a closed loop.
+    /// Returns the number of requests that were kept in flight when the workload was recorded in a
+    /// closed loop; `None` for other workloads.
     fn recorded_concurrency(&self) -> Option<u32> {
         self.wrapped_source()?.recorded_concurrency()
     }

@@ -25,7 +25,7 @@ pub(crate) struct SimulatedBenchClient<'a> {
     front_end: &'a RooflineModel,
     /// Maximum number of requests that run in the engines concurrently.
     places: usize,
-    /// Requests in the API server, by the time of their arrival at the engine.
+    /// Requests still in the API server, ordered by the time at which they reach the engine.
     arrivals: TimerQueue<usize>,
     timeouts: VecDeque<(SimTime, usize)>,
     next: usize,

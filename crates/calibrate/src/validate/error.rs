@@ -17,7 +17,7 @@ pub enum RecordedRunValidationError {
     /// The file of a recorded run is not JSON.
     #[error("{path}: {error}")]
     Json {
-        /// Path of the invalid file of the recorded run.
+        /// Path of the file that describes the recorded run and is not JSON.
         path: PathBuf,
         /// Error of the JSON parser for the run's file.
         error: serde_json::Error,
@@ -27,9 +27,9 @@ pub enum RecordedRunValidationError {
     Field {
         /// Id of the run with the invalid field.
         run: String,
-        /// Path of the field in the run's JSON.
+        /// Path of the missing or invalid field in the JSON of the recorded run.
         field: String,
-        /// Description of the problem with the run's field.
+        /// Description of the problem with the missing or invalid field of the recorded run.
         problem: String,
     },
     /// The layer sizes of the run's model are invalid.

@@ -222,8 +222,8 @@ impl ValidationReport {
     }
 }
 
-/// Returns the colour of a table cell with an error of vllm-sim: better or worse than the error of
-/// another simulator in the cell to the left.
+/// Returns the colour of a table cell that shows a prediction error of vllm-sim. The colour shows
+/// whether the error is smaller or larger than that of another simulator in the cell to the left.
 fn peer_tone(row: &[String], column: usize) -> ValueColour {
     if column < 3 || column.is_multiple_of(2) {
         return ValueColour::Plain;
@@ -258,7 +258,8 @@ fn error_distribution_line(
     ChartLine::new(name, [(0.0, 0.0)].into_iter().chain(shown).collect(), colour)
 }
 
-/// Returns the measured latency distribution as (ms, percent of the requests).
+/// Returns the measured latency distribution of a run as points (latency in ms, percent of the
+/// requests up to that latency).
 ///
 /// Gaps need records of every request: published percentiles may count tokens, requests or
 /// re-tokenized text.

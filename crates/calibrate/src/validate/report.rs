@@ -80,7 +80,7 @@ impl LatencyPrediction {
 
 const CURVE_POINTS: u32 = 50;
 
-/// Latency distributions of the completed requests of a run: quantiles at even steps, in ms.
+/// Latency distributions of the completed requests of a run: evenly spaced quantiles, in ms.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LatencyQuantileCurves {
     pub(super) ttft: Vec<f64>,

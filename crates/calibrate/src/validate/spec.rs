@@ -27,8 +27,8 @@ pub(crate) struct RecordedRun {
     pub(crate) drains: bool,
     pub(crate) stages: usize,
     pub(crate) timeout: Option<Duration>,
-    /// Duration of the first use of a server's kernels, during which the kernels compile and the
-    /// first requests wait.
+    /// Duration of the compilation of a server's kernels when they are first used; the first
+    /// requests wait for it.
     pub(crate) first_use_stall: Duration,
     pub(crate) max_in_flight: usize,
     /// Whether the arrival times of the requests were drawn at random.
@@ -45,8 +45,8 @@ pub(crate) struct RecordedRequest {
     pub(crate) plan: Arc<PlannedKvBlocks>,
 }
 
-/// Additional API server time of two public runs, in us: their servers were in another cluster,
-/// behind their own load generator. No field of the runs contains this time.
+/// Additional API server time of two public runs, in us. No field of the runs contains this time:
+/// their servers were in another cluster, behind a load generator of their own.
 const SLOW_API_SERVER_US: f64 = 9_800.0;
 /// Prefix of the field `source` of the runs with additional API server time.
 const SLOW_API_SERVER_RUN_PREFIX: &str = "inference-perf KubeCon NA 2025 demo (vLLM 0.11.0, GKE";
@@ -172,8 +172,8 @@ fn major_minor_version(value: &Value) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Name of the field of a run that has factors for numbers of its GPU and for roofline
-/// coefficients.
+/// Name of the field of a recorded run that contains factors for constants of its GPU and for
+/// roofline coefficients.
 const FACTORS_FIELD: &str = "roofline_factors";
 
 fn roofline_setup(
@@ -235,8 +235,8 @@ fn roofline_setup(
     Ok(setup)
 }
 
-/// Returns the batch sizes with CUDA graphs of a run's server: up to its largest size, or those of
-/// a server with default settings.
+/// Returns the batch sizes for which a run's server captures CUDA graphs: vLLM's sizes up to the
+/// run's largest size, or the sizes of a server with default settings.
 fn cuda_graphs(fields: &RunJsonFields) -> Result<CudaGraphs, RecordedRunValidationError> {
     const LARGEST_GRAPH_FIELD: &str = "vllm.max_cudagraph_capture_size";
     match fields.value_at(LARGEST_GRAPH_FIELD) {
@@ -368,7 +368,7 @@ fn engine_config(
     })
 }
 
-/// Arrival times of the requests of a load stage at a constant rate.
+/// Distribution of the arrival times of the requests in a load stage with a constant rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Arrivals {
     /// Gaps between arrivals are drawn from an exponential distribution and scaled to fill the

@@ -22,7 +22,7 @@ pub(super) const LATENCY_METRICS: [LatencyMetric; 3] = [
     ("e2e_mean", "E2E", |latencies| latencies.e2e_mean),
 ];
 
-/// Prediction errors in percent, by metric; unmeasured metrics are missing.
+/// Prediction errors in percent, by latency metric; metrics that were not measured are missing.
 pub(super) type MetricErrorPercentages = BTreeMap<&'static str, f64>;
 
 /// Recorded runs with the predictions of their latencies.
@@ -30,7 +30,7 @@ pub(super) type MetricErrorPercentages = BTreeMap<&'static str, f64>;
 pub struct ValidationReport {
     /// Validated runs, in the order of their files.
     pub runs: Vec<ValidatedRun>,
-    /// Ids of skipped runs, with the error of each.
+    /// Ids of the skipped runs, each with the error that made the validation skip the run.
     pub left_out: Vec<(String, String)>,
 }
 
@@ -41,7 +41,7 @@ pub struct ValidatedRun {
     pub id: String,
     /// Origin of the recorded run, as free text.
     pub source: String,
-    /// Name of the model that the run measured.
+    /// Name of the LLM that the servers of the recorded run served.
     pub model: String,
     /// Name of the GPU type of the recorded run.
     pub gpu: &'static str,
@@ -70,7 +70,7 @@ pub struct ValidatedRun {
     pub(super) curves: LatencyQuantileCurves,
 }
 
-/// Median and mean absolute error of several runs, in percent.
+/// Median and mean absolute prediction error of several runs, in percent.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct AbsoluteErrorSummary {
     pub(super) runs: usize,
@@ -87,7 +87,8 @@ pub(super) struct ValidatedRunGroup {
     pub(super) error_percent: BTreeMap<&'static str, AbsoluteErrorSummary>,
 }
 
-/// Published prediction errors of another simulator, and vllm-sim's errors on the same runs.
+/// Published prediction errors of another simulator, and vllm-sim's prediction errors on the same
+/// runs.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PeerSimulatorErrors {
     pub(super) name: String,
@@ -164,8 +165,8 @@ fn prediction_errors(json: &Value, prediction: &LatencyPrediction) -> MetricErro
     LATENCY_METRICS.into_iter().filter_map(error).collect()
 }
 
-/// Returns the published errors of other simulators for a run, relative to the part of the run that
-/// these simulators used.
+/// Returns the prediction errors that other simulators published for a run. The errors are relative
+/// to the measurements of the part of the run that these simulators used.
 fn published_peer_errors(json: &Value) -> BTreeMap<String, MetricErrorPercentages> {
     let peers = json["peers"].as_object().into_iter().flatten();
     let peers = peers.map(|(name, said)| {
@@ -241,7 +242,8 @@ impl ValidationReport {
         groups
     }
 
-    /// Returns the published errors of the other simulators, the one with most runs first.
+    /// Returns the published errors of the other simulators, the simulator with the most runs
+    /// first.
     pub(super) fn peer_simulator_errors(&self) -> Vec<PeerSimulatorErrors> {
         let names = self.runs.iter().flat_map(|run| run.peer_error_percent.keys());
         let mut names: Vec<&String> = names.collect();
@@ -264,7 +266,8 @@ impl ValidationReport {
         peers
     }
 
-    /// Returns all runs, groups and other simulators as JSON with a schema version.
+    /// Returns the prediction errors of all runs and groups of runs, and those of the other
+    /// simulators, as JSON with a schema version.
     pub fn validation_report_json(&self) -> Value {
         serde_json::json!({
             "schema": VALIDATION_REPORT_SCHEMA,

@@ -190,8 +190,8 @@ impl LiveEngine {
         self.shared.ranks.lock()[self.rank].add_observer(observer);
     }
 
-    /// Returns the [`EngineProgress`] up to now, by which callers detect an engine that has
-    /// sequences but produces no output.
+    /// Returns the current [`EngineProgress`], by which callers detect an engine that has sequences
+    /// but produces no output.
     pub fn engine_progress(&self) -> EngineProgress {
         let mut ranks = self.shared.ranks.lock();
         ranks.advance_ranks(self.shared.now());
@@ -288,8 +288,8 @@ impl SharedRankGroup {
         SimTime::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Unlocks the engines and wakes the timer thread if an engine's next deadline is earlier than
-    /// the end of its sleep.
+    /// Unlocks the engines. Wakes the timer thread if an engine's next deadline is before the end
+    /// of the thread's sleep.
     fn wake_timer_if_earlier(&self, ranks: MutexGuard<'_, EngineRankGroup>) {
         let earlier = ranks.next_group_wakeup_time() < ranks.sleeps_until;
         drop(ranks);

@@ -102,15 +102,15 @@ pub struct SequenceRecord {
     pub(super) id: SeqId,
     /// Number of prompt tokens of the sequence.
     pub prompt: u32,
-    /// Number of the sequence's released output tokens.
+    /// Number of the sequence's output tokens sent to the client so far.
     pub output: u32,
     /// Time of the sequence's submission to the engine.
     pub queued: SimTime,
     /// Time of the sequence's first admission to the running batch.
     pub scheduled: SimTime,
-    /// Release time of the sequence's first output token.
+    /// Time when the sequence's first output token was sent to the client.
     pub first: SimTime,
-    /// Release time of the sequence's latest output token.
+    /// Time when the sequence's latest output token was sent to the client.
     pub last: SimTime,
     /// Number of the sequence's prompt tokens found in the prefix cache.
     pub cached: u32,
@@ -197,8 +197,7 @@ impl SequenceRecord {
 
 type VerifiedDrafts = Mutex<Vec<(u8, u8)>>;
 
-/// Ranges `start..end` of output token indices, each for the tokens that one step released
-/// together.
+/// Ranges `start..end` of output token indices; each range has the tokens that one step emitted.
 type TokenGroupRanges = Mutex<VecDeque<(u32, u32)>>;
 
 /// Progress of a sequence, shared between the engine and the reply.
@@ -216,7 +215,7 @@ pub struct SharedSequenceProgress {
     state: AtomicU8,
     lost_load: AtomicBool,
     last: AtomicU64,
-    /// Groups of output tokens released together, in order: accepted draft tokens and the token
+    /// Groups of output tokens that one step emitted, in order: accepted draft tokens and the token
     /// before them. Only set for sequences with draft tokens.
     groups: OnceLock<Box<TokenGroupRanges>>,
     first: AtomicU64,
@@ -268,7 +267,7 @@ impl SharedSequenceProgress {
         }
     }
 
-    /// Returns the number of the sequence's output tokens released so far.
+    /// Returns the number of the sequence's output tokens sent to the client so far.
     pub fn released_output_tokens(&self) -> u32 {
         self.released.load(Ordering::Acquire)
     }
@@ -320,7 +319,7 @@ impl SharedSequenceProgress {
     }
 
     /// Returns the index after the last token of an output chunk that starts at token `from_token`
-    /// and has at least `min_tokens` tokens. Tokens released together stay in one chunk. The index
+    /// and has at least `min_tokens` tokens. Tokens of the same step stay in one chunk. The index
     /// may be greater than [`Self::released_output_tokens`].
     pub fn output_chunk_end(&self, from_token: u32, min_tokens: u32) -> u32 {
         let wanted = from_token.saturating_add(min_tokens);
@@ -336,7 +335,7 @@ impl SharedSequenceProgress {
         cut.map_or(wanted, |group| group.1)
     }
 
-    /// Returns whether some output tokens were released together, by accepted draft tokens.
+    /// Returns whether some steps emitted several output tokens, by accepted draft tokens.
     pub fn has_tokens_released_together(&self) -> bool {
         self.groups.get().is_some()
     }

@@ -83,7 +83,7 @@ pub struct LiveSequenceSnapshot {
     /// Number of the sequence's prompt and output tokens in the KV cache; `None` if the engine does
     /// not count them.
     pub computed: Option<u32>,
-    /// Number of released output tokens.
+    /// Number of the sequence's output tokens sent to the client so far.
     pub output: u32,
     /// Maximum number of output tokens of the sequence.
     pub max_tokens: u32,

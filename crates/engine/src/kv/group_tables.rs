@@ -37,7 +37,7 @@ impl BlockPool {
     }
 
     /// Returns whether a block table holds block `i` of layer group `at` (index in
-    /// [`BlockPool::all_layer_groups`]) and the group keeps that block in the prefix cache.
+    /// [`BlockPool::all_layer_groups`]) and the prefix cache keeps that block for the group.
     pub(crate) fn is_block_kept_in_prefix_cache(
         &self,
         table: &BlockTable,
@@ -305,8 +305,8 @@ impl BlockPool {
         is_found
     }
 
-    /// Returns how many of the cached KV blocks found for a block table are not held by any
-    /// sequence. These blocks are in the free queue until they are held.
+    /// Returns how many of the cached KV blocks found for a block table are held by no sequence.
+    /// These blocks stay in the free queue until the block table holds them.
     fn idle_block_count(&self, table: &BlockTable) -> u32 {
         let others = table.groups.iter().flat_map(|table| &table.blocks);
         let all = table.blocks.iter().chain(others);
@@ -406,7 +406,7 @@ impl BlockPool {
         }
     }
 
-    /// Adds blocks `from..to` of a block table to the prefix cache, except those that their layer
+    /// Adds blocks `from..to` of a block table to the prefix cache, except blocks that their layer
     /// groups do not keep.
     pub(super) fn cache_group_blocks(
         &mut self,

@@ -29,8 +29,8 @@ pub(crate) struct BlockAllocationRequest {
     /// tokens enter the prefix cache before their step has run, as in vLLM. If 0, only
     /// [`BlockPool::cache_full_blocks`](super::BlockPool::cache_full_blocks) adds blocks.
     pub cache: u32,
-    /// Number of the sequence's tokens that must fit in the free KV blocks, although only `tokens`
-    /// get blocks now (`scheduler_reserve_full_isl`).
+    /// Number of the sequence's tokens for which enough KV blocks must be free, although blocks are
+    /// allocated only for `tokens` tokens (`scheduler_reserve_full_isl`).
     pub whole: u32,
     /// Number of KV blocks that must stay free (vLLM's watermark).
     pub spare: u32,
@@ -84,8 +84,8 @@ pub(crate) struct LayerGroupLimits {
     pub drops_last: bool,
 }
 
-/// Number of tokens for which a sequence needs KV blocks: either those of its next step, or all its
-/// tokens, to check its admission.
+/// Number of tokens for which a sequence needs KV blocks: the tokens of its next step, or all its
+/// tokens to check its admission.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TokensNeedingBlocks {
     /// Number of the sequence's tokens after the next step.
@@ -105,7 +105,7 @@ impl TokensNeedingBlocks {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerGroup {
-    /// Attention window of the group's layers, in tokens, including the newest.
+    /// Attention window of the group's layers, in tokens, including the newest token.
     pub(super) window: u32,
     pub(super) block_size: u32,
     /// Maximum number of the layer group's KV blocks that count for the admission of a sequence.
@@ -115,10 +115,11 @@ pub(crate) struct LayerGroup {
     /// tokens.
     pub(super) is_state: bool,
     pub(super) spare: u32,
-    /// Number of cached KV blocks that the layer group needs directly before the end of a
-    /// prefix-cache hit.
+    /// Number of KV blocks directly before the end of a prefix-cache hit that must be cached for
+    /// the layer group to use the hit.
     pub(super) run: u32,
-    /// Number of cached KV blocks that the layer group needs after the end of a prefix-cache hit.
+    /// Number of KV blocks after the end of a prefix-cache hit that must be cached for the layer
+    /// group to use the hit.
     pub(super) peek: u32,
     /// Salt of the block keys of the layer group, different for each group.
     pub(super) salt: u64,
@@ -201,7 +202,7 @@ impl LayerGroup {
         processed_tokens.saturating_sub(self.window - 1) / self.block_size
     }
 
-    /// Returns the number of tokens for which the layer group needs KV blocks.
+    /// Returns the number of tokens for which the layer group needs KV blocks for a sequence.
     pub(super) fn tokens_needing_blocks(&self, need: &BlockAllocationRequest) -> u32 {
         match self.is_state {
             true => need.tokens.saturating_sub(need.lookahead),

@@ -32,7 +32,7 @@ pub(crate) enum DynamoMockerHostBlockState {
 
 pub(crate) type DynamoMockerHostCopyId = u64;
 
-/// Copy of KV blocks between GPU and host memory. Of copies that end at the same time, those to
+/// Copy of KV blocks between GPU and host memory. Of copies that end at the same time, copies to
 /// host memory end first.
 #[derive(Debug)]
 pub(crate) struct DynamoMockerHostCopy {
@@ -60,11 +60,13 @@ pub(crate) struct DynamoMockerHostCache {
     clock: u64,
     copies: BTreeMap<(SimTime, bool, DynamoMockerHostCopyId), DynamoMockerHostCopy>,
     ends: HashMap<DynamoMockerHostCopyId, SimTime>,
-    /// Copies to host memory that start at the end of the current scheduling pass.
+    /// Copies of KV blocks to host memory that start at the end of the current scheduling pass.
     prepared: Vec<(DynamoMockerHostCopyId, DynamoMockerHostCopy)>,
-    /// End times of the last queued copies: to host memory, and to the GPU.
+    /// End time of the last queued copy of KV blocks in each direction: to host memory, and to the
+    /// GPU.
     tails: (SimTime, SimTime),
-    /// End time of the last copy that reads each GPU block.
+    /// For each KV block on the GPU, the end time of the last copy to host memory that reads the
+    /// block.
     read: HashMap<u32, SimTime>,
     next: DynamoMockerHostCopyId,
 }
@@ -114,8 +116,8 @@ impl DynamoMockerHostCache {
         self.oldest.insert((self.clock, key));
     }
 
-    /// Prepares a copy of those prompt blocks to host memory that are missing there. Returns `None`
-    /// if host memory has no room for all of them.
+    /// Prepares the copy to host memory of the prompt blocks that host memory does not hold yet.
+    /// Returns `None` if host memory has no room for all of them.
     pub(crate) fn prepare_host_store(
         &mut self,
         seq: SeqId,
@@ -261,8 +263,8 @@ impl DynamoMockerHostCache {
         Some(copy)
     }
 
-    /// Ends the reads of blocks in host memory. Blocks without further readers become evictable,
-    /// with equal time of last use.
+    /// Ends reads of KV blocks in host memory. Blocks without further reads become evictable, all
+    /// with the same time of last use.
     fn unpin_blocks(&mut self, keys: &[BlockKey]) {
         self.clock += 1;
         for key in keys {

@@ -50,7 +50,7 @@ impl BlockTable {
     }
 
     /// Returns the end of the prefix-cache hit in the full-attention groups, in tokens, if it was
-    /// longer than the hit in all groups; else 0.
+    /// longer than the hit in all groups; 0 if it was not.
     pub(crate) fn longer_full_attention_hit_tokens(&self, block_size: u32) -> u32 {
         self.ends[3] * block_size
     }
@@ -491,7 +491,7 @@ impl BlockPool {
     }
 
     /// Empties the prefix cache. Sequences keep their KV blocks, but later prompts find neither
-    /// these blocks nor those that the sequences fill later.
+    /// these blocks nor blocks that the sequences fill later.
     pub(crate) fn clear_prefix_cache_keeping_blocks(
         &mut self,
         out: &mut impl FnMut(SchedulerEvent),

@@ -97,8 +97,8 @@ pub(super) const H200_ALL_REDUCE: AllReduceTable = [
     [4.9, 5.8, 7.0, 10.5, 12.1, 17.8, 29.8, 51.8, 93.8, 172.0],
     [5.7, 7.9, 10.1, 11.1, 14.1, 18.1, 28.4, 48.4, 87.2, 165.9],
 ];
-/// Returns the all-reduce times of a GPU before vLLM 0.18: over eight H100 or H200, the slower
-/// times of the tables of vLLM 0.14 for 256 KiB to 1 MiB.
+/// Returns the all-reduce times of a GPU before vLLM 0.18. Over eight H100 or H200, these are the
+/// slower times of the tables of vLLM 0.14 for messages of 256 KiB to 1 MiB.
 pub(super) fn all_reduce_before_v0_18(mut table: AllReduceTable) -> AllReduceTable {
     if table == H100_ALL_REDUCE || table == H200_ALL_REDUCE {
         table[2][2..5].copy_from_slice(&[14.7, 15.6, 17.3]);
@@ -137,8 +137,8 @@ const B200_TENSORRT: AllReduceTable = [
     [5.5, 5.4, 5.8, 7.1, 9.7, 14.5, 26.4, 46.4, 71.8, 122.6],
     [5.9, 6.2, 7.6, 10.7, 17.5, 30.1, 38.4, 54.6, 83.4, 145.7],
 ];
-/// All-reduce times of the B200 with fused kernels, in us: up to 4 MiB those of TensorRT-LLM,
-/// multiplied by the factor for the norm.
+/// All-reduce times of the B200 with fused kernels, in us. Up to 4 MiB, they are the times of
+/// TensorRT-LLM, multiplied by the factor for the norm.
 pub(super) const B200_FUSED_ALL_REDUCE: AllReduceTable = {
     /// Factor for the time of the norm, which a fused kernel also computes; fitted to the same
     /// points.

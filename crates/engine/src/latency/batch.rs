@@ -15,8 +15,8 @@ pub struct BatchWork {
     pub chunks: u32,
     /// Number of prompt tokens that the step computes, over all chunks.
     pub chunk_tokens: u64,
-    /// Number of prompt tokens before each chunk, cached or computed earlier, summed over the
-    /// chunks.
+    /// Number of earlier tokens of the prompts, cached or computed before the chunks, summed over
+    /// the chunks of the step.
     pub chunk_past: u64,
     /// Twice the number of (query, key) pairs of the prompt chunks: sum of
     /// `new x (2 x past + new)`.
@@ -67,8 +67,8 @@ impl BatchWork {
         self.decodes + self.chunks
     }
 
-    /// Returns the number of tokens with logits: all those of decoding sequences, and the last of
-    /// each prompt chunk.
+    /// Returns the number of tokens with logits: all tokens of decoding sequences, and the last
+    /// token of each prompt chunk.
     pub fn logit_rows(&self) -> u32 {
         self.decode_tokens + self.chunks
     }

@@ -55,8 +55,8 @@ impl CudaGraphs {
     /// Settings for a server without CUDA graphs.
     pub const NO_CUDA_GRAPHS: Self = Self { sizes: Vec::new() };
 
-    /// Creates the list of captured CUDA graph sizes from configured `sizes`, without those above
-    /// `max_capture_size`.
+    /// Creates the list of captured CUDA graph sizes from the configured `sizes`, without sizes
+    /// above `max_capture_size`.
     pub fn from_configured_sizes(mut sizes: Vec<u32>, max_capture_size: u32) -> Self {
         sizes.retain(|size| (1..=max_capture_size).contains(size));
         sizes.sort_unstable();

@@ -97,8 +97,8 @@ impl Drafter {
         weight_bytes(&shape, ranks.into())
     }
 
-    /// Returns the size of a token in the draft layers' KV cache on each of `tp` GPUs, in bytes,
-    /// with `bytes_per_value` bytes per number.
+    /// Returns the size of a token in the draft layers' KV cache on each of `tp` GPUs, in bytes; a
+    /// cached number takes `bytes_per_value` bytes.
     pub fn draft_kv_bytes_per_token(&self, tp: u32, bytes_per_value: f64) -> f64 {
         match self {
             Self::Lookup { .. } => 0.0,
@@ -114,7 +114,8 @@ impl Drafter {
         }
     }
 
-    /// Builds the time model of drafting for a target model with the deployment `target`.
+    /// Builds the model of the time that the draft model of speculative decoding takes; `target` is
+    /// the deployment of the target model.
     ///
     /// # Errors
     /// Returns the errors of [`RooflineModel::new`].
@@ -197,14 +198,14 @@ pub enum DraftLatencyModel {
     Lookup(f64, f64),
     /// Drafting by forward passes through draft layers.
     Passes {
-        /// Time model of one pass through the draft layers.
+        /// Roofline model of the time of one pass through the draft layers.
         pass: Box<RooflineModel>,
         /// Number of passes through the draft layers; the first covers all tokens of the step to
         /// fill their KV cache.
         passes: u32,
         /// Number of tokens per sequence in the last pass through the draft layers: 1 if there are
         /// several passes. The first pass computes `rows - 1` tokens per sequence in addition to
-        /// those of the step.
+        /// the tokens of the step.
         rows: u32,
     },
 }

@@ -72,8 +72,8 @@ pub struct Gpu {
     /// prompt chunk, version 2 reads the KV cache once per query head, later versions once per
     /// group of heads. 0: none; kernels are Triton's (Volta, Turing) or AMD's.
     pub flash_attention: u32,
-    /// Time of an expert router that computes in fp32 without tensor cores: (time for 64 tokens in
-    /// us, rate of large steps in TFLOP/s); (0, 0) with vLLM's special kernels.
+    /// Time of an MoE router (gate) that computes in fp32 without tensor cores: (us for 64 tokens,
+    /// TFLOP/s in large steps); (0, 0) with vLLM's special kernels.
     pub fp32_router: (f64, f64),
     /// Time per layer in which an expert-parallel rank waits for the slowest rank, in us. Fitted to
     /// five InferenceX points of two ranks on B300.

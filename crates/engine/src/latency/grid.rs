@@ -133,8 +133,8 @@ impl StepTimeGrid {
     }
 }
 
-/// Returns the index of the interval of `axis` for `x`, and the relative position within it, below
-/// 0 or above 1 beyond the ends of the axis.
+/// Returns the index of the interval of `axis` for `x`, and the relative position of `x` in the
+/// interval. The position is below 0 or above 1 beyond the ends of the axis.
 fn locate_on_axis(axis: &[f64], x: f64) -> (usize, f64) {
     if axis.len() < 2 {
         return (0, 0.0);
@@ -166,8 +166,8 @@ fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, StepTimeGridErr
         .map_err(|problem| StepTimeGridError::Content { path: path.to_owned(), problem })
 }
 
-/// Reads one measurement of a profiler's folder: the file `<name>/raw_data.npz` if it exists, else
-/// the file `json`.
+/// Reads one measurement of a profiler's folder: from the file `<name>/raw_data.npz` if it exists,
+/// otherwise from the file `json`.
 fn read_profiler_measurement(
     folder: &Path,
     name: &str,

@@ -100,8 +100,8 @@ impl KvCachePlan {
         Some(step.saturating_mul(steps as u32))
     }
 
-    /// Sets the number of states per request of state layers, from prefix caching and the number of
-    /// drafts per step.
+    /// Sets the number of states that a request has in state layers. The number depends on prefix
+    /// caching and on the number of draft tokens per step.
     #[must_use]
     pub fn with_recurrent_states_per_request(
         self,
@@ -131,7 +131,8 @@ impl KvCachePlan {
         })
     }
 
-    /// Returns the size of a token's keys and values in all layers that keep them, in bytes.
+    /// Returns the size of a token's keys and values, in bytes, summed over all layers with keys
+    /// and values.
     pub fn kv_bytes_per_token(&self) -> f64 {
         let sparse = match self.sparse {
             SparseLayerKind::Window(_) => self.layers.1,

@@ -6,7 +6,7 @@ use super::{Gpu, ModelQuantization, ModelShape, ProfileRun, QuantizationScheme};
 pub struct WeightShardingRanks {
     /// Number of GPUs that each hold a part of every layer (tensor-parallel size).
     pub tensor: u32,
-    /// Number of GPUs that hold a part of the experts: those of all data-parallel engines, with
+    /// Number of GPUs that hold a part of the experts: the GPUs of all data-parallel engines, with
     /// whole experts (expert parallelism) or slices.
     ///
     /// **Source:** vLLM 0.33 `vllm/model_executor/layers/fused_moe/config.py`,

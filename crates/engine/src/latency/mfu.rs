@@ -23,7 +23,8 @@ pub struct MfuWorkModel {
     /// Number of layers with a dense MLP, and the MLP's width.
     dense: (f64, f64),
     sparse: f64,
-    /// Shape of the experts: width, number, number per token, width of the shared expert.
+    /// Shape of the experts: width of an expert, number of experts, number of experts per token,
+    /// width of the shared expert.
     expert: (f64, f64, f64, f64),
     vocabulary: f64,
     weight_bytes: f64,
@@ -117,15 +118,15 @@ pub struct MfuStepTokens {
     prefill_context: f64,
     /// Sum over the decoded tokens of their context length, in tokens.
     decode_context: f64,
-    /// Sum over the step's tokens of their context length.
+    /// Sum over the step's tokens of the length of their context, in tokens.
     products: f64,
     /// Number of tokens whose logits are computed.
     logits: f64,
 }
 
 impl MfuStepTokens {
-    /// Adds a prompt of `context` tokens, of which the step computes `computed`, and its first
-    /// output token.
+    /// Adds a prompt of `context` tokens, of which the step computes `computed`, and the prompt's
+    /// first output token.
     pub fn add_prompt(&mut self, computed: u32, context: u32) {
         let (computed, context) = (f64::from(computed), f64::from(context));
         self.prefill += computed;

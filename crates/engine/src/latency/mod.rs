@@ -73,8 +73,8 @@ pub enum LatencyModel {
         /// Duration of the decode part of a step, added to the prefill part.
         decode: Duration,
     },
-    /// Mean delays of the pool scheduler: the first-token delay as prefill part of a step, the
-    /// inter-token delay as decode part; both are added.
+    /// Step times from the mean delays of the pool scheduler: the first-token delay for the prefill
+    /// part of a step, plus the inter-token delay for the decode part.
     Delays(Box<TokenDelays>),
     /// Step times from the default polynomials of Dynamo's mocker.
     Polynomial(PolynomialStepTime),
@@ -92,8 +92,8 @@ pub enum LatencyModel {
 pub struct SimulationSpeedFactors {
     /// Divisor of every modelled duration.
     pub all: f64,
-    /// Additional divisor of decode work. Ignored by the roofline, whose steps have no separate
-    /// prefill and decode parts.
+    /// Additional divisor of decode work. The roofline model ignores this divisor, because its
+    /// steps have no separate prefill and decode parts.
     pub decode: f64,
 }
 

@@ -4,8 +4,8 @@ use super::{
 };
 
 struct KnownModel {
-    /// Model name in lower case; the last part of a repository name is searched for the words of
-    /// this name.
+    /// Model name in lower case, which matches a repository if the last part of the repository's
+    /// name contains the words of this name.
     name: &'static str,
     shape: ModelShape,
 }
@@ -92,8 +92,8 @@ const fn with_quantization(mut known: KnownModel, quantization: ModelQuantizatio
     known
 }
 
-/// Adds a mixture of experts to a known model: (number of experts, experts per token), (width of an
-/// expert, width of the shared one), number of layers with experts.
+/// Adds a mixture of experts to a known model. The arguments are (number of experts, experts per
+/// token), (width of an expert, width of the shared expert), and number of layers with experts.
 const fn with_experts(
     mut known: KnownModel,
     (experts, per_token): (u32, u32),

@@ -31,7 +31,7 @@ pub struct RooflineModel {
     small: (f64, f64),
     step: f64,
     per_sequence: f64,
-    /// Time to sample from one row of logits, in us.
+    /// Time to sample a token from one row of logits, in us.
     per_row: f64,
     mixed: f64,
     /// Fraction of the KV cache that decode attention reads again in steps with a prompt chunk.
@@ -72,7 +72,8 @@ impl GemmCost {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct ExpertKernelCost {
     times: f64,
-    /// Time of a router in fp32 per layer, in us: for 64 tokens, and per token of a large step.
+    /// Time per layer of the MoE router (gate) in fp32, in us: for 64 tokens, and per token of a
+    /// large step.
     router: (f64, f64),
     fixed: f64,
     /// Time to read the weights of all experts, in us.
@@ -80,7 +81,8 @@ struct ExpertKernelCost {
     popularity: ExpertPopularity,
     per_token: f64,
     compute: f64,
-    /// Number of tokens from all ranks at this engine's experts, per token of this engine.
+    /// Number of tokens that the data-parallel ranks together send to the experts of this engine,
+    /// per token of the engine itself.
     fan_in: f64,
     exchange: All2AllCost,
 }
@@ -261,8 +263,8 @@ impl RooflineModel {
         self.window
     }
 
-    /// Returns whether a step with decodes never gets shorter through additional work. False with
-    /// pipeline stages, and without CUDA graphs, where large steps hide kernel launches.
+    /// Returns whether additional work can never shorten a step with decodes. False with pipeline
+    /// stages, and without CUDA graphs, where large steps hide kernel launches.
     pub fn step_time_grows_with_batch(&self) -> bool {
         self.stages <= 1 && !self.graphs.cudagraph_capture_sizes().is_empty()
     }

@@ -29,7 +29,7 @@ impl ModelSamplingDefaults {
 type SamplingFamily = (&'static [&'static str], f64, u32, f64);
 
 /// Sampling defaults by model family, from the `generation_config.json` of the repositories,
-/// specific families first. Other families are unknown.
+/// specific families first. The defaults of other families are unknown.
 const SAMPLING_FAMILIES: &[SamplingFamily] = &[
     (&["tinyllama"], 1.0, 0, 1.0),
     (&["deepseek-r1"], 0.95, 0, 1.0),

@@ -60,15 +60,15 @@ pub struct LatentAttentionShape {
 pub struct MoeShape {
     /// Number of routed experts per layer.
     pub experts: u32,
-    /// Number of routed experts that each token visits.
+    /// Number of routed experts that compute each token.
     pub per_token: u32,
     /// Width of a routed expert's MLP.
     pub intermediate: u32,
     /// Width of the shared expert's MLP; 0: no shared expert.
     pub shared: u32,
-    /// Number of layers with experts; the others have the dense MLP.
+    /// Number of layers with experts; the other layers have the dense MLP.
     pub layers: u32,
-    /// Whether the router computes in fp32 (MiniMax M2).
+    /// Whether the MoE router (gate) computes in fp32 (MiniMax M2).
     pub fp32_router: bool,
 }
 
@@ -94,13 +94,14 @@ pub struct RecurrentStateLayers {
     pub channels: u32,
     /// Number of convolution channel groups, at least one per GPU, and channels per group.
     pub groups: (u32, u32),
-    /// Width of the convolution window in tokens, including the newest.
+    /// Width of the convolution window in tokens, including the newest token.
     pub kernel: u32,
     /// Size of a layer's recurrent state, as a count of numbers.
     pub numbers: u32,
     /// Size of a number of the recurrent state, in bytes.
     pub number_bytes: u32,
-    /// Whether prefix caching also keeps a state at a position inside the last step of a prompt.
+    /// Whether prefix caching also keeps a recurrent state at a position within the last step of a
+    /// prompt.
     pub checkpoints: bool,
 }
 

@@ -30,7 +30,7 @@ pub use config::SlotSchedulerConfig;
 use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 /// Number of later sequences with loaded LoRA adapters that may overtake a sequence that waits for
-/// its adapter, before the latter gets the next adapter slot.
+/// its adapter. After that many, the waiting sequence gets the next adapter slot.
 const MAX_ADAPTER_OVERTAKES: u32 = 16;
 
 /// Schedules sequences on independent slots, as llm-d-inference-sim does.
@@ -350,7 +350,7 @@ impl SlotScheduler {
         self.admit_to_free_slots(now, out);
     }
 
-    /// Starts waiting sequences while there are free slots.
+    /// Starts sequences from the waiting queue while there are free slots.
     ///
     /// Prefers the first sequence whose LoRA adapter is loaded, then the first whose adapter can be
     /// loaded. No sequence overtakes one that was overtaken [`MAX_ADAPTER_OVERTAKES`] times. A

@@ -11,7 +11,8 @@ const HOURS_PER_MONTH: f64 = 730.0;
 pub(super) struct DeploymentCost {
     pub(super) per_hour: f64,
     pub(super) per_month: f64,
-    /// Cost of a million generated tokens under the planned traffic; `None` without tokens.
+    /// Cost of a million generated tokens under the planned traffic; `None` if no tokens are
+    /// generated.
     pub(super) per_million_output: Option<f64>,
     /// Cost of a million prompt and generated tokens under the planned traffic.
     pub(super) per_million: Option<f64>,
@@ -43,8 +44,8 @@ impl DeploymentCost {
 }
 
 impl PlanReport {
-    /// Returns the answer in one line: GPUs, workers, traffic of a fixed number of workers,
-    /// latencies and costs; `None` without an answer.
+    /// Returns the answer in one line: GPUs, workers, latencies and costs, and the traffic if the
+    /// number of workers was fixed; `None` if the search found no answer.
     pub(super) fn best_deployment_summary_line(&self) -> Option<String> {
         let (row, found) = self.best_candidate_and_trial()?;
         let group = row.pools.as_ref()?;

@@ -7,8 +7,8 @@ use vllm_sim_command_line::shell_quote;
 use vllm_sim_config::{FlagKind, all_effective_flags, is_vllm_serve_flag};
 use vllm_sim_replay_cli::WorkerPools;
 
-/// Names of flags omitted from the server commands: `--config`, whose content is in the flags
-/// already, and flags that are written elsewhere.
+/// Names of flags that the server commands omit: `--config`, because the other flags contain its
+/// content, and flags that are written elsewhere.
 const OMITTED_SERVER_FLAGS: [&str; 3] = ["config", "replicas", "model"];
 
 /// Default `--kv-transfer-config` of disaggregated deployments.

@@ -15,7 +15,7 @@ use vllm_sim_replay::workload::{PromptTokenRun, SessionTurn, TurnPrompt, Workloa
 use vllm_sim_replay_cli::WorkerPools;
 
 /// Returns the reason why no number of workers can keep the latency bounds, if the step times alone
-/// show that.
+/// are enough to know that.
 ///
 /// Returns `None` if a simulation is required. `open` returns the workload from its start at every
 /// call.
@@ -80,7 +80,8 @@ struct PromptPrefix {
     tokens: u64,
     /// Hash of the prompt prefix; equal prefixes have equal hashes.
     chain: u64,
-    /// Id of the run of tokens at the end of the prompt prefix, if that run repeats one token.
+    /// Id of the token run at the end of the prompt prefix, if that run consists of one repeated
+    /// token.
     repeated: Option<u64>,
 }
 

@@ -24,7 +24,7 @@ impl ParallelLayout {
         self.tensor * self.data
     }
 
-    /// Returns the values of the flags for this parallel layout, in the order of
+    /// Returns the values of the flags that set this parallel layout, in the order of
     /// [`LAYOUT_FLAG_NAMES`].
     pub(super) fn layout_flag_values(self) -> [String; 3] {
         [self.tensor.to_string(), self.data.to_string(), (self.data > 1).to_string()]
@@ -49,8 +49,8 @@ impl ParallelLayout {
 pub(super) const LAYOUT_FLAG_NAMES: [&str; 3] =
     ["tensor-parallel-size", "data-parallel-size", "enable-expert-parallel"];
 
-/// Bandwidth of KV transfers between searched prefill and decode workers, in GB/s. Prefixes of
-/// gpt-oss-120b that NIXL pulls between H200 servers arrive at this rate over links of 400 Gb/s.
+/// Bandwidth of KV transfers between the prefill and decode workers of a search, in GB/s. KV caches
+/// of gpt-oss-120b that NIXL pulls between H200 servers arrive at this rate over links of 400 Gb/s.
 ///
 /// **Source:** llm-d `guides/p2p-kv-cache-sharing/benchmark-results/gpt-oss-120b-h200.md`: 2,048
 /// tokens take 49 ms, 49,152 take 550 ms, of which the front end has 3.2 us a token.
@@ -96,8 +96,8 @@ pub(super) struct ParallelLayoutCandidates {
 }
 
 impl ParallelLayoutSearch {
-    /// Returns the search over parallel layouts if the flags name a GPU and no parallelism; else
-    /// `None`.
+    /// Returns the search over parallel layouts; `None` unless the flags name a GPU and set no
+    /// parallelism.
     ///
     /// `typed` has the flags of `serve` that the command line, files and variables set.
     pub(super) fn new(
@@ -206,8 +206,8 @@ impl ParallelLayoutSearch {
     }
 }
 
-/// Returns the parallel layouts that one worker may have: tensor parallelism, and data-parallel
-/// ranks that share experts.
+/// Returns the parallel layouts that one worker may have: combinations of tensor parallelism with
+/// data-parallel ranks that share experts.
 fn layouts(datas: &[u32]) -> impl Iterator<Item = ParallelLayout> + '_ {
     let tensors = SIZES.into_iter().filter(|tensor| *tensor <= MAX_TENSOR);
     datas.iter().flat_map(move |&data| {

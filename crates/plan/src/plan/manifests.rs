@@ -14,7 +14,7 @@ use super::report::PlanReport;
 use servers::{DeployedServers, WRITTEN_BY_PLAN_COMMENT};
 use vllm_sim_command_line::{output_files, refuse};
 
-/// Maximum number of GPUs of a server that one pod can have.
+/// Maximum number of GPUs of a server that runs in a single pod.
 const NODE_GPUS: u32 = 8;
 
 /// Name of the Markdown file with the plan's answer and the commands to deploy it.

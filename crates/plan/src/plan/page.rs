@@ -12,8 +12,8 @@ use super::report::{
 };
 use super::search::SimulatedDeploymentTrial;
 
-/// Latency metrics, each with the key in a run's summary under which the latency bound of requests
-/// is stored.
+/// Latency metrics, each with the key under which the summary of a run stores the latency bound of
+/// requests.
 const REQUEST_BOUNDS: [(&str, &str); 3] =
     [("TTFT", "slo_ttft_ms"), ("ITL", "slo_itl_ms"), ("E2E", "slo_e2e_ms")];
 
@@ -41,7 +41,7 @@ pub(super) fn plan_html_page(plan: &PlanReport) -> String {
     render_html_document("vllm-sim plan", &body)
 }
 
-/// Draws the completed runs; a plan without any has no charts.
+/// Draws the charts of a plan's completed runs; draws nothing if the plan has no such runs.
 fn push_charts(body: &mut String, plan: &PlanReport) {
     if pareto_chart_dots(plan, |_, _| (0.0, 0.0)).is_empty() {
         return;

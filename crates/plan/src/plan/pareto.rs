@@ -3,7 +3,8 @@
 use super::report::{DeploymentCandidateRow, PlanReport};
 use super::search::SimulatedDeploymentTrial;
 
-/// Better end of a chart's horizontal axis; on the vertical axis the top is better.
+/// Better end of a chart's horizontal axis; of the vertical axis, the upper end is always the
+/// better one.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum BetterChartAxisEnd {
     Left,
@@ -19,7 +20,8 @@ pub(super) struct ParetoChartDot<'a> {
     pub(super) label: Option<&'a str>,
 }
 
-/// Returns the completed runs of a plan as chart points; `place` returns their coordinates.
+/// Returns the completed runs of a plan as chart points; the function `place` returns the
+/// coordinates of a run.
 pub(super) fn pareto_chart_dots<'a>(
     plan: &'a PlanReport,
     place: impl Fn(&DeploymentCandidateRow, &SimulatedDeploymentTrial) -> (f64, f64),

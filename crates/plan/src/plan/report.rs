@@ -22,8 +22,8 @@ pub(super) struct PlanReport {
     pub(super) question: PlanRequirements,
     pub(super) prices: Option<GpuPrices>,
     pub(super) rows: Vec<DeploymentCandidateRow>,
-    /// Indices of the candidates with a successful deployment, ordered by the ratio of cost per
-    /// hour to traffic.
+    /// Indices of the candidates for which the search found a deployment, ordered by the ratio of
+    /// cost per hour to traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
     /// Notes about deployments that were not tried.
@@ -85,10 +85,10 @@ impl DeploymentCandidateRow {
     }
 }
 
-/// Effect of a change of the traffic on the cheapest deployment.
+/// Effect of more or less traffic on the cheapest deployment.
 struct TrafficSensitivity {
     /// Number of workers of the cheapest deployment for each traffic factor in [`TRAFFIC_FACTORS`];
-    /// `None` if above the GPU or cost budget.
+    /// `None` if the GPU or cost budget is too small.
     swings: [Option<WorkerCountByKind>; 2],
     /// Highest sustainable traffic on the cheapest deployment, as a factor of the requested
     /// traffic.
@@ -97,7 +97,7 @@ struct TrafficSensitivity {
 
 impl PlanReport {
     /// Sorts the search results by cost, and finds out how other traffic changes the cheapest
-    /// deployment; reports show `command`.
+    /// deployment. `command` is the command line for reports.
     ///
     /// # Errors
     /// Returns the errors of the simulated runs.
@@ -228,8 +228,8 @@ impl PlanReport {
         }
     }
 
-    /// Returns heads and rows of the plan's table: cheapest deployment first, combinations without
-    /// a result last.
+    /// Returns the column headings and the rows of the plan's table: cheapest deployment first,
+    /// combinations without a result last.
     pub(super) fn candidate_table_cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut head = self.names.clone();
         head.extend(["workers", "GPUs"].map(str::to_owned));

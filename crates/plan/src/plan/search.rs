@@ -29,8 +29,8 @@ pub(super) struct PlanRequirements {
     pub(super) max_gpus: u32,
     pub(super) max_cost: Option<f64>,
     pub(super) bounds: Vec<LatencyPercentileBound>,
-    /// Number of workers for which to find the highest traffic, instead of finding the fewest
-    /// workers.
+    /// Number of workers for which the search finds the highest traffic, instead of finding the
+    /// fewest workers.
     pub(super) fixed_workers: Option<u32>,
 }
 
@@ -63,7 +63,8 @@ pub(super) struct SimulatedDeploymentTrial {
     pub(super) traffic: f64,
     #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) attainment: f64,
-    /// Reasons why the run fails, in addition to too few requests within their latency bounds.
+    /// Reasons why the run does not meet the requirements, except that too few requests were within
+    /// their latency bounds.
     pub(super) missed: Vec<String>,
     /// Whether the run was stopped early because too many requests had missed their bounds.
     ///
@@ -134,8 +135,8 @@ pub(super) fn search_deployment_candidate(
     Ok(finish_search(found, runner.trials, why.unwrap_or_default()))
 }
 
-/// Returns the number of units that `cost` buys at `price`, tolerant of binary rounding: 3 of 1.1
-/// for 3.3.
+/// Returns the number of units that `cost` buys at `price`, tolerant of binary rounding: 3 for a
+/// cost of 3.3 and a price of 1.1.
 fn affordable_units(cost: f64, price: f64) -> u32 {
     // The cast saturates.
     (cost * (1.0 + 1e-9) / price) as u32
@@ -270,7 +271,7 @@ impl<'c> TrialRunner<'c> {
     }
 
     /// Finds the fewest workers, more than `too_few`, that suffice for `traffic`: doubles their
-    /// number, then bisects. `count` converts a number to workers of each kind.
+    /// number, then bisects. `count` converts such a number to a number of workers of each kind.
     fn fewest_between(
         &mut self,
         (mut too_few, most): (u32, u32),
@@ -436,7 +437,7 @@ impl<'c> TrialRunner<'c> {
     }
 }
 
-/// Returns the rates of generated tokens, and of all tokens, per second, as in
+/// Returns the rates of generated tokens and of all tokens per second, as in
 /// [`SimulatedDeploymentTrial`].
 fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
     let rate = workload.request_rate.filter(|rate| rate.is_finite());

@@ -14,8 +14,8 @@ pub(super) enum WorkerCountByKind {
 }
 
 impl WorkerCountByKind {
-    /// Returns how many times the deployment contains the engines of the prefill pool, and those of
-    /// the other pool.
+    /// Returns two numbers: how many times the deployment repeats the engines of the prefill pool,
+    /// and of the other pool.
     pub(super) fn worker_pool_repeat_counts(self) -> (u32, u32) {
         match self {
             Self::Groups(groups) => (groups, groups),

@@ -72,7 +72,8 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         }
     }
 
-    /// Frees fetched prompts on prefill workers, then submits routed requests to their workers.
+    /// Frees the KV blocks of fetched prompts on prefill workers, then submits routed requests to
+    /// their workers.
     pub(super) fn submit_routed_requests(&mut self) -> Result<(), ReplayError> {
         while let Some((at, slot)) = self.fetched.pop() {
             let worker = &mut self.pools[PREFILL_POOL_INDEX].workers[at as usize];

@@ -19,7 +19,7 @@ use super::report_position::PositionedReplaySink;
 use super::{EventLoop, ReplayError, TimerEvent, WorkerAddress};
 use crate::sessions::NumberedSessionSource;
 
-/// Next action of the handoff of a request from its prefill to its decode worker, with the
+/// Next action of the handoff of a request from its prefill worker to its decode worker, with the
 /// request's index in the `RequestSlab`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PrefillHandoffAction {
@@ -36,7 +36,7 @@ pub(super) enum PrefillHandoffAction {
 #[derive(Debug, Default)]
 pub(super) struct PrefillHandoffQueue {
     /// Order of the prefill and of the KV block reservation on the decode worker; `None` if the
-    /// engines run the handoff.
+    /// engines manage the handoff themselves.
     pub order: Option<PrefillHandoffOrder>,
     actions: VecDeque<PrefillHandoffAction>,
     deferred: HashMap<WorkerAddress, VecDeque<PrefillHandoffAction>>,
@@ -103,8 +103,8 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         Ok(())
     }
 
-    /// Records that the prefill worker computed and holds the prompt, and queues the next handoff
-    /// action.
+    /// Records that the prefill worker has computed the prompt and holds its KV blocks, and queues
+    /// the next handoff action.
     pub(super) fn record_prompt_computed(&mut self, request_slot: u32, when: SimTime) {
         let request = self.requests.get_mut(request_slot);
         let handoff = request.handoff.get_or_insert_with(PrefillHandoffTimes::default);
@@ -160,8 +160,8 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         busy
     }
 
-    /// Starts decoding of a transferred prompt and queues the release of its blocks on the prefill
-    /// worker.
+    /// Starts decoding of a transferred prompt, and queues the handoff action that frees the
+    /// prompt's KV blocks on the prefill worker.
     fn start_decode(&mut self, slot: u32) -> Result<(), ReplayError> {
         let Some(at) = self.requests.get(slot).worker else {
             return Ok(());
@@ -209,7 +209,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         Ok(())
     }
 
-    /// Returns whether the prefill worker still holds the prompt of an ended request.
+    /// Returns whether the prefill worker still holds the KV blocks of an ended request's prompt.
     ///
     /// If so, postpones the report of the request until the prompt is released.
     pub(super) fn defer_report_until_prompt_release(
@@ -239,8 +239,8 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         true
     }
 
-    /// Aborts a request whose prompt was rejected, on the decode worker that reserved KV blocks for
-    /// it.
+    /// Aborts a request whose prompt was rejected by the prefill worker, on the decode worker that
+    /// reserved KV blocks for it.
     pub(super) fn abort_request_on_decode_worker(
         &mut self,
         request_slot: u32,

@@ -112,7 +112,8 @@ struct SessionAssigner<'a> {
     router: Router,
     next: Option<ClientSession>,
     given: u64,
-    /// Event-loop positions of the requests sent in the current stretch of simulated time.
+    /// Positions, in the order of one event loop, of the requests sent in the current stretch of
+    /// virtual time.
     sent: Vec<EventLoopPosition>,
 }
 
@@ -143,8 +144,8 @@ impl<'a> SessionAssigner<'a> {
         self.next.as_ref().map(|session| session.start)
     }
 
-    /// Assigns the sessions that start up to `last` to workers, and returns the time up to which
-    /// all are assigned.
+    /// Assigns the sessions that start before or at `last` to workers, and returns the time up to
+    /// which all sessions are assigned.
     ///
     /// Stops before the first new start time after `most` assignments.
     fn assign_sessions_until(

@@ -19,8 +19,8 @@ pub(super) struct ReplaySinkCallRecorder {
     calls: Vec<(EventLoopPosition, RecordedCall)>,
     gaps: Vec<(u64, u64)>,
     requests: Vec<RecordedOutcome>,
-    /// Values of the fields of a [`RequestOutcome`] that are equal for all requests, so that
-    /// [`RecordedOutcome`] omits them.
+    /// Values of the fields of a [`RequestOutcome`] that are equal for all requests and therefore
+    /// omitted in [`RecordedOutcome`].
     ///
     /// They are equal for all requests: independent workers have no prefill workers and no router
     /// queue.
@@ -29,7 +29,8 @@ pub(super) struct ReplaySinkCallRecorder {
     admissions: Vec<AdmissionOutcome>,
     preemptions: Vec<u64>,
     preempted: Vec<SimTime>,
-    /// Maps the preemption indices of this worker to those of the whole deployment.
+    /// Converts the preemption indices of this worker to preemption indices of the whole
+    /// deployment.
     preemption_numbers: Vec<u64>,
 }
 
@@ -86,7 +87,7 @@ impl ReplaySinkCallRecorder {
         self.preempted.clear();
     }
 
-    /// Reads the data of a buffered sink call to prefetch the data into the CPU cache; the result
+    /// Reads the data of a buffered sink call only to load the data into the CPU cache; the result
     /// has no meaning.
     fn prefetch_call(&self, call: u32) -> u64 {
         match self.calls[call as usize].1 {
@@ -206,7 +207,7 @@ impl ReplaySink for ReplaySinkCallRecorder {
         self.wants_tokens
     }
 
-    /// Ignores changes of workers, because the number of independent workers is fixed.
+    /// Ignores changes in the number of workers, because independent workers are fixed in number.
     fn on_worker_change(&mut self, _: SimTime, _: u32, _: PoolRole, _: WorkerChange) {}
 }
 

@@ -10,8 +10,8 @@ pub(super) struct EventLoopPosition {
     pub(super) at: SimTime,
     round: u32,
     sent: bool,
-    /// Index of the worker that the sink call reports, or of the request for a call about a sent
-    /// request.
+    /// Index of the worker whose events the sink call reports, or of the request if the call
+    /// reports a sent request.
     number: u64,
 }
 
@@ -24,12 +24,14 @@ impl EventLoopPosition {
         Self { at, round, sent: true, number }
     }
 
-    /// Returns the position of a request that is unfinished at the end of the replay.
+    /// Returns the event-loop position of the report of a request that is unfinished at the end of
+    /// the replay.
     pub(super) fn unfinished_request_position(number: u64) -> Self {
         Self::sent_request_position(SimTime::MAX, 0, number)
     }
 
-    /// Returns the position of a worker's last unreported steps, after the unfinished requests.
+    /// Returns the event-loop position of the report of a worker's last steps, which follows the
+    /// reports of unfinished requests.
     pub(super) fn last_worker_steps_position(worker: u32) -> Self {
         Self::worker_step_position(SimTime::MAX, 1, worker)
     }

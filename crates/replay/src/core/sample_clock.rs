@@ -17,8 +17,8 @@ impl WorkerSampleClock {
         (self.every > 0).then(|| SimTime::from_nanos(self.next))
     }
 
-    /// Returns the next time at which the workers' gauges are sampled, if it is before `now`, and
-    /// advances to the time after it.
+    /// Returns the next time at which the workers' gauges are sampled, if that time is before
+    /// `now`, and advances to the sample time after it.
     pub(super) fn pop_due_sample_time(&mut self, now: SimTime) -> Option<SimTime> {
         let at = self.next_sample_time().filter(|&at| at < now)?;
         // Nothing changed between the last sample time before `now` and `now`, so the ones between

@@ -13,8 +13,8 @@ use super::{EventLoop, ReplayError, STEP_LOG_FLUSH_LEN, TimerEvent, WorkerAddres
 use crate::sessions::NumberedSessionSource;
 
 impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
-    /// Reports the inter-token gaps at those steps of a worker's log that no request in flight
-    /// refers to.
+    /// Reports the inter-token gaps of steps in a worker's log to which no request in flight
+    /// refers.
     pub(super) fn flush_worker_step_log(&mut self, (pool, at): WorkerAddress) {
         let worker = &mut self.pools[pool].workers[at as usize];
         let here = |request: &ReplayRequest| request.worker == Some(at);
@@ -75,7 +75,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         }
     }
 
-    /// Starts or drains workers until the pool has its target number.
+    /// Starts or drains workers until the pool has its target number of workers.
     pub(super) fn scale_pool_to_target(&mut self, pool: usize) -> Result<(), ReplayError> {
         if let Some(again) = self.pools[pool].next_autoscaler_check(self.now) {
             self.timers.schedule_item(again, TimerEvent::Scale(pool));

@@ -11,7 +11,7 @@ const RIGHT_MARGIN: f64 = 14.0;
 const TOP_MARGIN: f64 = 10.0;
 const BOTTOM_MARGIN: f64 = 38.0;
 
-/// Axis of a chart, with its round ticks; the first and the last tick are its ends.
+/// Axis of a chart, with round ticks; the first and the last tick are the ends of the axis.
 #[derive(Debug)]
 pub(super) struct ChartAxis {
     ticks: Vec<f64>,
@@ -74,7 +74,8 @@ impl ChartAxis {
         }
     }
 
-    /// Returns the ends of the axis and its kind, linear or logarithmic, for the page's script.
+    /// Returns the ends of a chart's axis and whether the axis is linear or logarithmic, for the
+    /// page's script.
     fn script_data(&self) -> String {
         let (low, high) = self.ends();
         format!("{low} {high} {}", if self.is_log { "log" } else { "linear" })
@@ -106,7 +107,8 @@ impl ChartAxes {
         CHART_HEIGHT - BOTTOM_MARGIN - self.y.share(value) * height
     }
 
-    /// Returns the attributes with which the page's script converts positions to values.
+    /// Returns the HTML attributes of a chart from which the page's script computes values at mouse
+    /// positions.
     pub(super) fn chart_script_attributes(&self) -> String {
         format!(
             "data-box=\"{LEFT_MARGIN} {TOP_MARGIN} {} {}\" data-xs=\"{}\" data-ys=\"{}\"",

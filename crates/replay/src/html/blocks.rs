@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 /// Minimum latency, in milliseconds, for which HTML pages show seconds as the unit.
 pub(super) const MIN_MS_SHOWN_AS_SECONDS: f64 = 10_000.0;
 
-/// Meaning of a value on an HTML page, such as better or worse, shown by its colour.
+/// Meaning of a value on an HTML page, such as better or worse than another value, shown by the
+/// value's colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ValueColour {
     /// The coloured value is neutral: neither better nor worse.
@@ -29,7 +30,8 @@ impl ValueColour {
         }
     }
 
-    /// Returns the meaning of a comparison's verdict: `better`, `worse` or any other text.
+    /// Returns the meaning of the verdict of a comparison: of `better`, of `worse` or of any other
+    /// text.
     pub fn from_comparison_verdict(verdict: &str) -> Self {
         match verdict {
             "better" => Self::Better,
@@ -96,7 +98,8 @@ pub struct ChartBar {
     pub tone: ValueColour,
 }
 
-/// Renders a bar chart as HTML boxes, so that long labels wrap and the text size is fixed.
+/// Renders a bar chart as HTML boxes instead of SVG, so that long labels wrap and the text size is
+/// fixed.
 pub fn render_bar_chart(title: &str, bars: &[ChartBar]) -> String {
     let mut text =
         format!("<figure class=\"bars\"><figcaption>{}</figcaption>", escape_html(title));
@@ -127,7 +130,7 @@ pub fn render_run_section(name_value_rows: &[(String, String)]) -> String {
     text + "</table></section>"
 }
 
-/// Summary figure of a page: label, value, and a note below the value.
+/// Summary figure at the top of a page: label, value, and a note below the value.
 #[derive(Debug, Clone)]
 pub struct SummaryTile {
     label: String,
@@ -143,7 +146,7 @@ impl SummaryTile {
         Self { label, value, note, tone: ValueColour::Plain }
     }
 
-    /// Sets the meaning of the value, which selects its colour.
+    /// Sets the meaning of a summary figure's value, which selects the value's colour.
     pub fn with_colour(self, tone: ValueColour) -> Self {
         Self { tone, ..self }
     }

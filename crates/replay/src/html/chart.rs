@@ -9,10 +9,11 @@ use crate::report::{WorkerSampleTrack, WorkerTimelinePoint};
 
 const MAX_CHART_POINTS: usize = 480;
 
-/// Ratio of the medians of two distributions above which their axis is logarithmic.
+/// Ratio of the medians of two distributions above which the chart of the distributions has a
+/// logarithmic axis.
 const LOG_AXIS_RATIO: f64 = 20.0;
 
-/// Largest percentage in a chart up to which the percentage axis may end below 100.
+/// Largest percentage in a chart up to which the chart's percentage axis may end below 100.
 const LOW_PERCENTAGE: f64 = 40.0;
 
 /// Line of a chart, with its name in the legend.
@@ -29,7 +30,7 @@ impl ChartLine {
         Self { name: name.to_owned(), points, colour: colour_index % 8 }
     }
 
-    /// Draws the line; the axes show horizontal values times `scale`.
+    /// Draws the line in a chart; horizontal values are multiplied by `scale`.
     fn draw(&self, out: &mut String, axes: &ChartAxes, scale: f64) {
         let _ = write!(
             out,
@@ -74,7 +75,8 @@ pub struct LineChart<'a> {
     pub y_range: Option<(f64, f64)>,
     /// Lines of the chart, each with an entry in the legend.
     pub lines: Vec<ChartLine>,
-    /// Whether the cursor follows the pointer vertically, for charts of distributions.
+    /// Whether the chart's crosshair follows the vertical rather than the horizontal position of
+    /// the mouse, as in charts of distributions.
     pub follows_y: bool,
 }
 
@@ -117,8 +119,8 @@ impl LineChart<'_> {
         out.push_str("</figure>");
     }
 
-    /// Returns the axes of the chart, the unit of its horizontal axis, and the scale of that axis
-    /// relative to the values.
+    /// Returns the axes of the chart, the unit of the horizontal axis, and the factor that converts
+    /// horizontal values to that unit.
     fn axes(&self) -> (ChartAxes, &str, f64) {
         let all = || self.lines.iter().flat_map(|line| &line.points);
         let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);

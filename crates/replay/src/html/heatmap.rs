@@ -8,7 +8,7 @@ use crate::report::{WorkerSampleTrack, WorkerTimelinePoint};
 const CELLS_PER_ROW: usize = 96;
 const MAX_WORKER_ROWS: usize = 64;
 
-/// Title of a heat map, function that reads its gauge, and whether the scale ends at 1.
+/// Title of a heat map, function that reads its gauge, and whether the colour scale ends at 1.
 type HeatMetric = (&'static str, fn(&WorkerTimelinePoint) -> f64, bool);
 
 pub(super) fn draw_heat_maps(out: &mut String, tracks: &[WorkerSampleTrack]) {
@@ -142,7 +142,7 @@ fn shade_index(value: f64, most: f64) -> u32 {
     (value / most * 20.0).round().clamp(0.0, 20.0) as u32
 }
 
-/// Averages a gauge of one worker over even intervals; an interval without points repeats the
+/// Averages a gauge of one worker over even time intervals; an interval without samples repeats the
 /// previous mean.
 fn average_into_cells(
     track: &WorkerSampleTrack,

@@ -86,7 +86,8 @@ const COMPARED_IN_TILES: [&str; 6] = [
     "Goodput (1/s)",
 ];
 
-/// Returns the changes of the main metrics between two groups of reports; empty with more groups.
+/// Returns the changes of the main metrics between two groups of reports; empty if there are more
+/// than two groups.
 fn comparison_tiles(compared: &ReportComparison) -> Vec<SummaryTile> {
     let Some(percent) = compared.heads.iter().position(|head| head == "Δ %") else {
         return Vec::new();
@@ -187,8 +188,8 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
     body.push_str(&render_summary_tiles(&tiles));
 }
 
-/// Returns the summary tile of a latency; its colour shows whether the percentile is within the
-/// bound.
+/// Returns the summary tile of a latency percentile; its colour shows whether the percentile is
+/// within the latency bound.
 fn latency_tile(
     report: &ReplayReport,
     label: &str,

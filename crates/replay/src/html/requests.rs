@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::outcome::PoolRole;
 use crate::report::{RequestPhase, RequestWorkerSpan, SampledRequestSpans};
 
-/// Appends the timeline of requests to the page, if the report kept any.
+/// Appends a timeline of sampled requests to the page; appends nothing if the report has none.
 ///
 /// The script receives, per worker, one list per request: its number, its start in microseconds,
 /// and pairs of a phase and its duration in microseconds.

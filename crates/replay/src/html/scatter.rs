@@ -17,7 +17,7 @@ pub struct ScatterPoint {
     pub y: f64,
     /// Description of the chart's point, shown in its tooltip.
     pub name: String,
-    /// Row number of the table row that describes the point; `None` draws a small point without a
+    /// Number of the table row that describes the point; `None` draws a small point without a
     /// number.
     pub number: Option<usize>,
 }
@@ -33,9 +33,10 @@ pub struct ScatterChart<'a> {
     pub y: &'a str,
     /// Points of the scatter chart.
     pub points: Vec<ScatterPoint>,
-    /// Row number of the best point, if there is one.
+    /// Number of the table row of the best point, if there is one.
     pub best: Option<usize>,
-    /// Line through the points that no other point beats in both values.
+    /// Line through the points of the scatter chart that no other point beats in both values (the
+    /// Pareto front).
     pub front: Vec<(f64, f64)>,
 }
 
@@ -89,7 +90,7 @@ impl ScatterChart<'_> {
         let _ = write!(out, "</svg><p class=\"axis\">{x} →</p></figure>");
     }
 
-    /// Draws the numbers of the points; close points share a label.
+    /// Draws the row numbers of the points; points close to one another share a label.
     fn draw_numbers(&self, out: &mut String, axes: &ChartAxes) {
         let mut labels: Vec<(f64, f64, Vec<String>)> = Vec::new();
         for point in &self.points {

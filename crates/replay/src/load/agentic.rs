@@ -19,7 +19,7 @@ use crate::workload::{
 use vllm_sim_random::mix_u64_pair;
 
 const AGENTIC_MOONCAKE_SCHEMA: &str = "dynamo.agentic_mooncake";
-/// Salt in the hashes of the block ids of Applied Compute traces.
+/// Salt in the hashes of the block ids in Applied Compute's traces.
 const APPLIED_COMPUTE_HASH_DOMAIN: u64 = 3;
 
 pub(super) fn is_agentic_mooncake_row(row: &Map<String, Value>) -> bool {
@@ -204,7 +204,8 @@ fn resolve_dependencies(
     Ok(edges)
 }
 
-/// Sorts the requests of an agent trace. Returns their order and the earliest start of each, in ms.
+/// Sorts the requests of an agent trace. Returns the order of the requests, and the earliest start
+/// of each in ms.
 fn sort_by_earliest_start(
     nodes: &[AgentNode],
     edges: &[Vec<usize>],
@@ -245,7 +246,7 @@ fn sort_by_earliest_start(
     Ok((order, start))
 }
 
-/// Builds the sessions of an agent trace from its requests, in the given order.
+/// Builds the sessions of an agent trace from its requests, in the order that the argument gives.
 fn build_sessions(
     mut nodes: Vec<AgentNode>,
     order: AgentRunOrder,

@@ -11,7 +11,7 @@ use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms, sim_time_from_m
 use super::options::WorkloadReadOptions;
 use crate::workload::{ClientSession, SessionTurn, TurnDependency, TurnLifecycleEvent};
 
-/// Tolerance in the comparison of recorded times, in milliseconds.
+/// Tolerance when recorded times are compared, in milliseconds.
 ///
 /// **Source:** aiperf 0.13 `dataset/loader/weka_trace.py`, `_JOIN_EPSILON_SECONDS`.
 pub(super) const TIME_EPSILON_MS: f64 = 1e-3;
@@ -31,9 +31,9 @@ pub(super) type AgentCallIndex = (usize, usize);
 pub(super) struct RecordedAgent {
     pub id: String,
     pub calls: Vec<RecordedAgentCall>,
-    /// Model call of another agent that started this agent.
+    /// The model call with which another agent started this agent.
     pub started_by: Option<AgentCallIndex>,
-    /// Model call of another agent that waits for the end of this agent's last call.
+    /// The model call of another agent that waits for the end of this agent's last call.
     pub awaited_by: Option<AgentCallIndex>,
 }
 
@@ -49,7 +49,7 @@ impl RecordedAgent {
     }
 }
 
-/// Recorded run of a task: the agent that begins it, and the agents that this one starts.
+/// Recorded run of a task: the first agent, and the agents that were started in the run.
 pub(super) struct RecordedAgentRun {
     pub name: String,
     pub agents: Vec<RecordedAgent>,
@@ -86,7 +86,8 @@ impl RecordedAgentRun {
         last.or(first).map(|(index, _)| index)
     }
 
-    /// Returns the dependency on call `on` of a model call that starts at `start_ms`.
+    /// Returns the dependency of a model call that starts at `start_ms` on the earlier model call
+    /// `on`.
     ///
     /// A call that overlaps the other one waits for its dispatch only.
     fn dependency(&self, on: AgentCallIndex, session: u64, start_ms: f64) -> TurnDependency {

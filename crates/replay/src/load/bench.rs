@@ -23,7 +23,7 @@ pub enum OfferedLoad {
     Closed(u32),
 }
 
-/// Latencies and lengths of one request, as measured by a load generator.
+/// Latencies and token counts of one request, as measured by a load generator.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MeasuredRequest {
     /// Send time of the request, in milliseconds; `None` if not recorded.
@@ -34,7 +34,8 @@ pub struct MeasuredRequest {
     pub output: u32,
     /// Number of the request's prompt tokens found in the prefix cache.
     pub cached: Option<u32>,
-    /// Name of a shared prefix: requests with equal names share their `cached` leading tokens.
+    /// Name of a prompt prefix that requests share: requests with equal names share their first
+    /// `cached` tokens.
     pub prefix: Option<Arc<str>>,
     /// Time to the first token of the request, in milliseconds.
     pub ttft_ms: Option<f64>,
@@ -42,8 +43,8 @@ pub struct MeasuredRequest {
     pub e2e_ms: Option<f64>,
 }
 
-/// Measured latency means and percentiles of a benchmark, in milliseconds; fits ignore those that
-/// are `None`.
+/// Measured latency means and percentiles of a benchmark, in milliseconds; values that are `None`
+/// are not fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LatencyStats {
     /// Mean time to the first token, in ms.
@@ -54,7 +55,8 @@ pub struct LatencyStats {
     pub ttft_p90: Option<f64>,
     /// 99th percentile of the time to the first token, in ms.
     pub ttft_p99: Option<f64>,
-    /// Mean over requests of their mean gap between tokens (TPOT), in ms.
+    /// Mean time between output tokens (TPOT) in ms: mean over the requests of each request's mean
+    /// gap.
     pub itl_mean: Option<f64>,
     /// Mean time to the last token, in ms.
     pub e2e_mean: Option<f64>,
@@ -67,7 +69,7 @@ pub struct LatencyStats {
 /// Results of one benchmark run of a load generator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchRun {
-    /// File name, with the index of the benchmark run in the file.
+    /// Name of the result file, with the index of the benchmark run in the file.
     pub name: String,
     /// Arrival process of the benchmark run's requests.
     pub load: OfferedLoad,
@@ -95,7 +97,8 @@ impl BenchRun {
         }
     }
 
-    /// Computes the latency statistics from the requests where they have measurements.
+    /// Computes the latency statistics of the benchmark run from its requests, as far as these have
+    /// measurements.
     ///
     /// Sorts requests with recorded send times, and makes the first send time 0.
     pub fn compute_latency_stats(&mut self) {
@@ -148,7 +151,7 @@ impl BenchRun {
 
 impl MeasuredRequest {
     /// Returns the prompt of request `request_number` as runs of consecutive tokens. All requests
-    /// of the same prefix share its cached tokens.
+    /// with the same prefix share the run of cached tokens.
     pub fn request_prompt_token_runs(&self, request_number: u64) -> Vec<PromptTokenRun> {
         let shared = match &self.prefix {
             Some(_) => self.cached.unwrap_or(0).min(self.input.saturating_sub(1)),

@@ -181,7 +181,8 @@ pub(super) fn open_csv_trace(
 struct TraceRows {
     table: CsvTraceKind,
     paths: std::vec::IntoIter<PathBuf>,
-    /// Current CSV file, with its header and the column indices of time, input and output.
+    /// Current CSV file, with its header and the indices of the columns for time, prompt length and
+    /// output length.
     open: Option<(WorkloadLines, CsvHeader, [usize; 3])>,
     given: u64,
     left_out: u64,
@@ -377,8 +378,8 @@ const ARRIVAL_MS_COLUMNS: [&str; 5] =
 const ARRIVAL_SECONDS_COLUMNS: [&str; 7] =
     ["arrival_s", "arrival", "arrival_time", "sent_s", "send_time", "start_time", "timestamp"];
 
-/// Detects a CSV table by its header: a public trace, `Some(None)` for measured requests, or
-/// `None`.
+/// Detects the kind of a CSV table by its header: the format of a public trace, `Some(None)` for a
+/// table of measured requests, or `None` for any other table.
 pub(super) fn detect_csv_table_kind(header: &str) -> Option<Option<CsvTraceKind>> {
     let names: Vec<String> =
         split_csv_line(header).iter().map(|name| normalize_column_name(name)).collect();

@@ -83,7 +83,8 @@ fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>,
     }))
 }
 
-/// Returns a request's `max_tokens` if it sets `ignore_eos`, so that its output length is exact.
+/// Returns the `max_tokens` of a request that sets `ignore_eos`, and so has exactly this output
+/// length.
 fn exact_output(row: &JsonRow<'_>) -> Option<u32> {
     let (_, request) = row.find_field(&["request"])?;
     let parsed: Option<Value> = request.as_str().and_then(|text| serde_json::from_str(text).ok());
@@ -156,8 +157,8 @@ fn parse_stage_summary(row: &JsonRow<'_>, name: String) -> Result<BenchRun, Work
     Ok(run)
 }
 
-/// Returns `count` token lengths with the reported percentiles and mean of a benchmark stage,
-/// shuffled with seed `order`.
+/// Returns `count` token lengths that have the percentiles and the mean reported for a benchmark
+/// stage, shuffled with the seed `order`.
 fn lengths_from_percentiles(
     done: &JsonRow<'_>,
     names: &[&str],

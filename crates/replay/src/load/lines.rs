@@ -92,8 +92,8 @@ impl WorkloadLines {
         }
     }
 
-    /// Reads the next JSON document: one line, or the rest of the file if the document does not end
-    /// in its first line.
+    /// Reads the next JSON document: one line, or the rest of the file if the document continues
+    /// after its first line.
     pub(super) fn read_next_json_document(&mut self) -> Result<Option<Value>, WorkloadError> {
         if !self.read_next_line()? {
             return Ok(None);

@@ -64,7 +64,8 @@ impl LoadedSessions {
         self
     }
 
-    /// Marks the sessions as those of agent runs, which follow one another and start together.
+    /// Marks the sessions as parts of agent runs. The sessions of a run follow one another in the
+    /// workload and start together.
     pub(super) fn with_agent_runs(mut self) -> Self {
         self.agent_runs = true;
         self

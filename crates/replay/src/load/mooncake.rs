@@ -23,8 +23,8 @@ use vllm_sim_random::mix_u64_pair;
 /// **Source:** README of alibaba-edu/qwen-bailian-usagetraces-anon.
 pub(super) const BAILIAN_BLOCK_TOKENS: u32 = 16;
 
-/// Content of a Mooncake trace row: the whole prompt or its addition to the previous prompt, and
-/// the unit of times.
+/// Content of the rows of a Mooncake trace: either whole prompts or their additions to the previous
+/// prompt, and the unit of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MooncakeRowContent {
     /// Mooncake trace with the whole prompt in each row, and times in milliseconds.
@@ -42,7 +42,7 @@ pub(super) struct MooncakeParseRules {
     pub(super) block: u32,
     pub(super) content: MooncakeRowContent,
     pub(super) order: SessionOrder,
-    /// Whether rows without a session become sessions named after their line, as in Dynamo's
+    /// Whether each row without a session id becomes a session named after its line, as in Dynamo's
     /// report.
     pub(super) name_rows: bool,
 }

@@ -21,8 +21,8 @@ pub enum WorkloadFormat {
     AppliedComputeAgentic,
     /// Format of Weka's agent traces (AgentX), with sub-agents and hash ids.
     Weka,
-    /// Format of Weka's agent traces whose lists have the requests of several agents, which are
-    /// split.
+    /// Format of Weka's agent traces in which one list has the requests of several agents, which
+    /// are split.
     WekaSplit,
     /// OpenTelemetry spans of `gen_ai` requests: OTLP in JSON, or one span per line.
     Otel,
@@ -117,18 +117,19 @@ pub struct WorkloadReadOptions {
     pub shared_prefix_ratio: f64,
     /// Number of prefix groups in traces with lengths only. Default 0: no shared prefixes.
     pub prefix_groups: u32,
-    /// Maximum number of sessions, or of agent runs, to read. Default: all.
+    /// Maximum number of sessions, or of agent runs, to read from the workload files. Default: all.
     pub limit: Option<u64>,
     /// Order of the sessions. Default: by start time; a closed loop keeps the order of the file.
     pub session_order: SessionOrder,
-    /// Whether rows of a Mooncake trace without a session become sessions named `request_<line>`.
+    /// Whether each row of a Mooncake trace without a session id becomes a session named
+    /// `request_<line>`.
     ///
     /// Default false.
     pub name_rows: bool,
     /// Order of the requests of agent runs. Default: by start time; a limit on concurrent agent
     /// runs needs the order by id.
     pub agent_order: AgentRunOrder,
-    /// Seed of arrivals for result files without send times. Default 42.
+    /// Seed of random arrival times for result files without send times. Default 42.
     pub seed: u64,
     /// Token counter for the texts of conversations. Default: one token per four bytes.
     pub count: TokenCounter,

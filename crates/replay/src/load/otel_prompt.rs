@@ -10,14 +10,14 @@ use vllm_sim_random::mix_u64_pair;
 /// Salt in the hashes of the texts of recorded prompts.
 const TEXT_HASH_DOMAIN: u64 = 13;
 
-/// Texts of all recorded prompts so far, from which later prompts share tokens.
+/// Texts of all recorded prompts so far, with which later prompts may share tokens.
 ///
 /// A prompt that continues the agent's previous one grows from it and from its output. Other
 /// prompts share the leading texts that an earlier prompt had.
 pub(super) struct RecordedPromptTexts {
     count: TokenCounter,
-    /// Known prompt prefixes by the hash of their texts: length of the prefix in tokens, and the
-    /// run of tokens that represents its last text.
+    /// Known prompt prefixes by the hash of their texts. Each has its length in tokens, and the
+    /// token run that represents its last text.
     prefixes: HashMap<u64, (u32, PromptTokenRun)>,
     /// Last request of each agent, by run and index of the agent.
     previous: HashMap<(String, usize), PreviousCall>,

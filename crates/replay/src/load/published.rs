@@ -84,14 +84,14 @@ fn aiperf_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
     })
 }
 
-/// Names of the InferenceX fields that must be equal in all points of one deployment.
+/// Names of the fields that must be equal in all InferenceX points of one deployment.
 const DEPLOYMENT_FIELDS: [&str; 7] =
     ["system", "model", "precision", "vllm", "tp", "pp", "attention_dp"];
 /// Number of simulated requests per client of the closed loop. The benchmarks sent ten, but the
 /// gaps between tokens settle earlier.
 const CLOSED_LOOP_ROUNDS: u32 = 5;
 const MAX_CONCURRENCY: u32 = 1 << 16;
-/// Minimum prompt or output length, as a fraction of the nominal length.
+/// Minimum length of a prompt or output, as a fraction of the nominal length.
 const MIN_LENGTH_FRACTION: f64 = 0.8;
 
 /// Reads benchmark points of InferenceX (InferenceMAX), one per line, all of one deployment.

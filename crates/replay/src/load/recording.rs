@@ -147,8 +147,7 @@ fn find_recorded_table(file: &Connection, path: &Path) -> Result<String, Workloa
 /// Builder of client sessions from recorded requests.
 #[derive(Default)]
 struct SessionBuilder {
-    /// Sessions built so far: start time, session, and index of the session's last recorded
-    /// request.
+    /// Sessions built so far, each with its start time and the index of its last recorded request.
     sessions: Vec<(f64, ClientSession, usize)>,
     by_id: HashMap<String, usize>,
     /// Index of the session by the hash of its last prompt, for requests without a session id.

@@ -9,7 +9,8 @@ pub(super) struct JsonRow<'a> {
 }
 
 impl<'a> JsonRow<'a> {
-    /// Wraps a JSON object for typed access to its fields; `place` names it in errors.
+    /// Wraps a JSON object for typed access to its fields; `place` is the location of the object
+    /// for error messages.
     ///
     /// # Errors
     /// Returns [`WorkloadError::Bad`] if the value is not an object.

@@ -17,7 +17,7 @@ use crate::workload::{
 };
 use vllm_sim_random::mix_u64_pair;
 
-/// Function of a text, such as a tokenizer's, that returns the text's number of tokens.
+/// A function that returns the number of tokens in a text, such as a tokenizer's.
 pub type TokenCounter = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
 
 #[derive(Deserialize)]

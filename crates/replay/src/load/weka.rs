@@ -24,12 +24,12 @@ use super::weka_chains::{WekaTraceRequest, split_into_agent_chains};
 use crate::workload::{PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError};
 use vllm_sim_random::mix_u64_pair;
 
-/// Salt in the hashes of the prompt blocks that have a hash id in a Weka trace.
+/// Salt in the hashes of the prompt blocks to which a Weka trace gives a hash id.
 const BLOCK_HASH_DOMAIN: u64 = 11;
-/// Salt in the hashes of prompt tokens without a hash id, which no other prompt of the Weka trace
-/// shares.
+/// Salt in the hashes of prompt tokens of a Weka trace without a hash id, which no other prompt of
+/// the trace shares.
 const UNSHARED_HASH_DOMAIN: u64 = 12;
-/// Scope of the hash ids that stand for the same tokens in all Weka traces.
+/// Scope of hash ids that stand for the same tokens in all Weka traces.
 const GLOBAL_SCOPE: u64 = u64::MAX;
 
 pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
@@ -41,7 +41,8 @@ pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
 pub(super) const WEKA_REQUEST_WITHOUT_RUN_ERROR: &str = "is a request of a Weka trace without its run, so its \
     session and block size are unknown; must be in `requests` of an object with id and block_size";
 
-/// Returns whether a row is a request of a Weka trace, which belongs in the list of a run.
+/// Returns whether a row is a request of a Weka trace that is not in the list of a run, as it
+/// should be.
 pub(super) fn is_weka_request_without_run(row: &Map<String, Value>) -> bool {
     ["t", "in", "out", "hash_ids"].iter().all(|key| row.contains_key(*key))
         && !row.contains_key("requests")
@@ -71,8 +72,8 @@ struct TraceCounts {
     left_out: u64,
 }
 
-/// Agent split off from another agent's list in the trace, because its requests overlap that
-/// agent's requests. Stored with the end time of its last request.
+/// Agent split off from the list of another agent in the trace, because the requests of the two
+/// agents overlap. Stored with the end time of the agent's last request.
 struct SplitAgent {
     agent: usize,
     end_ms: f64,
@@ -130,7 +131,7 @@ fn read_run(
 
 impl RunReader<'_> {
     /// Reads the requests of an agent in a Weka trace, and the requests of the sub-agents that the
-    /// agent starts between them.
+    /// agent starts between its requests.
     ///
     /// `offset_ms` is the time of the run to which the times in the list are relative. Returns the
     /// agents that are split off.
@@ -191,8 +192,8 @@ impl RunReader<'_> {
         Ok(self.split_agent(agent, &listed))
     }
 
-    /// Moves the requests of other agents out of the request list of `agent`, and returns these
-    /// agents.
+    /// Moves requests that belong to other agents out of the request list of `agent`, and returns
+    /// these agents.
     fn split_agent(&mut self, agent: usize, listed: &[WekaTraceRequest<'_>]) -> Vec<SplitAgent> {
         let mut chains = split_into_agent_chains(listed).into_iter();
         let Some(main) = chains.next() else {
@@ -235,8 +236,8 @@ impl RunReader<'_> {
         split.collect()
     }
 
-    /// Adds dependencies on split-off agents: the first request of the original agent after the end
-    /// of a split-off agent waits for that end.
+    /// Adds dependencies on split-off agents: the original agent's first request after the end of a
+    /// split-off agent waits for that end.
     fn link_workers(&mut self, workers: &[SplitAgent]) {
         for worker in workers {
             let Some((main, before)) = self.agents[worker.agent].started_by else {
@@ -248,7 +249,8 @@ impl RunReader<'_> {
         }
     }
 
-    /// Reads a request of a Weka trace and its hash ids; `None` if the request has no prompt.
+    /// Reads a request of a Weka trace and the hash ids of its prompt; `None` if the request has no
+    /// prompt.
     fn read_call(
         &mut self,
         row: &JsonRow<'_>,

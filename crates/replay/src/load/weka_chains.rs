@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::agents::TIME_EPSILON_MS;
 
-/// Maximum gap between a request chain and a fork that is joined to it, in milliseconds. A fork
-/// after a longer gap must share at least [`MIN_OVERLAP`] of the chain's last prompt.
+/// Maximum gap, in milliseconds, between a request chain and a fork that is joined to the chain. A
+/// fork after a longer gap must share at least [`MIN_OVERLAP`] of the chain's last prompt.
 ///
 /// **Source:** aiperf 0.13 `common/environment.py`, `WEKA_SEAM_MAX_GAP_SECONDS`.
 const MAX_GAP_MS: f64 = 3_600_000.0;
@@ -52,11 +52,12 @@ struct ChainBuilder<'a> {
     list: &'a [WekaTraceRequest<'a>],
     chains: Vec<Chain>,
     chain_of: BTreeMap<usize, usize>,
-    /// Indices of the chains forked from a request, by the request's index.
+    /// Indices of the chains forked from each request, by the index of the request.
     forks: BTreeMap<usize, Vec<usize>>,
 }
 
-/// Splits requests, sorted by their start, into chains of request indices, one chain per agent.
+/// Splits requests that are sorted by their start into chains, one per agent; a chain has the
+/// indices of its requests.
 ///
 /// The first chain is that of the agent itself. The others are sorted by their first request.
 pub(super) fn split_into_agent_chains(list: &[WekaTraceRequest<'_>]) -> Vec<Vec<usize>> {
@@ -86,7 +87,7 @@ pub(super) fn split_into_agent_chains(list: &[WekaTraceRequest<'_>]) -> Vec<Vec<
 }
 
 /// Returns whether the first request in the list of a Weka trace only asks for something like a
-/// title, and shares no prefix with the other requests.
+/// session title, and shares no prefix with the other requests.
 fn is_preamble(list: &[WekaTraceRequest<'_>]) -> bool {
     let Some((first, rest)) = list.split_first() else {
         return false;
@@ -137,7 +138,7 @@ impl ChainBuilder<'_> {
         self.chain_of.insert(request, chain);
     }
 
-    /// Returns the index of the chain that the request `listed` continues: if there are several,
+    /// Returns the index of the chain that the request `listed` continues; of several such chains,
     /// the one with the longest last prompt.
     ///
     /// Its last request has ended, and has the same model.
@@ -160,8 +161,8 @@ impl ChainBuilder<'_> {
         found.map(|(index, _)| index)
     }
 
-    /// Returns the last request of the chain whose last prompt shares most leading ids with
-    /// `hash_ids`, and the number of shared ids.
+    /// Finds the chain whose last prompt shares the most leading hash ids with `hash_ids`. Returns
+    /// the chain's last request and the number of shared ids.
     fn closest_tail(&self, hash_ids: &[u64]) -> Option<(usize, usize)> {
         let mut found: Option<(usize, (usize, usize))> = None;
         for tail in self.chains.iter().filter_map(|chain| chain.tail) {
@@ -211,8 +212,8 @@ impl ChainBuilder<'_> {
         requests.copied().find(|request| !self.list[*request].hash_ids.is_empty())
     }
 
-    /// Returns the forked chain that continues the agent of request `tail`: the one with the most
-    /// shared hash ids, or the earliest if there are several.
+    /// Returns the forked chain that continues the agent of request `tail`: of several candidates
+    /// the one with the most shared hash ids, then the earliest.
     fn continuation(&self, tail: usize, forks: &[usize]) -> Option<usize> {
         let tail = &self.list[tail];
         let mut found: Option<(usize, usize, f64)> = None;
@@ -237,8 +238,8 @@ impl ChainBuilder<'_> {
         found.map(|(chain, ..)| chain)
     }
 
-    /// Updates the shared prefix length of the forked chains that remain, after a fork was joined
-    /// to the chain that ends with request `tail`.
+    /// Updates the shared prefix length of the forked chains that are not joined yet, after a fork
+    /// was joined to the chain that ends with request `tail`.
     ///
     /// Returns whether one of them shares a part of its prompt.
     fn compare_again(&mut self, tail: usize, forks: &[usize]) -> bool {

@@ -21,8 +21,8 @@ use vllm_sim_engine::SimTime;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Time before a session's start at which its preparation begins, so that its first request is on
-/// time.
+/// Duration of the preparation of a session before the session's start, so that its first request
+/// is sent on time.
 const PREPARE_LEAD: Duration = Duration::from_millis(20);
 
 struct OnlineRun {
@@ -32,14 +32,14 @@ struct OnlineRun {
     epoch: Instant,
     pacer: RequestSendTimer,
     number: AtomicU64,
-    /// Sent requests without a reported result, by their number.
+    /// Sent requests without a reported result, by request number.
     unreported: Mutex<BTreeMap<u64, SentRequest>>,
     /// Send and end times of each session's turns, for workloads with dependencies.
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
     has_dependencies: bool,
     has_agent_runs: bool,
-    /// Semaphore for limiting the sessions in flight, or the requests in flight in an open loop
-    /// with dependencies.
+    /// Semaphore for limiting the sessions in flight or, in an open loop with dependencies, the
+    /// requests in flight.
     places: Arc<Semaphore>,
     moved: Notify,
     out: mpsc::Sender<SessionTaskEvent>,
@@ -50,13 +50,13 @@ struct OnlineRun {
 struct SessionTimes {
     sent: Vec<Instant>,
     over: Vec<Instant>,
-    /// End of the session; turns that were not sent count as sent and ended at this time.
+    /// End time of the session; turns that were not sent count as sent and ended at this time.
     ended: Option<Instant>,
 }
 
 impl SessionTimes {
-    /// Returns the time at which the awaited turn of a dependency was sent or ended; `None` if that
-    /// has not happened.
+    /// Returns the time at which the awaited turn of a dependency was sent or ended; `None` if the
+    /// turn was not sent or has not ended yet.
     fn dependency_time(&self, dependency: &TurnDependency) -> Option<Instant> {
         let times = match dependency.trigger {
             TurnLifecycleEvent::Completion => &self.over,
@@ -132,7 +132,7 @@ impl OnlineRun {
         place % self.targets.len()
     }
 
-    /// Returns the time at which the replay over HTTP is stopped.
+    /// Returns the time at which the replay over HTTP must stop.
     fn deadline(&self) -> tokio::time::Instant {
         let limit = self.options.limit;
         let limit = limit.unwrap_or(Duration::from_secs(u32::MAX.into()));
@@ -146,8 +146,8 @@ impl OnlineRun {
         }
     }
 
-    /// Returns a function that reports each finished request, keeps the maximum delay of a request
-    /// in `latest`, and reports the number of finished requests to `progress`.
+    /// Returns a function that reports each finished request. The function also keeps the maximum
+    /// delay of a request in `latest`, and reports the number of finished requests to `progress`.
     fn finished_reporter<'a>(
         &'a self,
         latest: &'a mut Duration,
@@ -161,7 +161,8 @@ impl OnlineRun {
         }
     }
 
-    /// Reports a request that has ended, and returns by how much it was sent too late.
+    /// Reports a request that has ended, and returns how much later than scheduled the request was
+    /// sent.
     fn report_finished(&self, sink: &mut dyn ReplaySink, done: &FinishedRequest) -> Duration {
         self.unreported.lock().remove(&done.request.number);
         report_finished_request(sink, done);
@@ -273,7 +274,7 @@ struct SessionStarter {
     held_up: u64,
     timer: Option<oneshot::Receiver<()>>,
     is_held_up: bool,
-    /// Last started agent run of a closed loop, with the permit that its sessions share.
+    /// Last started agent run of a closed loop, with the permit that the run's sessions share.
     run: Option<(AgentRun, SessionPermit)>,
 }
 

@@ -32,8 +32,8 @@ impl GenerationResponse {
         }
     }
 
-    /// Sets the number of token times to the server's token count, and returns what is wrong with
-    /// the response, if anything.
+    /// Sets the number of token times to the server's token count; returns a description of the
+    /// error in the response, if any.
     pub(super) fn check_response_completeness(&mut self) -> Option<Box<str>> {
         if let (Some(n), Some(last)) = (self.completion_tokens, self.tokens.last().copied()) {
             let (asked, came) = (self.requested, self.tokens.len());

@@ -28,8 +28,8 @@ pub struct OnlineReplayOptions {
     pub api_key: Option<String>,
     /// Certificate verification for `https` targets.
     pub trust: CertificateVerification,
-    /// Number of sessions, or of agent runs, in flight in a closed loop; `None` sends sessions at
-    /// their start times.
+    /// Number of sessions, or of agent runs, in flight in a closed loop; `None`: sessions are sent
+    /// at their start times.
     pub concurrency: Option<u32>,
     /// Maximum number of sessions in flight, or of requests if sessions wait for one another.
     /// Default 4096.
@@ -38,7 +38,7 @@ pub struct OnlineReplayOptions {
     pub speedup: f64,
     /// Timeout of one request. Default 10 minutes.
     pub timeout: Duration,
-    /// Maximum duration of the run; requests in flight at its end count as incomplete.
+    /// Maximum duration of the replay over HTTP; requests in flight at its end count as incomplete.
     pub limit: Option<Duration>,
     /// Range of token ids for prompts: the first, and one past the last.
     ///
@@ -48,7 +48,8 @@ pub struct OnlineReplayOptions {
     pub seed: u64,
     /// URL of the server whose `/tokenize` measures prompts. Default: the first target.
     pub tokenizer: Option<String>,
-    /// Header names for the ids of requests and sessions, for use behind a gateway. Default: none.
+    /// Names of the headers with the ids of requests and sessions, for use behind a gateway.
+    /// Default: no such headers.
     pub identity: Option<RequestHeaderNames>,
     /// Index of the target server of each turn, as `[session][turn]`. Default: sessions use the
     /// targets in rotation.
@@ -130,11 +131,11 @@ pub enum OnlineReplayError {
 /// Totals of a replay over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OnlineReplaySummary {
-    /// Number of requests of all started sessions.
+    /// Number of requests in all sessions that were started.
     pub requests: u64,
     /// Duration of the replay in real time.
     pub wall: Duration,
-    /// Maximum delay of a request behind its scheduled time.
+    /// Maximum time by which a request was sent after its scheduled time.
     ///
     /// A busy sender or the limit on requests in flight causes it.
     pub latest: Duration,

@@ -14,7 +14,8 @@ use super::target::TargetServer;
 use crate::workload::{PromptTokenRun, SessionTurn, TurnPrompt};
 use vllm_sim_random::mix_u64_pair;
 
-/// Minimum number of distinct token ids from which prompts are drawn, so that they differ enough.
+/// Minimum number of distinct token ids from which prompts are drawn, so that the prompts differ
+/// enough.
 const MIN_TOKEN_IDS: usize = 16;
 const DEFAULT_TOKEN_ID_RANGE: (u32, u32) = (100, 30_000);
 

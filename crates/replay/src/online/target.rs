@@ -26,7 +26,7 @@ type Body = Full<Bytes>;
 pub(super) struct TurnIdentityHeaders<'a> {
     /// Names of the headers behind a gateway, number of the session, and index of the turn.
     pub(super) gateway: Option<(&'a RequestHeaderNames, u64, u32)>,
-    /// Session id of the trace, which a gateway's own session header replaces.
+    /// Session id from the trace, sent as `x-session-id` unless gateway headers are sent.
     pub(super) session_id: Option<&'a str>,
 }
 
@@ -38,7 +38,7 @@ pub struct TargetServer {
     base: String,
     path: &'static str,
     api_key: Option<String>,
-    /// Number of requests in flight to the target server before their first token.
+    /// Number of requests in flight to the target server that have no first token yet.
     waiting: AtomicU32,
     running: AtomicU32,
 }

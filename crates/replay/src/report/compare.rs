@@ -33,7 +33,7 @@ const COMPARED_METRICS: [(&str, &str, bool); 24] = [
     ("GPU hours", "gpu_hours", false),
 ];
 
-/// Relative change of a metric below which two values count as equal.
+/// Relative change of a metric below which two values of the metric count as equal.
 const EQUALITY_TOLERANCE: f64 = 1e-3;
 
 const CURVE_POINTS: usize = 401;
@@ -50,11 +50,12 @@ const STUDENT_T_QUANTILES_95: [f64; 30] = [
 pub struct ReplayReportGroup {
     /// Heading of the group's column in the comparison.
     pub name: String,
-    /// Replay reports of the group as JSON, or only the summaries of the reports.
+    /// Replay reports of the group as JSON; instead of a whole report, only its summary may be
+    /// given.
     pub reports: Vec<Value>,
 }
 
-/// Name of a report group, and its latency quantiles at even steps.
+/// Name of a report group, and the group's evenly spaced latency quantiles.
 type NamedCurve = (String, Vec<f64>);
 
 /// Comparison of replay reports: a table of differences, and latency distributions.

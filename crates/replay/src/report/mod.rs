@@ -71,7 +71,7 @@ impl LatencySlo {
     }
 }
 
-/// Number of requests whose records a report keeps.
+/// Policy for how many request records a report keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptRequestRecords {
     /// The report keeps no request records.
@@ -125,8 +125,8 @@ pub struct ReplayRunTotals {
     pub requests: u64,
     /// Total lifetime of prefill workers, in seconds; 0 in an aggregated deployment.
     pub prefill_worker_seconds: f64,
-    /// Total lifetime of all workers except prefill workers, in seconds; `None` uses duration times
-    /// `workers`.
+    /// Total lifetime of all workers except prefill workers, in seconds; `None` stands for the
+    /// duration times `workers`.
     pub decode_worker_seconds: Option<f64>,
     /// Number of workers at the start of the replay.
     pub workers: u32,
@@ -169,8 +169,8 @@ pub struct ReportCollector {
     timeline: WorkerTimeline,
     over_time: ReportTimeSeries,
     spans: SampledRequestSpans,
-    /// Number of prompt tokens that other workers had cached beyond those cached on the chosen
-    /// worker, if the router scores prefix caches.
+    /// Number of prompt tokens cached on other workers in addition to the tokens cached on the
+    /// chosen worker, if the router scores prefix caches.
     regret: Option<u64>,
 }
 
@@ -503,7 +503,7 @@ fn quantile_curve(samples: &mut SampleDistribution) -> Vec<f64> {
 pub struct ReplayReport {
     /// Totals, throughputs and latency statistics of the replay, by key.
     pub summary: Map<String, Value>,
-    /// Latency distributions by name: quantiles at even steps, in milliseconds.
+    /// Latency distributions by name: evenly spaced quantiles, in milliseconds.
     pub curves: [(&'static str, Vec<f64>); 4],
     /// Sampled gauges of the workers over time.
     pub timeline: WorkerTimeline,
@@ -514,11 +514,12 @@ pub struct ReplayReport {
     pub spans: SampledRequestSpans,
     /// Command, program version, model, GPU and source of the step times, for the JSON report.
     pub run: Option<Value>,
-    /// Whether the JSON report has the keys of the summary at its top level, as AISimulate's
+    /// Whether the JSON report has the keys of the summary at its top level, as in AISimulate's
     /// `prediction.json`.
     pub summary_at_top: bool,
     captured: bool,
-    /// Number of requests at which the report stopped keeping records; `None` if it did not stop.
+    /// Number of requests after which the report stopped keeping request records; `None` if it
+    /// never stopped.
     left_out: Option<usize>,
     first_error: Option<String>,
     kept: Vec<RequestOutcomeRecord>,

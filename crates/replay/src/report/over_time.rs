@@ -11,7 +11,8 @@ const MAX_TIME_INTERVALS: usize = 480;
 /// Time series of a replay: serving workers, requests within the latency bounds, and prefix reuse.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReportTimeSeries {
-    /// Number of serving workers over time: times in seconds, each with the number from then on.
+    /// Number of serving workers over time: times in seconds, each with the number of workers from
+    /// that time on.
     pub workers: Vec<(f64, u32)>,
     serving: BTreeSet<(PoolRole, u32)>,
     existing: Vec<(f64, u32)>,
@@ -94,14 +95,14 @@ impl ReportTimeSeries {
         self.reused.add(outcome.arrival, part);
     }
 
-    /// Returns the percentage of requests within the latency bounds over time, which is the
-    /// scheduled time of the requests in seconds.
+    /// Returns the percentage of requests within the latency bounds over time in seconds; a request
+    /// counts at its scheduled time.
     pub fn slo_attainment_percent(&self) -> Vec<(f64, f64)> {
         self.good.percentages()
     }
 
-    /// Returns the percentage of prompt tokens found in the prefix cache over time, which is the
-    /// scheduled time of the requests in seconds.
+    /// Returns the percentage of prompt tokens found in the prefix cache over time in seconds; a
+    /// request counts at its scheduled time.
     pub fn prefix_reuse_percent(&self) -> Vec<(f64, f64)> {
         self.reused.percentages()
     }

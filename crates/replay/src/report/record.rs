@@ -153,7 +153,8 @@ pub(super) fn request_status_name(status: RequestStatus) -> &'static str {
     }
 }
 
-/// Returns the id for a request that has none: its number plus one, formatted as a UUID.
+/// Returns the id for a request without an id in the trace: the request's number plus one,
+/// formatted as a UUID.
 fn numbered_uuid(number: u64) -> String {
     let hex = format!("{:032x}", u128::from(number) + 1);
     let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);

@@ -7,7 +7,7 @@ use vllm_sim_random::mix_u64_pair;
 /// Phase of a request on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RequestPhase {
-    /// The request waits for a worker, or for capacity on it.
+    /// The request waits for a worker, or for capacity on its worker.
     Queue,
     /// Prefill phase: the worker computes the prompt.
     Prefill,
@@ -39,7 +39,8 @@ pub struct RequestWorkerSpan {
     pub worker: u32,
     /// Index of the request in dispatch order.
     pub number: u64,
-    /// Start and kind of each phase of the request; a phase lasts until the next one.
+    /// Start and kind of each phase of the request; a phase lasts until the start of the next
+    /// phase.
     pub phases: Vec<(SimTime, RequestPhase)>,
     /// End of the request's last phase on this worker.
     pub end: SimTime,
@@ -64,13 +65,13 @@ impl SampledRequestSpans {
         &self.kept
     }
 
-    /// Returns the number of requests from which [`SampledRequestSpans::sampled_request_spans`] is
-    /// sampled.
+    /// Returns the number of all requests of which [`SampledRequestSpans::sampled_request_spans`]
+    /// returns a sample.
     pub fn total_request_count(&self) -> u64 {
         self.seen
     }
 
-    /// Returns the sampling interval `n`: one of `n` requests is kept.
+    /// Returns the sampling interval `n`: one of every `n` requests is kept.
     pub fn request_sampling_interval(&self) -> u64 {
         self.one_of
     }
@@ -96,8 +97,8 @@ impl SampledRequestSpans {
     }
 }
 
-/// Returns whether a request is sampled, by a hash, because every n-th request might always be on
-/// the same worker.
+/// Returns whether a request is in the sample. A hash decides, because every n-th request might
+/// always be on the same worker.
 fn is_chosen(number: u64, one_of: u64) -> bool {
     mix_u64_pair(0, number).is_multiple_of(one_of)
 }

@@ -33,7 +33,7 @@ pub struct WorkerTimelinePoint {
     pub running: f64,
     /// Mean number of waiting sequences on the worker.
     pub waiting: f64,
-    /// Mean fraction of the worker's KV cache blocks in use, 0 to 1.
+    /// Mean fraction of the worker's KV cache blocks in use over the interval, 0 to 1.
     pub kv_usage: f64,
     /// Mean number of the worker's KV cache blocks in use.
     pub kv_blocks: f64,

@@ -29,7 +29,7 @@ const STEP_TRACK: u64 = 1;
 /// first error.
 pub struct TraceEventWriter<W> {
     out: W,
-    /// Set of the process ids whose names are already written.
+    /// The process ids whose names are already written to the trace file.
     named: BTreeSet<u64>,
     failed: Option<io::Error>,
 }
@@ -79,7 +79,8 @@ impl<W: Write> TraceEventWriter<W> {
         );
     }
 
-    /// Returns the process id of a worker in the trace, and writes its name the first time.
+    /// Returns the process id of a worker in the trace file, and writes the worker's name when it
+    /// is used for the first time.
     fn process_of(&mut self, pool: PoolRole, worker: u32) -> u64 {
         let process = 2 + 2 * u64::from(worker) + u64::from(pool == PoolRole::Serving);
         if self.named.insert(process) {
@@ -90,7 +91,7 @@ impl<W: Write> TraceEventWriter<W> {
         process
     }
 
-    /// Writes a trace event with a duration, which lasts from the first to the second of two times.
+    /// Writes a trace event that lasts from the first to the second of the given times.
     fn write_span(
         &mut self,
         (process, track): (u64, u64),
@@ -104,8 +105,8 @@ impl<W: Write> TraceEventWriter<W> {
             "name": name, "ts": micros(from), "dur": micros(to - from), "args": args}));
     }
 
-    /// Writes a request with its phases on each worker; the worker on which the request ends comes
-    /// last.
+    /// Writes a request to the trace file with its phases on each worker; the worker on which the
+    /// request ends comes last.
     fn write_request(&mut self, outcome: &RequestOutcome<'_>) {
         let record = RequestOutcomeRecord::from(outcome).to_request_record();
         let track = outcome.number.saturating_add(2);

@@ -11,8 +11,8 @@ pub(super) struct RoutingAffinityState {
 }
 
 impl RoutingAffinityState {
-    /// Returns the session-affinity score of a worker: 1 if it served the session's last request,
-    /// else 0.
+    /// Returns the session-affinity score of a worker: 1 if the worker served the session's last
+    /// request, otherwise 0.
     pub(super) fn session_affinity_score(&self, ask: &RouteRequest, worker: u32) -> f64 {
         match self.sessions.get(&ask.session) {
             Some(last) if *last == worker => 1.0,
@@ -21,7 +21,7 @@ impl RoutingAffinityState {
     }
 
     /// Returns a worker's LoRA-affinity score: 1 if the adapter is active there, 0.8 if one more
-    /// fits, else 0.
+    /// adapter fits, otherwise 0.
     pub(super) fn lora_affinity_score(
         &self,
         ask: &RouteRequest,

@@ -13,8 +13,8 @@ use super::key_table::BlockKeyTable;
 #[derive(Debug, Default)]
 pub(super) struct RouterBlockIndex {
     table: BlockKeyTable,
-    /// Number of words per node of the index. A node has the key of a KV block, one bit per worker
-    /// that caches the block, and one bit per worker whose requests use it.
+    /// Number of words per node of the block index. A node has the key of a KV block, one bit per
+    /// worker that caches the block, and one bit per worker whose requests use the block.
     ///
     /// Stored together because they are read together.
     nodes: Vec<u64>,
@@ -32,7 +32,8 @@ pub(super) struct RouterBlockIndex {
 
 type NodeCounts = HashMap<u64, u32, BuildHasherDefault<BlockNodeHasher>>;
 
-/// Fast hash without protection against chosen keys; clients cannot choose nodes or workers.
+/// Fast hash without protection against chosen keys, which is not needed because clients cannot
+/// choose nodes or workers.
 #[derive(Debug, Default)]
 pub(super) struct BlockNodeHasher(u64);
 
@@ -161,7 +162,7 @@ impl RouterBlockIndex {
         &self.overlaps
     }
 
-    /// Returns the worker's number of cached blocks in the last call of
+    /// Returns the worker's number of cached blocks from the last call of
     /// [`Self::cached_prefix_blocks_by_worker`].
     pub(super) fn last_lookup_cached_blocks(&self, worker: u32) -> u32 {
         self.overlaps[worker as usize]
@@ -176,7 +177,7 @@ impl RouterBlockIndex {
         &self.shared
     }
 
-    /// Returns the worker's number of used blocks in the last call of
+    /// Returns the worker's number of used blocks from the last call of
     /// [`Self::active_prefix_blocks_by_worker`].
     pub(super) fn last_lookup_active_blocks(&self, worker: u32) -> u32 {
         self.shared[worker as usize]
@@ -245,8 +246,8 @@ impl RouterBlockIndex {
         (nodes, fresh)
     }
 
-    /// Records that a request has ended; returns how many of its blocks no request on the worker
-    /// uses after that.
+    /// Records that a request has ended; returns how many of the request's blocks no other request
+    /// on the worker uses.
     pub(super) fn remove_request_blocks(&mut self, worker: u32, nodes: &[u32]) -> u32 {
         let mut freed = 0;
         for &node in nodes {

@@ -26,7 +26,7 @@ impl KeySlot {
 }
 
 impl BlockKeyTable {
-    /// Returns the index node of a block key; `is_key_of_node` compares the key with that of a
+    /// Returns the index node of a block key; `is_key_of_node` tests whether the key belongs to a
     /// node.
     pub(super) fn find_block_node(
         &self,
@@ -39,15 +39,15 @@ impl BlockKeyTable {
         self.probe(hash(key), is_key_of_node).ok()
     }
 
-    /// Returns the node in the home slot of a block key, usually the key's own node, for
-    /// read-ahead.
+    /// Returns the node in the home slot of a block key, which usually is the key's own node; used
+    /// to read nodes ahead.
     pub(super) fn block_node_in_home_slot(&self, key: u64) -> Option<u32> {
         let slot = self.slots.get(self.home_slot(hash(key)))?;
         Some(slot.node).filter(|_| !slot.is_empty())
     }
 
-    /// Returns the node of a block key, or the free slot for the key: call
-    /// [`BlockKeyTable::fill_slot`] with that slot first.
+    /// Returns the node of a block key. If there is none, returns the free slot for the key, which
+    /// must be filled by [`BlockKeyTable::fill_slot`] first.
     pub(super) fn find_node_or_free_slot(
         &mut self,
         key: u64,
@@ -127,8 +127,7 @@ impl BlockKeyTable {
     }
 }
 
-/// Hashes a block key, for tests: real keys are hashes already, those of tests need one
-/// multiplication.
+/// Hashes a block key. Real keys are hashes already; the multiplication is for the keys of tests.
 fn hash(key: u64) -> u32 {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }

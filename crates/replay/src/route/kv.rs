@@ -20,8 +20,8 @@ use super::request::{RouteChoice, RouteRequest};
 pub struct KvAwareRouterConfig {
     /// Number of prefill blocks saved per cached block. Default 1.
     pub overlap_score_credit: f64,
-    /// Decay of the overlap credit with a worker's excess of uncomputed prompt blocks. Default 0:
-    /// no decay.
+    /// Decay factor by which a worker loses overlap credit if it has more uncomputed prompt blocks
+    /// than other workers. Default 0: no decay.
     pub overlap_score_credit_decay: f64,
     /// Weight of the prefill cost relative to the decode cost. Default 1.
     pub prefill_load_scale: f64,
@@ -29,8 +29,8 @@ pub struct KvAwareRouterConfig {
     pub decode_active_request_weight: f64,
     /// Temperature of a softmax over negated worker costs; 0 selects the lowest cost. Default 0.
     pub temperature: f64,
-    /// Number of steps of uncomputed prompts above which a worker is busy; requests wait while all
-    /// workers are busy.
+    /// Number of steps needed to compute a worker's uncomputed prompts above which the worker is
+    /// busy; requests wait while all workers are busy.
     ///
     /// Default `None`: no queue.
     pub queue_threshold: Option<f64>,
@@ -40,7 +40,7 @@ pub struct KvAwareRouterConfig {
     pub track_prefill_tokens: bool,
     /// Whether KV blocks of running requests count in the cost of a worker. Default true.
     pub track_active_blocks: bool,
-    /// Whether equal KV blocks of several running requests count once. Default true.
+    /// Whether a KV block that several running requests use counts only once. Default true.
     pub assume_kv_reuse: bool,
     /// Delay of KV events from the workers to the router. Default 0.
     pub event_lag: Duration,
@@ -65,13 +65,14 @@ impl Default for KvAwareRouterConfig {
 }
 
 impl KvAwareRouterConfig {
-    /// Returns the router configuration for a prefill pool: decode blocks do not count.
+    /// Returns the router configuration for a prefill pool, in which decode blocks do not count in
+    /// the cost.
     pub(crate) fn config_for_prefill_pool(&self) -> Self {
         Self { track_active_blocks: false, ..self.clone() }
     }
 
-    /// Returns the router configuration for a decode pool: only load counts, and blocks are not
-    /// shared.
+    /// Returns the router configuration for a decode pool, in which only load counts in the cost,
+    /// and blocks are not shared.
     pub(crate) fn config_for_decode_pool(&self) -> Self {
         Self {
             overlap_score_credit: 0.0,
@@ -103,7 +104,7 @@ struct RoutedRequest {
     worker: u32,
     prefill_tokens: u32,
     nodes: Vec<u32>,
-    /// Number of the request's KV blocks in the worker's load that are counted without the block
+    /// Number of the request's KV blocks that count in the worker's load without being in the block
     /// index.
     blocks: u32,
 }
@@ -236,8 +237,8 @@ impl KvRouterState {
     }
 }
 
-/// Selects the index of the lowest cost at temperature 0 (a random one if several are equal), else
-/// samples from the softmax of the negated costs.
+/// Selects the worker with the lowest cost at temperature 0 (a random one of several), and
+/// otherwise samples from the softmax of the negated costs. Returns the index of the cost.
 pub(super) fn sample_worker_by_cost<D: DrawRandom>(
     costs: &[f64],
     temperature: f64,

@@ -85,7 +85,7 @@ pub(super) struct Router {
     index: RouterBlockIndex,
     kv: KvRouterState,
     queue: RouterQueue,
-    /// KV events on the way from workers to the router, with their arrival times.
+    /// KV events still on the way from workers to the router, with their arrival times.
     late: VecDeque<(SimTime, u32, SchedulerEvent)>,
     lag: Duration,
     gauges: scorers::ScrapedGauges,
@@ -203,7 +203,8 @@ impl Router {
         Some((ask.slot, choice, since))
     }
 
-    /// Selects a worker for a request by the configured policy; at least one worker must serve.
+    /// Selects a worker for a request by the configured policy; at least one worker must accept
+    /// requests.
     fn choose_worker(
         &mut self,
         ask: &RouteRequest,

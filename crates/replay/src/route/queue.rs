@@ -13,7 +13,8 @@ pub enum RouterQueuePolicy {
     Fcfs,
     /// Last come, first served: the newest request leaves the queue first.
     Lcfs,
-    /// Weighted shortest processing time: priority divided by uncached tokens.
+    /// Weighted shortest processing time: the request with the highest ratio of priority to
+    /// uncached tokens leaves the queue first.
     Wspt,
 }
 

@@ -9,7 +9,7 @@ pub(in super::super) struct RouteRequest {
     pub number: u64,
     pub session: u64,
     pub adapter: Option<u64>,
-    /// KV block keys of the prompt; `None` if the prompt's tokens do not matter for routing.
+    /// KV block keys of the prompt; `None` if routing does not depend on the prompt's tokens.
     pub plan: Option<Arc<PlannedKvBlocks>>,
     pub prompt: u32,
     pub priority: i32,

@@ -21,8 +21,8 @@ pub enum EndpointScorer {
     Running,
     /// `session-affinity-scorer`: 1 for the worker of the session's last request.
     Session,
-    /// `lora-affinity-scorer`: 1 if the LoRA adapter is active on the worker, 0.8 if another
-    /// adapter fits, else 0.
+    /// `lora-affinity-scorer`: 1 if the LoRA adapter is active on the worker, 0.8 if one more
+    /// adapter fits, otherwise 0.
     Lora,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct ScrapedGauges {
     at: Option<SimTime>,
     workers: usize,
     stats: Vec<EngineStats>,
-    /// Negated weighted sums of the workers' scores, so that the lowest is the best.
+    /// Negated sums of the weighted scores of each worker, so that the lowest value is the best.
     scores: Vec<f64>,
 }
 

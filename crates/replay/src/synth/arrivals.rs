@@ -8,7 +8,8 @@ use vllm_sim_random::{DrawRandom, RandomStreamPurpose, request_rng};
 /// Random process of the start times of sessions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ArrivalProcess {
-    /// All sessions arrive at time 0; in a closed loop each starts as soon as a slot is free.
+    /// All sessions arrive at time 0; in a closed loop each session starts as soon as the number in
+    /// flight allows it.
     Burst,
     /// Constant gap between session arrivals, in milliseconds.
     Interval(f64),

@@ -12,8 +12,8 @@ pub struct ArrivalRateCurve {
 }
 
 impl ArrivalRateCurve {
-    /// Returns the time in seconds at which an event occurs that would occur after
-    /// `unscaled_seconds` at a constant factor of 1.
+    /// Returns the time in seconds of an event that would occur after `unscaled_seconds` if the
+    /// rate factor were always 1.
     pub fn rate_scaled_event_time(&self, unscaled_seconds: f64) -> f64 {
         let mut left = unscaled_seconds;
         let (mut from, mut factor) = (0.0, self.points.first().map_or(1.0, |point| point.1));

@@ -61,7 +61,7 @@ impl TokenLengthDistribution {
         length.max(min_tokens)
     }
 
-    /// Returns the length in tokens if the distribution is constant.
+    /// Returns the length in tokens if all lengths of the distribution are equal.
     pub fn constant_tokens(&self) -> Option<u32> {
         match self {
             Self::Constant(n) => Some(*n),

@@ -42,9 +42,11 @@ pub struct SyntheticWorkload {
     pub arrival_seed: u64,
     /// Seed of the lengths and of the pauses between turns. Default 42.
     pub seed: u64,
-    /// Fraction of a prompt's blocks shared with its prefix group, 0 to 1.
+    /// Fraction of a prompt's blocks that are shared with the other sessions of its prefix group, 0
+    /// to 1.
     pub shared_prefix_ratio: f64,
-    /// Number of prefix groups; each session is in a random one. 0 disables shared prefixes.
+    /// Number of prefix groups, to which sessions are assigned at random. 0 disables shared
+    /// prefixes.
     pub prefix_groups: u32,
     /// Distribution of the number of turns per session.
     pub turns: TokenLengthDistribution,
@@ -113,7 +115,7 @@ impl SyntheticWorkload {
         })
     }
 
-    /// Returns whether sessions are single requests without shared prefixes and pauses.
+    /// Returns whether each session is a single request without a shared prefix or pauses.
     fn is_single_independent_turns(&self) -> bool {
         self.turns == TokenLengthDistribution::Constant(1)
             && self.shared_prefix_ratio == 0.0

@@ -21,7 +21,7 @@ pub struct DisaggregationConfig {
     /// Maximum time in which a prompt must be computed and its KV cache transferred (default 300
     /// s).
     pub waiting_timeout: Duration,
-    /// Time between two checks whether a prefill server is alive (default 5 s).
+    /// Time between two checks of whether a prefill server is alive (default 5 s).
     pub heartbeat_interval: Duration,
     /// Number of failed checks after which a prefill server counts as lost (default 2).
     pub heartbeat_max_failures: u32,

@@ -335,7 +335,8 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Appends a flag that is not SGLang's, with its values, to the translated command line.
+    /// Appends a flag of this crate, which SGLang does not have, and its values to the translated
+    /// command line.
     fn pass_on(&mut self, word: &str, typed: &str) -> Result<(), ConfigError> {
         let base = typed.split('.').next().unwrap_or(typed);
         let known = |name: &str| flags::find_long_flag(name).is_some();

@@ -66,9 +66,9 @@ struct RequestChunkAccesses {
     used: BTreeMap<(u32, u32), (BlockKey, HostChunkUse)>,
 }
 
-/// Adaptive replacement cache of chunks of KV blocks. Chunks used by one request (`recent`) are
-/// separate from those used by several requests. The target size of `recent` grows and shrinks with
-/// evictions that were too early.
+/// Adaptive replacement cache of chunks of KV blocks, which separates chunks used by one request
+/// (`recent`) from chunks used by several requests. The target size of `recent` grows and shrinks
+/// with evictions that were too early.
 #[derive(Debug, Default)]
 pub(super) struct ArcEvictionPolicy {
     capacity: u32,

@@ -23,8 +23,8 @@ pub(crate) struct HostCacheLookupRequest {
 }
 
 impl HostCacheLookupRequest {
-    /// Returns the number of a prompt's tokens that need no computation if its first `blocks` KV
-    /// blocks are present.
+    /// Returns how many of a prompt's tokens need no computation if its first `blocks` KV blocks
+    /// are found in host memory or on the GPU.
     pub(crate) fn reusable_prompt_tokens(&self, blocks: u32) -> u32 {
         blocks.saturating_mul(self.size).min(self.known - 1)
     }
@@ -119,7 +119,8 @@ impl HostCache {
         all.collect()
     }
 
-    /// Looks up in host memory those KV blocks of a sequence that follow its blocks on the GPU.
+    /// Looks up in host memory the KV blocks of a sequence that follow the sequence's blocks on the
+    /// GPU.
     pub(crate) fn look_up_host_prefix(
         &mut self,
         now: SimTime,
@@ -165,8 +166,8 @@ impl HostCache {
         HostCacheLookupResult::Blocks(if found < size { 0 } else { found })
     }
 
-    /// Starts to copy `blocks` KV blocks of a sequence from host memory to the GPU: those that
-    /// follow its blocks on the GPU.
+    /// Starts to copy `blocks` KV blocks of a sequence from host memory to the GPU: the blocks that
+    /// follow the sequence's blocks on the GPU.
     pub(crate) fn start_host_load(
         &mut self,
         now: SimTime,

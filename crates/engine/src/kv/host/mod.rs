@@ -107,7 +107,8 @@ pub(crate) struct HostStoreCopy {
     plan: Arc<PlannedKvBlocks>,
     chunks: Vec<CopiedChunk>,
     blocks_per_chunk: u32,
-    /// Ids of the KV blocks on the GPU that the copy reads; empty with several layer groups.
+    /// Ids of the KV blocks on the GPU that the copy reads; empty if the KV cache has several layer
+    /// groups.
     sources: Vec<u32>,
     generation: u32,
 }
@@ -164,7 +165,8 @@ impl<T> HostCopyQueue<T> {
         self.tail
     }
 
-    /// Postpones the newest `count` copies, so that they start at `from` or later.
+    /// Postpones the newest `count` copies between GPU and host memory, so that they start at
+    /// `from` or later.
     fn postpone_newest(&mut self, count: usize, from: SimTime) {
         let first = self.copies.len().saturating_sub(count);
         let mut newest = self.copies.range_mut(first..).peekable();
@@ -195,7 +197,7 @@ struct HostSequenceState {
     epoch: u64,
     offered: u32,
     copies: u32,
-    /// End time of the request's last started copy to host memory.
+    /// End time of the copy to host memory that was started last for the request.
     copied: SimTime,
     /// Start time of the request's lookup in host memory, while the lookup waits for copies.
     asked: Option<SimTime>,
@@ -227,7 +229,7 @@ pub(crate) struct HostCache {
     /// GPU KV blocks given to sequences in this scheduling pass, if ended requests may still store
     /// the previous content of such blocks.
     reused: HashSet<u32>,
-    /// Number of loads that began in this scheduling pass.
+    /// Number of loads of KV blocks from host memory that began in this scheduling pass.
     begun_loads: usize,
 }
 
@@ -300,9 +302,9 @@ impl HostCache {
         self.config.latency.saturating_add(each.saturating_mul(chunks))
     }
 
-    /// Reserves room in host memory for those of a sequence's first `blocks` full KV blocks whose
-    /// chunks are not stored yet. A step computes these blocks. Returns `None` if all are stored or
-    /// there is no room.
+    /// Reserves room in host memory for the chunks of a sequence's first `blocks` full KV blocks,
+    /// except chunks that are stored already. A step computes these blocks. Returns `None` if all
+    /// chunks are stored or there is no room.
     pub(crate) fn offer_blocks_to_host(
         &mut self,
         id: SeqId,
@@ -458,8 +460,8 @@ impl HostCache {
         end
     }
 
-    /// Postpones the loads that began in this scheduling pass to the time `from`, when the copies
-    /// have ended that must end before the step begins.
+    /// Postpones the loads of KV blocks that began in this scheduling pass to the time `from`, at
+    /// which the copies have ended that the step must wait for.
     pub(crate) fn postpone_loads(&mut self, from: SimTime) {
         self.loads.postpone_newest(std::mem::take(&mut self.begun_loads), from);
     }

@@ -14,7 +14,8 @@ pub(super) struct EndedHostCacheRequest {
     plan: Option<Arc<PlannedKvBlocks>>,
     /// Number of the ended request's KV blocks that may be stored in host memory.
     blocks: u32,
-    /// Ids of the request's KV blocks on the GPU; empty with several layer groups.
+    /// Ids of the ended request's KV blocks on the GPU; empty if the KV cache has several layer
+    /// groups.
     sources: Vec<u32>,
 }
 
@@ -58,7 +59,7 @@ impl HostCache {
     }
 
     /// Records that a scheduling pass gives KV blocks on the GPU to a sequence. Returns the end
-    /// time of the last copy that still reads these blocks for an ended request.
+    /// time of the last copy for an ended request that still reads these blocks.
     ///
     /// **Source:** `_block_id_to_pending_jobs` and `update_state_after_alloc`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.

@@ -38,9 +38,9 @@ impl LayerAttentionTimes {
 }
 
 impl AiConfiguratorStepTimes {
-    /// Reads the attention tables for each pair of a number of layers and their sliding window in
-    /// `kinds`. As in AIConfigurator, fp8 weights imply an fp8 KV cache. For vLLM, prompts then use
-    /// fp8 attention if the tables have it.
+    /// Reads the attention tables for the layers `kinds`: pairs of a number of layers and their
+    /// sliding window. As in AIConfigurator, fp8 weights imply an fp8 KV cache. For vLLM, prompts
+    /// then use fp8 attention if the tables have it.
     pub(super) fn read_layer_attention_times(
         &mut self,
         folder: &KernelTableFolder,

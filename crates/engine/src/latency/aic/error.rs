@@ -54,7 +54,7 @@ pub enum AiConfiguratorError {
     /// A kernel-time table has no measurement of a needed kernel shape.
     #[error("{table} has no {what} ({of})")]
     Missing {
-        /// Name of the kernel-time table without the measurement.
+        /// Name of the kernel-time table that lacks the measurement.
         table: &'static str,
         /// Kernel shape without a measurement in the table.
         what: String,

@@ -17,7 +17,8 @@ const V_DIM: u64 = 128;
 /// is also used for models with fewer heads (Kimi K2).
 const KERNEL_HEADS: u64 = 128;
 
-/// Kernel times of a layer's attention with compressed keys and values.
+/// Kernel times of the attention of a layer with compressed keys and values (multi-head latent
+/// attention, MLA).
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LatentAttentionTimes {
     prefill: LatentAttentionTable,
@@ -26,7 +27,7 @@ pub(super) struct LatentAttentionTimes {
     /// Times, by number of tokens, of the two matrix products that replace the up-projection of
     /// keys and values in decode passes; none if the measured attention time contains them.
     absorbed: Vec<LatencyCurve>,
-    /// Number of all-reduces in a layer, without those around its experts.
+    /// Number of all-reduces in a layer, without the all-reduces of the layer's experts.
     pub(super) all_reduces: f64,
 }
 
@@ -40,9 +41,10 @@ struct LatentAttentionTable {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MeasuredScope {
-    /// The measured time includes the attention kernel and the matrix products around it.
+    /// Each measured time includes the attention kernel and the matrix products around it (the
+    /// whole attention module).
     Block,
-    /// The measured time includes only the attention kernel.
+    /// Each measured time includes only the attention kernel.
     Kernel,
 }
 
@@ -53,9 +55,10 @@ pub(super) fn has_measured_latent_attention(mla: LatentAttentionShape) -> bool {
 }
 
 impl LatentAttentionTimes {
-    /// Reads the times of attention with compressed keys and values, for `heads` heads on each of
-    /// `tp` GPUs. As in AIConfigurator, a measured block is preferred to single kernels. With fp8
-    /// weights, prompts use fp8 attention rather than bf16. For vLLM only bf16 blocks are used.
+    /// Reads the times of multi-head latent attention (MLA), for `heads` heads on each of `tp`
+    /// GPUs. As in AIConfigurator, measurements of the whole attention module are preferred to
+    /// those of its kernels. With fp8 weights, prompts use fp8 attention rather than bf16. For vLLM
+    /// only bf16 measurements of modules are used.
     pub(super) fn read_latent_attention_times(
         folder: &KernelTableFolder,
         (kv_dtype, gemm_dtype): (&str, GemmDtype),
@@ -148,8 +151,8 @@ impl AiConfiguratorStepTimes {
         self.layers * table.times.attention_time_ms(at, &min).unwrap_or_else(|| min(at))
     }
 
-    /// Returns the shapes (outputs, inputs) of the matrix products of a layer's attention that its
-    /// measured time does not contain.
+    /// Returns the shapes (outputs, inputs) of the matrix products of a layer's attention that the
+    /// measured attention time does not contain.
     pub(super) fn latent_projection_shapes(
         &self,
         latent: &LatentAttentionTimes,
@@ -170,8 +173,8 @@ impl AiConfiguratorStepTimes {
         shapes
     }
 
-    /// Returns the time of a layer's matrix products for `x` tokens that its measured attention
-    /// time does not contain, in ms.
+    /// Returns the time of the matrix products of a layer's attention that the measured attention
+    /// time does not contain, for `x` tokens, in ms.
     pub(super) fn latent_projections_ms(
         &self,
         latent: &LatentAttentionTimes,
@@ -208,7 +211,8 @@ impl AiConfiguratorStepTimes {
     }
 
     /// Returns the minimum time of decode attention that the hardware allows, in ms, for `[heads,
-    /// requests, length]`. The time of a block includes the absorbed matrix products.
+    /// requests, length]`. For a whole attention module, the time includes the absorbed matrix
+    /// products.
     fn min_latent_decode_ms(
         &self,
         scope: MeasuredScope,

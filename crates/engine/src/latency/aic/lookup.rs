@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(super) struct LatencyCurve(Vec<(u64, f64)>);
 
 /// Points at an end of a latency curve that determine the hardware efficiency beyond that end: only
-/// the last point, or the last three points by their median.
+/// the last point, or the median of the last three points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExtrapolationReferencePoints {
     Last,
@@ -107,8 +107,8 @@ pub(super) struct GemmTable {
     near: BTreeMap<(u64, u64), Vec<(f64, usize)>>,
 }
 
-/// Maximum distance between a requested matrix shape and a measured one whose times are used for
-/// it, in doublings of a size.
+/// Maximum distance between a requested matrix shape and the measured shape whose times are used
+/// instead, in doublings of a size.
 const MAX_SHAPE_DISTANCE: f64 = 2.0;
 /// Maximum number of measured points from which a kernel time is extrapolated.
 const MAX_NEAR_POINTS: usize = 4;

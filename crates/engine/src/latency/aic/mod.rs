@@ -165,7 +165,8 @@ impl AiConfiguratorStepTimes {
         Ok(aic)
     }
 
-    /// Checks that every matrix product of the model is near a measured one.
+    /// Checks that the tables have a measured matrix product near every matrix product of the
+    /// model.
     fn check_matrix_shapes(
         &mut self,
         folder: &KernelTableFolder,
@@ -310,7 +311,7 @@ impl AiConfiguratorStepTimes {
     }
 
     /// Returns the kernel time of a forward pass of `x` tokens, in ms, without output head and
-    /// attention. In decode passes the shared expert runs in parallel with the routed ones.
+    /// attention. In decode passes the shared expert runs in parallel with the routed experts.
     fn token_kernels_ms(&self, x: u64, phase: ForwardPassPhase) -> f64 {
         let (h, tokens) = (self.hidden, x as f64);
         let dense = |n: u64, k: u64| self.gemm_ms(self.dtype, x, n, k);

@@ -131,7 +131,7 @@ impl KernelTableFolder {
         })
     }
 
-    /// Reads the kernel table `name` of this backend version, of the versions whose tables this
+    /// Reads the kernel table `name`: of this backend version, of the versions whose tables this
     /// version reuses, and of earlier versions, the newest first.
     fn read_tables(
         &self,
@@ -278,8 +278,7 @@ impl KernelTableFolder {
         any.then_some(grid).ok_or_else(|| self.missing_table_error(name, &key))
     }
 
-    /// Reads times of attention with compressed keys and values (MLA) from the rows with the given
-    /// column values.
+    /// Reads times of multi-head latent attention (MLA) from the rows with the given column values.
     pub(super) fn read_latent_attention_table(
         &self,
         (name, phase): (&'static str, ForwardPassPhase),
@@ -315,7 +314,8 @@ impl KernelTableFolder {
         any.then_some(grid).ok_or_else(|| self.missing_table_error(name, &columns_text(key)))
     }
 
-    /// Reads the times of a matrix product per head of attention with compressed keys and values.
+    /// Reads the times of the matrix products that multi-head latent attention (MLA) computes per
+    /// head.
     pub(super) fn read_mla_bmm_curve(
         &self,
         name: &str,

@@ -22,7 +22,7 @@ pub struct RooflineCoefficients {
     /// Time per sequence of an engine step, in us.
     pub sequence_us: f64,
     /// Additional time per sequence of a step without asynchronous scheduling, in us, for CPU work
-    /// that a running step hides otherwise.
+    /// that would otherwise overlap with a running step.
     pub sync_sequence_us: f64,
     /// Time per sequence and vocabulary entry with truncated sampling (top-k or top-p), in us, at
     /// 3.35 TB/s.
@@ -39,9 +39,9 @@ pub struct RooflineCoefficients {
     pub penalty_vocab_us: f64,
     /// Additional time of a step with a prompt chunk (no full CUDA graph), in us.
     pub mixed_us: f64,
-    /// Fraction of the KV cache reads of decode attention that is repeated per further query head
-    /// of a group, in steps with a prompt chunk and flash attention 2. That version packs the heads
-    /// of a group only if each sequence has one token; GPU caches serve the rest.
+    /// Fraction of the KV cache reads of decode attention that is repeated for each further query
+    /// head of a group, in steps with a prompt chunk and flash attention 2. That version packs the
+    /// heads of a group only if each sequence has one token; GPU caches serve the other reads.
     pub mixed_group_share: f64,
     /// Time of small kernels per model layer, in us.
     pub layer_us: f64,

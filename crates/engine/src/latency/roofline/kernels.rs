@@ -210,7 +210,8 @@ impl<'a> KernelCostBuilder<'a> {
         }
     }
 
-    /// Returns the cost of the all-reduces of all layers, fused with norms where vLLM fuses them.
+    /// Returns the cost of the all-reduces of all layers; where vLLM fuses an all-reduce with a
+    /// norm, the cost of the fused kernel.
     pub(super) fn layer_all_reduce_cost(&self) -> AllReduceCost {
         let (shape, tp) = (&self.setup.shape, self.setup.tp);
         let reduce = self.all_reduce_cost(2.0 * f64::from(shape.layers), tp);
@@ -305,8 +306,8 @@ pub(super) struct All2AllCost {
     hidden: f64,
     /// Time per layer in which a rank waits for the slowest one, in us.
     wait_us: f64,
-    /// Number of tokens that a gather brings to this engine, per token of the engine itself: the
-    /// number of ranks, at most the number of experts per token.
+    /// Number of tokens that a gather brings to this engine, per token of the engine itself. It is
+    /// the number of ranks, but at most the number of experts per token.
     copies: f64,
     /// Cost of the gather and the scatter of expert inputs and outputs in one layer. Together they
     /// send as many bytes as an all-reduce.

@@ -4,7 +4,8 @@ use super::DynamoMockerScheduler;
 use crate::sched::vllm::seqs::SequenceSlot;
 
 impl DynamoMockerScheduler {
-    /// Returns whether a waiting sequence and all running ones can end with the existing KV blocks.
+    /// Returns whether the existing KV blocks suffice to run a waiting sequence and all running
+    /// sequences to their ends.
     pub(super) fn has_blocks_until_sequences_end(&self, slot: SequenceSlot, cached: u32) -> bool {
         self.blocks_until_end(slot, cached) <= self.unpromised_free_blocks()
     }

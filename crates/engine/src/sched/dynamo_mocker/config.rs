@@ -48,7 +48,7 @@ pub struct DynamoMockerConfig {
     pub max_waiting: Option<usize>,
     /// Whether KV block events are emitted. Default: false.
     pub kv_events: bool,
-    /// Whether several steps that release one token each are reported as one
+    /// Whether several steps in which a sequence emits one token each are reported as one
     /// [`SchedulerEvent::Decoded`](crate::SchedulerEvent::Decoded). Default: false.
     pub run_lengths: bool,
     /// Whether admissions of sequences are recorded for

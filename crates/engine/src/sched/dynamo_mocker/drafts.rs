@@ -61,7 +61,7 @@ impl DynamoMockerScheduler {
         }
     }
 
-    /// Returns those sequences of a scheduling pass that have computed all their tokens, so that
+    /// Returns the sequences of a scheduling pass that have computed all their tokens, so that
     /// draft tokens may follow.
     fn ready_to_draw(&self, pass: &SchedulingPass) -> Vec<SequenceSlot> {
         let slots = pass.step.entries.iter().map(|entry| entry.slot);

@@ -60,8 +60,8 @@ impl DynamoMockerScheduler {
         }
     }
 
-    /// Resumes a sequence whose prompt was transferred from another engine; returns false if the
-    /// sequence does not wait for a transfer.
+    /// Resumes a sequence whose prompt's KV cache was transferred from another engine; returns
+    /// false if the sequence does not wait for a transfer.
     pub(super) fn resume_transferred_prompt(
         &mut self,
         now: SimTime,

@@ -9,8 +9,8 @@ use crate::{SeqId, SimTime};
 pub(super) struct DynamoMockerOffloadState {
     pub tier: DynamoMockerHostCache,
     pub seqs: HashMap<SeqId, SequenceOffloadState>,
-    /// Ids of sequences that are not tried for admission until a copy between GPU and host memory
-    /// ends.
+    /// Ids of waiting sequences that the scheduler does not try to admit until a copy between GPU
+    /// and host memory ends.
     pub waiting_for_copy: HashSet<SeqId>,
     /// Number of requests so far that had to wait for a copy from host memory; orders these
     /// requests in the waiting queue.
@@ -22,8 +22,8 @@ pub(super) struct DynamoMockerOffloadState {
 
 #[derive(Debug, Default)]
 pub(super) struct SequenceOffloadState {
-    /// Number of the sequence's prompt blocks that were registered for a copy to host memory or
-    /// loaded from there.
+    /// Number of the sequence's prompt blocks that were registered for a copy to host memory, or
+    /// loaded from host memory.
     pub offered: u32,
     pub store: Option<DynamoMockerHostCopyId>,
     pub load: Option<DynamoMockerHostCopyId>,

@@ -20,8 +20,8 @@ fn prompt_block_keys(seq: &ScheduledSequence, size: u32) -> &[BlockKey] {
 }
 
 impl DynamoMockerScheduler {
-    /// Starts a load from host memory if blocks cached there extend the prompt's prefix on the GPU.
-    /// Returns `None` if the admission continues without a load.
+    /// Starts a load of KV blocks from host memory if they extend the prompt's cached prefix on the
+    /// GPU. Returns `None` if the admission continues without a load.
     pub(super) fn load_from_host_cache(
         &mut self,
         slot: SequenceSlot,
@@ -120,8 +120,8 @@ impl DynamoMockerScheduler {
         Some(AdmissionOutcome::Skip)
     }
 
-    /// Makes a sequence wait for a copy from host memory. After a copy ends, sequences that waited
-    /// for copies are tried before those that only wait for room.
+    /// Makes a sequence wait for a copy from host memory. After a copy ends, the scheduler tries
+    /// sequences that waited for copies before sequences that only wait for room.
     fn skip_until_copy_ends(&mut self, slot: SequenceSlot) -> AdmissionOutcome {
         if let Some(offload) = &mut self.rules.offload {
             offload.waiting_for_copy.insert(self.seqs[slot].id);
@@ -159,7 +159,8 @@ impl DynamoMockerScheduler {
         Some(seq.load.tokens)
     }
 
-    /// Registers the prompt blocks that a step computes for a copy to host memory after the step.
+    /// Registers the prompt blocks of a step, to be copied to host memory after the step has
+    /// computed them.
     pub(super) fn offer_to_host_cache(&mut self, step: &mut ScheduledStep) {
         let size = self.config.block_size;
         let Some(offload) = &mut self.rules.offload else {

@@ -43,15 +43,15 @@ impl DynamoMockerRules {
     }
 
     /// Returns whether the engine has a role in a disaggregated deployment, so that the caller
-    /// transfers the KV cache of prompts from or to it.
+    /// transfers the KV cache of prompts to or from the engine.
     fn is_disaggregated(&self) -> bool {
         self.role != DynamoMockerRole::Whole
     }
 }
 
 impl SchedulingRules for DynamoMockerRules {
-    /// Maximum number of preemptions since a sequence's last token: unlimited, so sequences may
-    /// preempt each other.
+    /// Maximum number of preemptions of a sequence since its last token: unlimited, so that
+    /// sequences may preempt each other.
     const MAX_RECENT_PREEMPTIONS: u8 = u8::MAX;
     const PREEMPTION_SKIPS_A_TURN: bool = true;
     const INSTANT_STEPS_COME_FIRST: bool = true;
@@ -116,9 +116,9 @@ impl SchedulingRules for DynamoMockerRules {
         }
     }
 
-    /// Accepts every submitted sequence, except one whose prompt was computed by another engine and
-    /// is larger than the KV cache. Other sequences that can never run are cancelled at the head of
-    /// the waiting queue.
+    /// Accepts every submitted sequence, except a sequence whose prompt was computed by another
+    /// engine and is larger than the KV cache. Other sequences that can never run are cancelled at
+    /// the head of the waiting queue.
     fn check_fits(
         engine: &DynamoMockerScheduler,
         seq: &Sequence,

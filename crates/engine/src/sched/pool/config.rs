@@ -20,8 +20,8 @@ pub struct SlotSchedulerConfig {
     pub lora_load: Duration,
     /// KV cache of the engine; `None`: not simulated.
     pub kv: Option<BlockPoolConfig>,
-    /// Whether the last token of a prompt may be found in the prefix cache (llm-d); otherwise it is
-    /// always computed.
+    /// Whether the last token of a prompt may be found in the prefix cache, as in llm-d; if false,
+    /// the last token is always computed.
     pub caches_whole_prompts: bool,
     /// Whether KV blocks are allocated only for the full blocks of prompts (llm-d-inference-sim).
     pub prompt_blocks_only: bool,

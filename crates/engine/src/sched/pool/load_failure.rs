@@ -16,8 +16,8 @@ pub(super) fn prompt_tokens_to_cache(seq: &Sequence, tokens: u32, cached: u32) -
     }
 }
 
-/// Returns the number of prompt tokens to fetch from another engine. Clears the injected failure if
-/// none are missing.
+/// Returns the number of prompt tokens to fetch from another engine. If there are none, removes the
+/// injected failure of the fetch.
 pub(super) fn prompt_tokens_to_fetch(seq: &mut Sequence, cached: u32) -> u32 {
     let missing = match seq.transfer {
         PromptKvTransfer::RemotePrefill => seq.prompt.saturating_sub(cached),

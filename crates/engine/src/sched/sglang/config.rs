@@ -32,7 +32,8 @@ pub struct SglangConfig {
     /// Maximum number of output tokens for which admission reserves room, per sequence. Default:
     /// 4096.
     pub clip_max_new_tokens: u32,
-    /// Factor of the fraction of output tokens for which admission reserves room. Default: 1.
+    /// Factor of the fraction of a sequence's output tokens for which admission reserves room.
+    /// Default: 1.
     pub schedule_conservativeness: f64,
     /// Number of passes without prefill after each prefill pass. Default: 0.
     pub prefill_decode_interval: u32,

@@ -17,17 +17,17 @@ use super::seqs::SequenceSlot;
 
 #[derive(Debug, Default)]
 pub(super) struct IncomingPromptTransfers {
-    /// Sequences waiting for KV cache pages into which their prompts' KV cache can be transferred,
-    /// in order.
+    /// Sequences waiting for KV cache pages into which the KV cache of their prompts can be
+    /// transferred, in order.
     pending: VecDeque<SequenceSlot>,
-    /// Ids of the sequences for whose transferred prompts KV cache pages were reserved since the
+    /// Ids of the sequences whose prompts got KV cache pages reserved for a transfer since the
     /// caller last took this list, each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
     /// End times of prompt transfers whose duration is configured, by slot of the sequence and by
     /// reuse counter (generation) of that slot.
     fetches: TimerQueue<(SequenceSlot, u32)>,
-    /// Sequences to join the running batch next: their prompt's KV cache was transferred from
-    /// another engine.
+    /// Sequences to join the running batch next, because the KV cache of their prompts was
+    /// transferred from another engine.
     ready: VecDeque<SequenceSlot>,
 }
 
@@ -123,8 +123,8 @@ impl SglangScheduler {
         true
     }
 
-    /// Resumes a sequence whose prompt was transferred from another engine; returns false if the
-    /// sequence does not wait for a transfer.
+    /// Resumes a sequence whose prompt's KV cache was transferred from another engine; returns
+    /// false if the sequence does not wait for a transfer.
     pub(super) fn resume_transferred_prompt(
         &mut self,
         now: SimTime,

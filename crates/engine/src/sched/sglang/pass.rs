@@ -16,7 +16,7 @@ use super::{
 
 /// Maximum number of waiting sequences that are sorted by cached prefix.
 const MAX_WAITING_FOR_LPM: usize = 128;
-/// Maximum number of cached tokens with which a sequence waits while another sequence computes the
+/// Maximum number of cached tokens up to which a sequence waits while another sequence computes the
 /// same uncached beginning.
 const SHARED_PREFIX_CHECK_TOKENS: u32 = 32;
 /// Number of decode passes for which the retraction of sequences makes room: each remaining
@@ -30,8 +30,8 @@ struct PrefillRoom {
 }
 
 impl SglangScheduler {
-    /// Fills the forward pass `pass` with prompts if any can be admitted, else with the running
-    /// sequences.
+    /// Fills the forward pass `pass` with prompts if any can be admitted, and otherwise with the
+    /// running sequences.
     pub(super) fn plan_forward_pass(
         &mut self,
         now: SimTime,
@@ -423,8 +423,8 @@ impl SglangScheduler {
         made
     }
 
-    /// Releases the remaining output of a sequence that ends with its prefill: one token or none.
-    /// The token needs no KV cache page.
+    /// Emits the remaining output of a sequence that ends with its prefill: one token or none. The
+    /// token needs no KV cache page.
     fn release_last_token(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) -> u32 {
         let seq = &mut self.seqs[slot];
         let n = seq.remaining_output_tokens();
@@ -442,8 +442,8 @@ impl SglangScheduler {
         n
     }
 
-    /// Releases one output token of a sequence, stored in an allocated KV cache page, and moves
-    /// full pages into the radix tree.
+    /// Emits one output token of a sequence, stored in an allocated KV cache page, and moves full
+    /// pages into the radix tree.
     fn release_token(
         &mut self,
         slot: SequenceSlot,

@@ -26,15 +26,14 @@ pub(super) struct ScheduledSequence {
     pub preempted: bool,
     /// Number of output tokens that the sequence gets from the forward pass in flight.
     pub burst: u32,
-    /// Whether another engine fetches the sequence's prompt.
+    /// Whether another engine fetches the KV cache of the sequence's prompt.
     pub lends: bool,
     /// Whether the sequence has ended and keeps its KV cache pages for another engine.
     pub held: bool,
-    /// Whether the sequence has ended while a forward pass in flight still computes it.
+    /// Whether the sequence has ended although a forward pass in flight still computes it.
     pub dead: bool,
     pub in_flight: bool,
-    /// Whether all tokens of the sequence are released and the sequence waits for the delay after
-    /// its last token.
+    /// Whether the sequence has emitted all its tokens and waits for the delay after the last one.
     pub drained: bool,
     pub generation: u32,
     /// Number of prefix-cache resets before the sequence locked its KV cache pages.

@@ -21,7 +21,7 @@ impl LoraSlots {
     }
 
     /// Begins admissions to a batch whose running sequences use the LoRA adapters `running`.
-    /// Sequences whose last step is in flight still belong to the batch.
+    /// Sequences whose last step is in flight are still part of the batch.
     pub(super) fn begin_lora_admissions(&mut self, running: impl Iterator<Item = LoraId>) {
         self.batch.clear();
         running.for_each(|lora| self.record_lora_admission(Some(lora)));

@@ -25,8 +25,7 @@ use super::step::{ScheduledStep, SequenceStepOutput};
 use super::{BatchScheduler, SchedulingRules};
 
 /// Number of future steps for which the checks of sequences decoded in bulk are listed by step; a
-/// power of two. A sequence that needs no check within these steps is still checked once at their
-/// end.
+/// power of two. A sequence that needs no check within these steps is still checked when they end.
 const LOOKAHEAD_STEPS: u64 = 256;
 
 /// Number of scheduling passes after a failed attempt to decode sequences in bulk (for lack of
@@ -51,9 +50,9 @@ pub(super) struct BulkDecode {
     window: u32,
     planned: u64,
     ended: u64,
-    /// Sequences decoded in bulk that must be checked in a future step, for a KV block, a
-    /// prefix-cache entry or their end. Listed by step number modulo [`LOOKAHEAD_STEPS`]; may
-    /// contain outdated entries.
+    /// Sequences decoded in bulk that must be checked in a future step, because they need a KV
+    /// block, fill a prefix-cache entry or end. Listed by step number modulo [`LOOKAHEAD_STEPS`];
+    /// entries may be outdated.
     due: Vec<Vec<SequenceSlot>>,
     /// Running sequences with bookkeeping in every step, because they are not decoded in bulk. May
     /// include sequences whose last token is scheduled.
@@ -98,8 +97,8 @@ impl BulkDecode {
         }
     }
 
-    /// Removes a sequence, which leaves the running batch before its last token is scheduled, from
-    /// the list of running sequences that are not decoded in bulk.
+    /// Removes a sequence from the list of running sequences that are not decoded in bulk. Called
+    /// for a sequence that leaves the running batch before its last token is scheduled.
     pub(super) fn remove_sequence(&mut self, slot: SequenceSlot) {
         if self.allowed
             && let Some(at) = self.active.iter().position(|&other| other == slot)

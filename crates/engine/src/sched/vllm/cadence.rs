@@ -27,7 +27,7 @@ impl Default for PrefillThrottleState {
     }
 }
 
-/// Keeps the times of step ends and lease expiries that vLLM's engine core processes before or
+/// Keeps the times of step ends and lease expiries, which vLLM's engine core processes before or
 /// after inputs of the same time.
 #[derive(Debug, Default)]
 pub(super) struct EndsBeforeInputs {

@@ -117,7 +117,8 @@ pub struct PrefillTransferConfig {
     /// Time to fetch the KV cache of a prompt from another engine: fixed, and per token. Default:
     /// zero.
     pub fetch: (Duration, Duration),
-    /// Whether the fetch of a remote prompt includes locally cached tokens. Default: false.
+    /// Whether the fetch of a remote prompt includes tokens that are cached locally. Default:
+    /// false.
     pub fetch_whole_prompt: bool,
     /// Time to keep the KV blocks of a prefilled prompt for a remote decode engine; `None`: not
     /// kept. Default: `None`.
@@ -135,7 +136,7 @@ pub struct PrefillTransferConfig {
 pub struct SchedulerReportingConfig {
     /// Whether KV block events are emitted. Default: false.
     pub kv_events: bool,
-    /// Whether several steps that release one token each are reported as one
+    /// Whether several steps in which a sequence emits one token each are reported as one
     /// [`SchedulerEvent::Decoded`](crate::SchedulerEvent::Decoded), for speed. Default: false.
     pub run_lengths: bool,
     /// Whether admissions of sequences are recorded for
@@ -159,14 +160,14 @@ pub enum SchedulingPolicy {
 }
 
 /// Selects the sequence to preempt under the FCFS policy. The priority policy preempts the sequence
-/// of lowest priority; among equal ones, the one that arrived last.
+/// of lowest priority; of several such sequences, the one that arrived last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptionVictim {
     /// The last admitted sequence is preempted.
     #[default]
     Last,
-    /// The first admitted sequence is preempted. One that was preempted several times without a new
-    /// token is spared, since two sequences could preempt each other forever. For the same reason,
+    /// The first admitted sequence is preempted, unless it was preempted several times without a
+    /// new token, since two sequences could preempt each other forever. For the same reason,
     /// admission reserves KV blocks for full prompts.
     First,
 }
@@ -177,11 +178,11 @@ pub struct SpeculativeDecodingConfig {
     /// Acceptance probability of draft token i if all draft tokens before it were accepted. One
     /// entry per draft token.
     pub accept: Vec<f64>,
-    /// Whether a prefix-cache hit drops its last block, because the draft model's KV cache of that
-    /// block may be invalid (eagle and mtp with plain block hashes).
+    /// Whether a prefix-cache hit is shortened by its last block, because the draft model's KV
+    /// cache of that block may be invalid (eagle and mtp with plain block hashes).
     pub drops_last_block: bool,
-    /// Number of tokens, after those that a step computes, for which KV blocks are allocated: the
-    /// drafter writes there (`num_lookahead_tokens`).
+    /// Number of tokens after the tokens that a step computes for which KV blocks are also
+    /// allocated, because the drafter writes there (`num_lookahead_tokens`).
     pub lookahead_slots: u32,
     /// Number of tokens by which drafting for each sequence reduces the token budget, in addition
     /// to the sequence's own tokens (`max_num_new_slots_for_drafting`).
@@ -410,7 +411,7 @@ impl VllmSchedulerConfig {
         self.loras.max_loras.max(self.loras.max_cpu_loras) as usize
     }
 
-    /// Returns the number of prompt tokens after a chunk that the drafter reads
+    /// Returns the number of prompt tokens that the drafter reads after the end of a chunk
     /// (`num_prefill_lookahead_tokens`).
     pub(super) fn prompt_tokens_read_by_drafter(&self) -> u32 {
         // A drafter of the target model's hidden states has KV slots but no input slots.
@@ -431,7 +432,7 @@ impl VllmSchedulerConfig {
     }
 
     /// Returns the maximum number of KV slots that a step needs after the known tokens of a
-    /// sequence: for its draft tokens, for those of the step in flight before it, and for the
+    /// sequence. They are for its draft tokens, also those of the step in flight, and for the
     /// drafter.
     pub(super) fn max_draft_kv_slots(&self) -> u32 {
         let steps = u32::from(self.async_scheduling) + 1;

@@ -38,8 +38,8 @@ impl MediaReferences {
         first..last.max(first)
     }
 
-    /// Adds a media item to those that the sequence references in the encoder cache; returns false
-    /// if the sequence already references it.
+    /// Adds a media item to the items that the sequence references in the encoder cache; returns
+    /// false if the sequence already references it.
     fn hold(&mut self, at: usize) -> bool {
         let place = self.held.partition_point(|&held| held < at);
         let is_new = self.held.get(place) != Some(&at);
@@ -50,7 +50,8 @@ impl MediaReferences {
     }
 }
 
-/// Describes a prompt chunk with media items to encode or to reference.
+/// Describes a prompt chunk whose media items are to be encoded, or referenced in the encoder
+/// cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PromptChunkWithMedia {
     pub slot: SequenceSlot,
@@ -60,7 +61,7 @@ pub(super) struct PromptChunkWithMedia {
     pub new: u32,
     /// Maximum number of tokens of a prompt chunk. A media item that is longer may be split.
     pub most: u32,
-    /// Number of tokens after the prompt chunk that the drafter reads.
+    /// Number of tokens that the drafter reads after the end of the prompt chunk.
     pub lookahead: u32,
 }
 
@@ -78,11 +79,11 @@ pub(super) struct EncoderCache {
     config: EncoderSchedulingConfig,
     budget: u32,
     entries: HashMap<u64, EncodedItem>,
-    /// Keys of unreferenced media items, in order of their release.
+    /// Keys of unreferenced media items, ordered by when their last reference ended.
     unused: BTreeMap<u64, u64>,
     given_up: u64,
-    /// Number of embeddings in the encoder cache; `referenced` counts the embeddings of items that
-    /// sequences reference.
+    /// Number of embeddings in the encoder cache. `referenced` counts only the embeddings of items
+    /// that sequences reference.
     used: u32,
     referenced: u32,
     planned: PlannedEncoding,
@@ -130,14 +131,15 @@ impl EncoderCache {
         self.planned.slot = None;
     }
 
-    /// Returns the number of embeddings in the encoder cache, and the number of those that
-    /// sequences reference.
+    /// Returns the number of embeddings in the encoder cache, and the number of embeddings of items
+    /// that sequences reference.
     pub(super) fn cached_and_referenced_embeddings(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }
 
-    /// Returns the size of a media item in embeddings, capped by encoder budget and cache size.
-    /// Real servers reject larger items; the cap keeps their sequences from waiting forever.
+    /// Returns the size of a media item in embeddings, limited to the encoder budget and the cache
+    /// size. Real servers reject larger items; the limit keeps their sequences from waiting
+    /// forever.
     fn embedding_count(&self, input: &PromptMediaItem) -> u32 {
         input.len.min(self.config.budget).min(self.config.cache_size)
     }
@@ -235,8 +237,8 @@ impl EncoderCache {
         true
     }
 
-    /// Evicts unreferenced media items, the first released first, until `len` embeddings fit.
-    /// Evicts none if that is impossible, and returns false.
+    /// Evicts unreferenced media items, the longest unreferenced first, until `len` embeddings fit.
+    /// If that is impossible, evicts none and returns false.
     fn make_room(&mut self, len: u32) -> bool {
         if len > self.config.cache_size - self.referenced {
             return false;
@@ -251,8 +253,8 @@ impl EncoderCache {
         true
     }
 
-    /// Releases those media items of a prompt that are completely within its first
-    /// `computed_tokens` computed tokens.
+    /// Ends the references to media items that are completely within the first `computed_tokens`
+    /// computed tokens of a prompt.
     pub(super) fn release_computed_media_items(
         &mut self,
         media: &mut MediaReferences,

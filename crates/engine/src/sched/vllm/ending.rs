@@ -71,7 +71,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         (output_tokens, ended)
     }
 
-    /// Handles the release of a sequence's last token. The caller removes the sequence from the
+    /// Handles the emission of a sequence's last token. The caller removes the sequence from the
     /// running batch.
     pub(in crate::sched) fn complete_sequence(
         &mut self,
@@ -166,8 +166,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.free_sequence_blocks(slot);
     }
 
-    /// Frees the KV blocks whose release was deferred until the end of step `ended` or of an
-    /// earlier step.
+    /// Frees the KV blocks that had to wait for the end of step `ended` or of an earlier step.
     pub(in crate::sched) fn free_deferred_blocks(&mut self, ended: u64) {
         while self.reports.deferred_frees.front().is_some_and(|(at, _)| *at <= ended)
             && let Some((_, mut table)) = self.reports.deferred_frees.pop_front()
@@ -220,7 +219,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Requests a scheduling pass, which rejects sequences that can never run, if the engine would
-    /// not wake up otherwise. Any pending event prevents the request, even if the event turns out
+    /// otherwise not wake up. Any pending event prevents the request, even if the event turns out
     /// to be outdated.
     pub(super) fn reschedule_stuck_sequences(&mut self, now: SimTime) {
         if self.next_wakeup().is_none() {

@@ -18,8 +18,8 @@ use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Starts a load from host memory if the load extends the `cached` prefix tokens of a sequence
-    /// on the GPU. Returns `None` if the admission continues without a load.
+    /// Starts a load of KV blocks from host memory if they extend the `cached` prefix tokens of a
+    /// sequence on the GPU. Returns `None` if the admission continues without a load.
     pub(super) fn start_load_from_host(
         &mut self,
         slot: SequenceSlot,
@@ -124,8 +124,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         host.postpone_loads(step.copied);
     }
 
-    /// Starts the copies between GPU and host memory of a step without sequences, or leaves them to
-    /// the last step in flight.
+    /// Starts the copies to host memory of a step without sequences, or adds them to the last step
+    /// in flight, if any.
     pub(super) fn start_host_copies_of_empty_step(
         &mut self,
         step: &mut ScheduledStep,
@@ -144,7 +144,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Delays a step until copies to host memory for ended sequences no longer read KV blocks that
     /// a sequence of the step received. For a newly admitted sequence, these are all its blocks,
-    /// including cached ones; otherwise those after the first `held`.
+    /// including cached ones; for other sequences, the blocks after the first `held`.
     pub(super) fn delay_step_for_host_reads(
         &mut self,
         slot: SequenceSlot,
@@ -164,8 +164,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns whether some prompt blocks of a sequence are not in host memory because it had no
-    /// room; every step then tries again to store them.
+    /// Returns whether some prompt blocks of a sequence are not in host memory because host memory
+    /// had no room. Every step then tries again to store them.
     pub(super) fn has_prompt_blocks_not_offloaded(&self, slot: SequenceSlot) -> bool {
         let seq = &self.seqs[slot];
         let both = self.host.as_ref().zip(seq.plan.as_ref());
@@ -270,7 +270,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Empties the prefix cache in host memory; returns false if there is none.
+    /// Empties the prefix cache in host memory; returns false if there is no such cache.
     pub(super) fn reset_host_cache(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let Some(host) = &mut self.host else {
             return false;
@@ -283,13 +283,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Returns the number of sequences that wait for a lookup in host memory, and the numbers of
-    /// chunks of KV blocks there, by state.
+    /// chunks of KV blocks in host memory, by state.
     pub(super) fn deferred_sequences_and_chunk_counts(&self) -> (usize, HostCacheChunkCounts) {
         let host = self.host.as_ref();
         host.map_or_else(Default::default, |host| (host.deferred, host.chunk_counts()))
     }
 
-    /// Returns the keys of all chunks in host memory, sorted.
+    /// Returns the keys of all chunks of KV blocks in host memory, sorted.
     pub fn host_cache_keys(&self) -> Vec<crate::BlockKey> {
         let mut keys: Vec<_> = self.host.iter().flat_map(|host| host.chunk_keys()).collect();
         keys.sort_unstable();

@@ -6,8 +6,8 @@ use crate::{Outbox, SimTime};
 pub(in crate::sched) struct SchedulingPass<'a> {
     pub now: SimTime,
     pub budget: u32,
-    /// Number of tokens that may still be added to the step's input batch, including the
-    /// `input_slots` tokens that each sequence takes for drafting.
+    /// Number of tokens that may still be added to the step's input batch. Each sequence also takes
+    /// `input_slots` of these tokens for drafting.
     pub input_budget: u32,
     pub input_slots: u32,
     pub at: usize,

@@ -37,7 +37,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns whether a scheduling pass may find work.
+    /// Returns whether, considering a pause, a scheduling pass may find sequences to schedule.
     pub(super) fn may_schedule_step(&self) -> bool {
         match self.pause {
             PauseState::Running => true,

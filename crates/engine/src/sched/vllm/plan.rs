@@ -94,8 +94,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns the number of a sequence's tokens whose steps have ended. `past` also counts the
-    /// tokens of steps in flight.
+    /// Returns how many of a sequence's tokens belong to steps that have ended. `past` also counts
+    /// the tokens of steps in flight.
     pub(in crate::sched) fn processed_tokens(&self, slot: SequenceSlot, past: u32) -> u32 {
         let seq = &self.seqs[slot];
         let flying = self.flight.back().filter(|step| {
@@ -116,8 +116,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         seq.tokens_with_keys(seq.known_tokens_at_planning(known, self.flight.len() as u32))
     }
 
-    /// Adds those KV blocks to the prefix cache that are full of tokens after the step has verified
-    /// the draft tokens.
+    /// Adds to the prefix cache the KV blocks that are full after a step has verified its draft
+    /// tokens.
     ///
     /// **Source:** `cache_blocks` in `update_from_output`, `vllm/v1/core/sched/scheduler.py`.
     pub(in crate::sched) fn cache_verified_blocks(&mut self, step: &ScheduledStep) {

@@ -37,7 +37,7 @@ use super::{BatchScheduler, SchedulingRules};
 const MAX_LOADS_WITHOUT_PROGRESS: u8 = 32;
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Records progress: a released token, the end of a sequence or load, or freed KV blocks.
+    /// Records progress: an emitted token, the end of a sequence or load, or freed KV blocks.
     pub(in crate::sched) fn record_scheduling_progress(&mut self) {
         self.counts.progress += 1;
     }
@@ -46,7 +46,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         ProgressMark { at: now, changes: self.counts.progress }
     }
 
-    /// Returns whether a sequence started at `now`, was put back without a new token, and the
+    /// Returns whether a sequence was started at `now` and preempted without a new token, and the
     /// scheduler has made no progress since.
     pub(super) fn would_restart_sequence_without_progress(
         &self,

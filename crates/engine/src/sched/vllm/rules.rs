@@ -15,7 +15,8 @@ use super::{BatchScheduler, VllmSchedulerConfig};
 use crate::latency::BatchWork;
 use crate::{Outbox, PlannedKvBlocks, SeqId, Sequence, SequenceSubmitError, SimTime};
 
-/// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
+/// Implements the scheduling rules in which batching schedulers differ. The defaults are vLLM's
+/// rules.
 pub trait SchedulingRules: Debug + Sized {
     /// Number of preemptions without a new token after which a sequence is preempted only if no
     /// other sequence can be preempted, with `PreemptionVictim::First`.
@@ -62,7 +63,7 @@ pub trait SchedulingRules: Debug + Sized {
         }
     }
 
-    /// Returns whether all decode steps of a sequence are alike, so that they may be simulated in
+    /// Returns whether all decode steps of a sequence are equal, so that they may be simulated in
     /// bulk, without bookkeeping per step.
     fn decodes_in_bulk(&self) -> bool {
         true
@@ -103,8 +104,8 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns the sequences for whose transferred prompts KV blocks were allocated since this
-    /// function was last called, each with the number of prompt tokens to transfer.
+    /// Returns the sequences whose prompts got KV blocks for a transfer since this function was
+    /// last called, each with the number of prompt tokens to transfer.
     fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }

@@ -27,10 +27,10 @@ pub(in crate::sched) enum SequenceRunState {
     /// The prompt is being fetched or loaded; the sequence holds KV blocks.
     Fetching,
     Running,
-    /// The sequence is in the running batch, with its last token scheduled or released.
+    /// The sequence is in the running batch; its last token is scheduled or already emitted.
     Draining,
-    /// The sequence is in no queue: it was preempted with its last token in flight, and waits for
-    /// the delay after that token.
+    /// The sequence is in no queue: it was preempted while its last token was in flight, and waits
+    /// for the delay after that token.
     Resting,
     /// The sequence has ended, but a step in flight still computes it.
     Dead,
@@ -49,13 +49,13 @@ pub(in crate::sched) enum FetchStage {
 #[repr(C, align(64))]
 pub(in crate::sched) struct ScheduledSequence {
     pub id: SeqId,
-    /// Number of the sequence's prompt and output tokens that exist, including those of steps in
+    /// Number of the sequence's existing prompt and output tokens, including the tokens of steps in
     /// flight.
     pub known: u32,
     /// Number of the sequence's tokens in the KV cache, computed or scheduled.
     pub computed: u32,
     pub total: u32,
-    /// Number of the sequence's prompt tokens plus released output tokens.
+    /// Number of the sequence's prompt tokens plus emitted output tokens.
     pub released: u32,
     pub prompt: u32,
     /// Number of tokens up to which the sequence needs no new KV block ([`BlockTable::settled`]).
@@ -106,10 +106,10 @@ pub(in crate::sched) struct SequenceStepState {
     /// Whether the sequence's newest step computed only a part of its known tokens, so that it
     /// sampled no new token.
     pub is_prefill_chunk: bool,
-    /// Whether the next step of the sequence has draft tokens only as padding, to compute as many
-    /// tokens as other sequences.
+    /// Whether the draft tokens in the next step of the sequence are only padding, so that the
+    /// sequence computes as many tokens as other sequences.
     pub is_padded: bool,
-    /// Whether the sequence was passed over in the waiting queue since it was queued.
+    /// Whether admission skipped the sequence in the waiting queue since the sequence was queued.
     pub is_deferred: bool,
 }
 
@@ -269,8 +269,8 @@ impl ScheduledSequence {
         known.saturating_sub(ahead)
     }
 
-    /// Returns whether preemption of a sequence in the batch frees KV blocks. A sequence whose
-    /// tokens are all released holds none, even if a step in flight still computes drafts of it.
+    /// Returns whether the preemption of a sequence in the batch frees KV blocks. A sequence that
+    /// has emitted all its tokens holds none, even if a step in flight still computes drafts of it.
     pub(in crate::sched) fn is_preemptible(&self) -> bool {
         self.state == SequenceRunState::Running
             || (self.in_flight > 0 && self.released < self.total)
@@ -285,8 +285,8 @@ impl ScheduledSequence {
         self.released + u32::from(samples) >= self.total
     }
 
-    /// Returns how many tokens of the sequence are known when the next step is planned: all but
-    /// those that steps in flight sample. `ahead` is the number of steps in flight.
+    /// Returns how many tokens of the sequence are known when the next step is planned: all tokens
+    /// except those that steps in flight sample. `ahead` is the number of steps in flight.
     #[inline]
     pub(in crate::sched) fn known_tokens_at_planning(&self, known: u32, ahead: u32) -> u32 {
         match self.bulk.is_in {

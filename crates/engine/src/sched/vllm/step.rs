@@ -146,8 +146,8 @@ impl ScheduledStep {
 }
 
 impl SequenceStepWork {
-    /// Returns whether a sequence only decodes in a step: all its tokens but the newest were
-    /// already computed.
+    /// Returns whether a sequence only decodes in a step, because all its tokens but the newest
+    /// were already computed.
     pub(in crate::sched) fn is_decode(&self) -> bool {
         self.past >= self.loaded_prompt_tokens() && self.past + 1 == self.known
     }

@@ -52,8 +52,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns the end that the running step would have if all data-parallel ranks computed
-    /// `tokens` tokens on average and no rank were slower.
+    /// Returns the time at which this rank's running step would end without waiting for slower
+    /// ranks; the ranks compute `tokens` tokens on average.
     pub(super) fn step_end_with_average_tokens(&self, tokens: f64) -> SimTime {
         let Some(step) = self.flight.front() else {
             return SimTime::ZERO;
@@ -113,7 +113,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Publishes the KV events gathered since they were last published.
+    /// Publishes the KV events that were gathered since the last publication.
     pub(super) fn publish_kv_events(&mut self, now: SimTime, out: &mut Outbox) {
         let events = &mut self.reports.events;
         if self.host.is_some() {

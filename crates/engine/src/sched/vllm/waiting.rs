@@ -21,8 +21,8 @@ pub(super) enum PauseState {
 /// Holds the waiting sequences in scheduling order.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct WaitingQueue {
-    /// The waiting sequence if it is alone in the queue; stored apart to avoid an allocation in the
-    /// common case.
+    /// The waiting sequence if it is the only one in the queue; stored apart to avoid an allocation
+    /// in the common case.
     single: Option<QueuePosition>,
     queue: BTreeSet<QueuePosition>,
     /// Lowest sort key assigned so far to a waiting sequence; each preempted sequence gets the next
@@ -52,8 +52,8 @@ impl WaitingQueue {
         self.queue.insert(place);
     }
 
-    /// Returns a sort key that precedes those of all waiting sequences without KV blocks, for a
-    /// preempted sequence.
+    /// Returns a sort key for a preempted sequence; it precedes the keys of all waiting sequences
+    /// without KV blocks.
     pub(in crate::sched) fn front_sort_key(&mut self) -> WaitingSortKey {
         self.front -= 1;
         (WaitingClass::Plain, 0, self.front)

@@ -59,8 +59,8 @@ pub(super) fn render_helm_values_file(
     Ok(format_yaml_file(&comments, &[values]))
 }
 
-/// Returns the chart's routing policy that is nearest to that of the plan, and a note if it
-/// differs.
+/// Returns the chart's routing policy that is most similar to the policy of the plan, and a note if
+/// the two differ.
 fn policy(name: &str) -> (&'static str, &'static str) {
     match name {
         "round_robin" => ("roundrobin", ""),

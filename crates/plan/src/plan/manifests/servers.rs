@@ -10,7 +10,8 @@ pub(super) struct DeployedServers<'a> {
     pub(super) model: &'a str,
     /// Name of the deployed servers as a DNS label.
     pub(super) name: String,
-    /// Arguments of `vllm serve`, without the model and the sizes that files have fields for.
+    /// Arguments of `vllm serve`, without the model and the parallel sizes that deployment files
+    /// set in fields of their own.
     pub(super) arguments: Vec<String>,
     pub(super) tensor: u32,
     pub(super) data: u32,
@@ -25,8 +26,8 @@ pub(super) struct DeployedServers<'a> {
     pub(super) policy: &'a str,
 }
 
-/// Text in the first line of every deployment file, by which a later plan knows the files that it
-/// may replace.
+/// Text in the first line of every deployment file; a later plan may replace only files with this
+/// line.
 pub(super) const WRITTEN_BY_PLAN_COMMENT: &str = "Written by `vllm-sim plan`.";
 /// Name of the flag that sets the tensor-parallel size.
 pub(super) const TENSOR_PARALLEL_FLAG: &str = "tensor-parallel-size";
@@ -113,7 +114,7 @@ fn dns_label(model: &str) -> String {
     format!("vllm-{}", name.trim_matches('-'))
 }
 
-/// Formats documents of a YAML file below comment lines, of which the first is
+/// Formats the documents of a YAML file below comment lines, the first of which is
 /// [`WRITTEN_BY_PLAN_COMMENT`].
 pub(super) fn format_yaml_file(comments: &[&str], documents: &[Value]) -> String {
     let comments = [WRITTEN_BY_PLAN_COMMENT].iter().chain(comments);

@@ -238,9 +238,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns the number of tokens with which a sequence that lacks one token joins the batch, so
-    /// that all sequences compute equally many. 0: the sequence is not padded; `None`: the sequence
-    /// must wait.
+    /// Returns the number of tokens with which a sequence that has one uncomputed token joins the
+    /// batch, if draft tokens pad it so that all sequences compute equally many tokens. 0: the
+    /// sequence is not padded; `None`: the sequence must wait.
     ///
     /// **Source:** `pad_spec_decode`, `vllm/v1/core/sched/scheduler.py`.
     fn padded(&self, slot: SequenceSlot, past: u32, pass: &SchedulingPass) -> Option<u32> {
@@ -364,8 +364,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.allocate_first_chunk(candidate, pass)
     }
 
-    /// Returns the number of KV blocks that must stay free when a KV load begins: those that
-    /// prompts still need, and those of the first step after the load.
+    /// Returns the number of KV blocks that must stay free when a KV load begins, for prompts that
+    /// still need blocks and for the first step after the load.
     ///
     /// **Source:** `_inflight_prefill_reserved_blocks`, `vllm/v1/core/sched/scheduler.py`.
     fn owed_to_loads_and_prompts(&self) -> u32 {

@@ -35,7 +35,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Schedules the encoding of those media items of a prompt chunk that are not in the encoder
+    /// Schedules the encoding of the media items of a prompt chunk that are not in the encoder
     /// cache.
     pub(super) fn schedule_media_encoding(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         let media = self.seqs[slot].media.as_mut();
@@ -48,7 +48,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Releases the encoder embeddings of prompt tokens that a step has computed. Must be called
-    /// before the output of the step is released.
+    /// before the output of the step is reported.
     ///
     /// **Source:** `_free_encoder_inputs`, `vllm/v1/core/sched/scheduler.py`.
     pub(in crate::sched::vllm) fn release_computed_media(&mut self, slot: SequenceSlot) {
@@ -94,8 +94,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         true
     }
 
-    /// Returns the number of embeddings in the encoder cache and of those referenced by sequences;
-    /// `None` if no encoder is simulated.
+    /// Returns the number of embeddings in the encoder cache, and the number of embeddings that
+    /// sequences reference; `None` if no encoder is simulated.
     pub fn encoder_cached_and_referenced_embeddings(&self) -> Option<(u32, u32)> {
         Some(self.encoder.as_ref()?.cached_and_referenced_embeddings())
     }

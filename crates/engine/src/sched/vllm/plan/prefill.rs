@@ -70,7 +70,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         inside.min().unwrap_or(end).saturating_sub(past)
     }
 
-    /// Returns whether the next step must compute no prompt tokens (`prefill_schedule_interval`).
+    /// Returns whether the next step must not compute prompt tokens (`prefill_schedule_interval`).
     #[inline]
     pub(super) fn is_prefill_throttled(&self) -> bool {
         let interval = self.config.prefill.prefill_schedule_interval;

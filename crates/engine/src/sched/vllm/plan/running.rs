@@ -252,7 +252,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Takes the KV blocks from a waiting sequence whose prompt was fetched, before the last
-    /// running sequence preempts itself. Otherwise these two sequences could block each other
+    /// running sequence preempts itself. Without this, the two sequences could block each other
     /// forever.
     pub(in crate::sched) fn reclaim_fetched_blocks(&mut self) -> bool {
         if !self.rules.takes_fetched_blocks(self.running.len()) {
