@@ -91,7 +91,7 @@ pub(super) fn kv_block_count(config: &Config) -> u32 {
     told.or_else(|| timing::kv_blocks_that_fit_in_memory(config)).unwrap_or(DEFAULT_KV_BLOCKS)
 }
 
-/// Returns the KV cache settings of the pool scheduler; `None` without a KV cache.
+/// Returns the KV cache settings of the scheduler named `pool`; `None` without a KV cache.
 pub(super) fn kv_block_pool_config(config: &Config) -> Option<BlockPoolConfig> {
     has_prefix_cache(config).then(|| BlockPoolConfig {
         // vLLM's count includes a null block, llm-d's does not.

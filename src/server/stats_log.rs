@@ -25,7 +25,7 @@ struct EngineTotals {
     computed: u64,
     generated: u64,
     preemptions: u64,
-    /// Hits and queries of the newest requests in the prefix cache.
+    /// Prefix-cache hits and queries of the newest requests, in tokens.
     prefix: (u64, u64),
     external: (u64, u64),
     media: (u64, u64),

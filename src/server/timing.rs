@@ -49,8 +49,8 @@ pub(super) fn build_latency_model(
     })
 }
 
-/// Returns the latency model of the drafter in speculative decoding; `None` without a drafter that
-/// has one.
+/// Returns the latency model of the draft model in speculative decoding; `None` without speculative
+/// decoding or without a draft model.
 pub(super) fn build_drafter_latency(
     config: &Config,
     setup: &RooflineModelSetup,

@@ -36,7 +36,8 @@ impl MetricRequirement {
         Ok(Self { name: name.trim().to_owned(), operator, bound })
     }
 
-    /// Returns whether a value is within the bound; an unknown value is not.
+    /// Returns whether a metric's value is within the required bound; false if the value is
+    /// unknown.
     pub fn is_requirement_met_by(&self, value: Option<f64>) -> bool {
         value.is_some_and(|value| match self.operator {
             ">=" => value >= self.bound,

@@ -39,7 +39,8 @@ struct ProgressCounter {
 }
 
 impl JobProgress {
-    /// Starts the progress report of `job`, counted in `units`; `total` is `None` if unknown.
+    /// Starts the progress report of `job`, whose size is `total` in `units`; `None` if the size is
+    /// unknown.
     pub fn begin_job(job: &'static str, units: &'static str, total: Option<u64>) -> Self {
         let shared = Arc::new(ProgressCounter::default());
         let told = shared.clone();

@@ -27,8 +27,8 @@ const SCENARIO_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Run-time settings of the data-parallel ranks behind one port.
 struct ManagedServer {
     controls: Weak<ServerControls>,
-    /// First data-parallel rank of this server, and number of its ranks. A configuration changed at
-    /// run time contains only the values of the whole deployment.
+    /// First data-parallel rank of this server, and number of its ranks. Stored here because a
+    /// configuration changed at run time has only the values of the whole deployment.
     local_ranks: (u32, u32),
     /// Index of this process among the deployment's replicas, and the number of replicas.
     replica: (ReplicaId, u32),

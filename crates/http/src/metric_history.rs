@@ -45,7 +45,7 @@ impl MetricHistory {
         samples.push_back((unix_time, sample));
     }
 
-    /// Returns the notifier that a request for the metric history wakes.
+    /// Returns the notifier that is triggered by each request for the metric history.
     pub(crate) fn history_request_notifier(&self) -> Arc<Notify> {
         self.viewed.clone()
     }

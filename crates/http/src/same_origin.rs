@@ -18,8 +18,8 @@ use super::error;
 use vllm_sim_config::HttpServerConfig;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Path prefixes of operator routes for which reads are checked too, because their responses
-/// contain settings or requests. Elsewhere only writes are checked.
+/// Path prefixes of operator routes for which the origin of reads is checked too, because the
+/// responses contain settings or requests. On other routes, only the origin of writes is checked.
 const OPERATOR_PATHS: [&str; 2] = ["/admin/", "/dashboard/"];
 
 /// Top-level domains in which public names cannot be registered, so a foreign page cannot use them.

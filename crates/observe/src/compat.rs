@@ -19,7 +19,7 @@ impl MetricsCompat {
     /// The names of the projects in `--compat`.
     pub const NAMES: [&'static str; 3] = ["vllm", "llm-d", "sglang"];
 
-    /// The projects, in the order of [`Self::NAMES`].
+    /// The projects to imitate, in the order of [`Self::NAMES`].
     pub const ALL: [Self; 3] = [Self::Vllm, Self::Llmd, Self::Sglang];
 }
 

@@ -10,8 +10,8 @@ use crate::metrics::settings::MetricsSettings;
 use sglang::metrics::SglangMetrics;
 use vllm_sim_engine::SchedulerEvent;
 
-/// Creates the metrics of a server whose families replace vLLM's, and adapts the settings; `None` for
-/// other servers.
+/// Creates the metrics of an imitated server whose metric families replace vLLM's, and adapts
+/// `settings` to that server; `None` for other servers.
 pub(crate) fn create_own_metrics(settings: &mut MetricsSettings) -> Option<Box<dyn OwnMetrics>> {
     match settings.compat {
         MetricsCompat::Vllm | MetricsCompat::Llmd => None,

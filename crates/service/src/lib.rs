@@ -192,7 +192,7 @@ pub struct InferenceService {
     draining: std::sync::atomic::AtomicBool,
 }
 
-/// Reports to all engines that these LoRA adapters were loaded.
+/// Reports to all engines that the given LoRA adapters were loaded.
 fn report_adapters(ranks: &[LiveEngine], adapters: &[LoraAdapter]) {
     for adapter in adapters {
         ranks.iter().for_each(|rank| rank.report_loaded_lora(&adapter.name));

@@ -137,8 +137,8 @@ pub enum RequestSubmissionChecks {
     /// vLLM's checks of the prompt length, token ids and sampling parameters.
     #[default]
     All,
-    /// All checks except those of `SamplingParams._verify_args`: a front end has run them, or
-    /// upstream has none (beam search).
+    /// All checks except those of `SamplingParams._verify_args`: a front end has run them, or the
+    /// imitated server runs none (beam search).
     AllButSamplingRanges,
     /// Speech requests: only the checks of `SamplingParams._verify_args`, because vLLM makes these
     /// prompts itself.
@@ -319,7 +319,7 @@ impl TokenUsage {
 pub struct ReplyChoice {
     /// Index of the prompt that the sequence answers.
     pub prompt: usize,
-    /// Generated content, complete before the first token is released.
+    /// Generated content, complete before the first token is output.
     pub script: ReplyScript,
     /// Token position up to which the front end has written the reply.
     pub cursor: ReplyScriptCursor,
@@ -372,7 +372,8 @@ impl Reply {
         self.handoff = handoff;
     }
 
-    /// Records that the front end writes all released tokens, in a response that is not a stream.
+    /// Records that the front end writes all tokens that the engine has output, in a response that
+    /// is not a stream.
     pub fn mark_reply_delivered(&mut self) {
         for choice in &mut self.choices {
             choice.sent = choice.released_tokens();
@@ -444,7 +445,8 @@ impl ReplyChoice {
         self.handle.progress().state()
     }
 
-    /// Returns the number of output tokens that the engine has released so far.
+    /// Returns the number of the sequence's output tokens that the front end may already write to
+    /// the client.
     pub fn released_tokens(&self) -> u32 {
         self.handle.progress().released_output_tokens()
     }

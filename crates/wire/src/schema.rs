@@ -30,9 +30,9 @@ pub enum Schema {
     Str(LengthLimits),
     /// Schema of Python's `bytes`; JSON sends a string.
     Bytes,
-    /// Schema of Python's `Literal["…"]`: one of these strings.
+    /// Schema of Python's `Literal["…"]`: one of the given strings.
     Literal(&'static [&'static str]),
-    /// Schema of a Python `Enum` of these strings.
+    /// Schema of a Python `Enum` whose values are the given strings.
     Enum(&'static [&'static str]),
     /// Schema of Python's `list[…]`, optionally with a limited number of items.
     List(&'static Schema, LengthLimits),
@@ -64,7 +64,7 @@ pub enum Schema {
     Before(fn(&Value) -> Result<Option<Value>, Fault>, &'static Schema),
     /// Schema with pydantic's `AfterValidator`, which may replace or reject the checked value.
     After(fn(&Value) -> Result<Option<Value>, ValidatorError>, &'static Schema),
-    /// Schema of a Python `Enum` of these integers.
+    /// Schema of a Python `Enum` whose values are the given integers.
     IntEnum(&'static [i64]),
     /// Schema of an instance of a Python class; no JSON value matches.
     Instance(&'static str),

@@ -21,8 +21,8 @@ const MAX_FORM_PARTS: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct AudioUploadForm {
-    /// Form fields in their order; a file is an [`UploadedFileIndex`], and the last of several fields with one
-    /// name wins.
+    /// Form fields in their order; a file is an [`UploadedFileIndex`]. If several fields have the
+    /// same name, the last one counts.
     pub(super) fields: Map<String, Value>,
     pub(super) files: Vec<Bytes>,
     texts: usize,

@@ -85,8 +85,8 @@ pub(crate) trait ApiDialect: ServerDialect {
         true
     }
 
-    /// Returns whether injected failures and the model are checked before the JSON schema of the
-    /// body.
+    /// Returns whether a request's injected failures and model are checked before its body is
+    /// checked against the JSON schema.
     fn checks_model_before_schema(&self, _: ApiEndpoint) -> bool {
         false
     }
@@ -103,7 +103,8 @@ pub(crate) trait ApiDialect: ServerDialect {
         Ok(body)
     }
 
-    /// Checks the content of a request body before its JSON schema, once the model is known.
+    /// Checks the content of a request body before the check against its JSON schema; the model is
+    /// already known.
     ///
     /// # Errors
     /// 400 with the message of the imitated server.
@@ -111,7 +112,8 @@ pub(crate) trait ApiDialect: ServerDialect {
         Ok(())
     }
 
-    /// Runs all checks of a request body that precede its JSON schema, once the model is known.
+    /// Runs all checks of a request body that precede the check against its JSON schema; the model
+    /// is already known.
     ///
     /// # Errors
     /// 400 with the message of the imitated server.

@@ -516,7 +516,8 @@ fn write_token_counts(out: &mut String, counts: TokenCounts) {
     json::write_json_int(out, counts.completion);
 }
 
-/// Appends the member `token_ids` with the ids of the first `released` output tokens; `None`: null.
+/// Appends the member `token_ids`: the ids of the first `released` output tokens, or null if
+/// `released` is `None`.
 pub(crate) fn write_output_token_ids(
     out: &mut String,
     choice: &ReplyChoice,

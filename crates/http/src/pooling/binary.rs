@@ -36,7 +36,7 @@ impl EmbeddingBinaryFormat {
         Self { number, big_endian: endianness == "big" }
     }
 
-    /// Returns an embedding vector as bytes in this number format and byte order.
+    /// Returns an embedding vector as bytes in the selected number format and byte order.
     pub(crate) fn encode_vector(self, vector: &[f32]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(4 * vector.len());
         for value in vector {

@@ -233,7 +233,8 @@ impl<'a> TextPairScorer<'a> {
         &text[..run_blocking_if_large(text.len(), truncate).await]
     }
 
-    /// Truncates the tokens of the texts of a pair, the longer one first, until the pair fits.
+    /// Truncates the tokens of a pair of texts until the pair fits; tokens are removed from the
+    /// longer text first.
     ///
     /// Source: `TruncationStrategy` of Hugging Face's tokenizers.
     fn truncate_pair(&self, pair: [Vec<u32>; 2]) -> [Vec<u32>; 2] {
@@ -251,8 +252,8 @@ impl<'a> TextPairScorer<'a> {
     }
 }
 
-/// Returns the lengths to which a pair of texts is truncated, the longer text first, so that the
-/// sum of the lengths is at most `keep` tokens.
+/// Returns the lengths of a pair of texts after truncation to at most `keep` tokens in total;
+/// tokens are removed from the longer text first.
 fn longest_first(lengths: [i64; 2], keep: i64) -> [i64; 2] {
     let (short, long) = (lengths[0].min(lengths[1]), lengths[0].max(lengths[1]));
     let (short, long) = match short + long <= keep {

@@ -25,7 +25,8 @@ use vllm_sim_wire::sglang::decisions::{Decision, DecisionRequest};
 /// Version of the wording of the prompts for `POST /v1/decisions`.
 const PROMPT_FORMAT_VERSION: i64 = 1;
 
-/// Handles `POST /v1/decisions`.
+/// Handles `POST /v1/decisions`: answers questions about an input, by the probabilities of answer
+/// labels.
 pub(super) async fn create_decisions(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -61,7 +62,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     Ok(error::json_response(StatusCode::OK, body.to_string()))
 }
 
-/// Checks the members of a request that do not depend on its questions.
+/// Checks the members of a `/v1/decisions` request that do not depend on the questions.
 fn check(app: &App, request: &DecisionRequest) -> Result<(), Fault> {
     let text = if !has_generation_model(app) {
         "/v1/decisions requires a generation model".to_owned()
@@ -84,7 +85,8 @@ fn check(app: &App, request: &DecisionRequest) -> Result<(), Fault> {
     Err(Fault::bad_request(text))
 }
 
-/// Returns the answer to a question, and the length of its prompt in tokens.
+/// Returns the answer to one question of a `/v1/decisions` request, and the length of the
+/// question's prompt in tokens.
 async fn score(
     app: &Arc<App>,
     request: &DecisionRequest,
@@ -133,7 +135,7 @@ async fn score(
     Ok((answer, prompt.len()))
 }
 
-/// Returns the token id of each label.
+/// Returns the token id of each answer label of a question.
 ///
 /// # Errors
 /// SGLang's 400 for a label that is not one distinct token.

@@ -196,7 +196,7 @@ fn checks_media_type(endpoint: &RouteFunction) -> bool {
     endpoint.path.starts_with("/v1/") || matches!(endpoint.path, "/tokenize" | "/detokenize")
 }
 
-/// Returns the route function with the request's HTTP method, as error texts name it.
+/// Returns the route function of an endpoint with the HTTP method of the request, for error texts.
 fn at_method(received: &RawRequest, endpoint: &RouteFunction) -> RouteFunction {
     let method = match received.method {
         Method::GET => "GET",

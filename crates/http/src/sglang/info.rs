@@ -83,7 +83,8 @@ pub(super) async fn retrieve_model(
     )
 }
 
-/// Handles `GET /model_info` and `/get_model_info`.
+/// Handles `GET /model_info` and `/get_model_info`: returns the name, paths and properties of the
+/// served model.
 pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body> {
     let (settings, config) = (&app.settings, app.settings.model.hf_config.as_deref());
     let of_config = |name: &str| config.and_then(|config| config.get(name)).cloned();

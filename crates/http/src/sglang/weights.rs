@@ -78,7 +78,7 @@ fn with_version(message: &str, request: &impl UpdateEffects) -> String {
     }
 }
 
-/// Handles `POST /update_weights_from_disk`.
+/// Handles `POST /update_weights_from_disk`: simulates a weight update from files.
 pub(super) async fn update_weights_from_disk(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -97,7 +97,8 @@ pub(super) async fn update_weights_from_disk(
     )
 }
 
-/// Handles `POST /update_weights_from_distributed`.
+/// Handles `POST /update_weights_from_distributed`: simulates the receipt of weights from another
+/// process.
 pub(super) async fn update_weights_from_distributed(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -107,7 +108,7 @@ pub(super) async fn update_weights_from_distributed(
     update::<UpdateWeightsFromDistributedRequest>(&app, &received, at, message)
 }
 
-/// Handles `POST /update_weights_from_tensor`.
+/// Handles `POST /update_weights_from_tensor`: simulates a weight update from serialized tensors.
 pub(super) async fn update_weights_from_tensor(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -120,7 +121,7 @@ pub(super) async fn update_weights_from_tensor(
     )
 }
 
-/// Handles `POST /update_weights_from_ipc`.
+/// Handles `POST /update_weights_from_ipc`: simulates a weight update from shared GPU memory.
 pub(super) async fn update_weights_from_ipc(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -133,7 +134,8 @@ pub(super) async fn update_weights_from_ipc(
     )
 }
 
-/// Handles `POST /init_weights_update_group`.
+/// Handles `POST /init_weights_update_group`: simulates joining the process group that sends
+/// weights.
 pub(super) async fn init_weights_update_group(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -142,7 +144,8 @@ pub(super) async fn init_weights_update_group(
     update::<InitWeightsUpdateGroupRequest>(&app, &received, &endpoint::INIT_WEIGHTS_GROUP, message)
 }
 
-/// Handles `POST /destroy_weights_update_group`.
+/// Handles `POST /destroy_weights_update_group`: simulates leaving the process group that sends
+/// weights.
 pub(super) async fn destroy_weights_update_group(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -156,7 +159,7 @@ pub(super) async fn destroy_weights_update_group(
     )
 }
 
-/// Handles `POST /begin_weight_update`.
+/// Handles `POST /begin_weight_update`: simulates making quantized weights loadable.
 pub(super) async fn begin_weight_update(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -164,7 +167,7 @@ pub(super) async fn begin_weight_update(
     update::<BeginWeightUpdateRequest>(&app, &received, &endpoint::BEGIN_WEIGHT_UPDATE, "Success")
 }
 
-/// Handles `POST /end_weight_update`.
+/// Handles `POST /end_weight_update`: simulates the quantization of loaded weights.
 pub(super) async fn end_weight_update(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -172,7 +175,8 @@ pub(super) async fn end_weight_update(
     update::<EndWeightUpdateRequest>(&app, &received, &endpoint::END_WEIGHT_UPDATE, "Success")
 }
 
-/// Handles `POST /get_weights_by_name`: no parameter exists.
+/// Handles `POST /get_weights_by_name`: returns the error for an unknown parameter, because no
+/// weights exist.
 pub(super) async fn get_weights_by_name(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -195,7 +199,7 @@ pub(super) async fn start_profile() -> Response<Body> {
     Response::new(Body::from("Start profiling.\n"))
 }
 
-/// Handles `POST /stop_profile`.
+/// Handles `POST /stop_profile`: returns SGLang's text, but no profile exists.
 pub(super) async fn stop_profile() -> Response<Body> {
     Response::new(Body::from("Stop profiling. This will take some time.\n"))
 }

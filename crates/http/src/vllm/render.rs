@@ -32,8 +32,7 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared_request_fields::{ChatTool, ChatToolChoice};
 use vllm_sim_wire::sampling::{GREEDY_TEMPERATURE, SamplingParams, output_budget_tokens};
 
-/// Default of `max_tokens`; sampling parameters are rendered without the member if it has this
-/// value.
+/// Default of `max_tokens`; rendered sampling parameters omit the member if it has this value.
 const OMITTED_MAX_TOKENS: i128 = 16;
 
 pub(crate) async fn render_chat(

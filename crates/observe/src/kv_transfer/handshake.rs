@@ -91,10 +91,11 @@ pub(super) fn is_metadata_query(message: &[u8]) -> bool {
 /// Rules for the handshake with a prefill server, by the KV connector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvHandshakeRules {
-    /// NIXL: the engine id must be the one in the request, and this server's block size must be a
-    /// multiple of the prefill server's.
+    /// Rules of NIXL: a handshake succeeds if the engine id equals the one in the request, and this
+    /// server's block size is a multiple of the prefill server's.
     Nixl(u32),
-    /// MoRI-IO: any answer at the prefill server's address is a success; there is no time limit.
+    /// Rules of MoRI-IO: a handshake succeeds with any answer from the prefill server's address,
+    /// without a time limit.
     MoriIo,
 }
 

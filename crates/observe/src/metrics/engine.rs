@@ -116,9 +116,10 @@ pub struct EngineFeatures {
     /// Parameters of NIXL transfers; `None` unless the KV cache of prompts comes from other
     /// engines.
     pub transfer: Option<NixlTransferMetricParams>,
-    /// Number of LoRA adapters in memory; `None` unless the adapters in memory are exposed.
+    /// Maximum numbers of LoRA adapters in memory; `None` unless `/metrics` exposes the adapters in
+    /// memory.
     pub adapter_slots: Option<LoraSlotCounts>,
-    /// Number of tokens per KV block; `None` unless the usage of token slots is exposed.
+    /// Number of tokens per KV block; `None` unless `/metrics` exposes the usage of token slots.
     pub tokens_per_block: Option<u32>,
 }
 

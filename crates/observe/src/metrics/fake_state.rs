@@ -44,8 +44,8 @@ pub(super) struct FakeMetricsState {
     lora: LoraRequestsInfo,
     refresh: Duration,
     clock: UnixClock,
-    /// Fake gauges in the order of [`KEYS`], whose first entries they are; each has the Unix time
-    /// at which it was set, in seconds.
+    /// Fake gauges, one for each of the first entries of [`KEYS`], in the same order; each has the
+    /// Unix time at which it was set, in seconds.
     gauges: Mutex<[Option<(FakeGauge, f64)>; 3]>,
 }
 
@@ -75,8 +75,8 @@ impl FakeMetricsState {
         state
     }
 
-    /// Returns the families with the real values: those on `/metrics`, except that families that
-    /// may have fake values are replaced by hidden ones.
+    /// Returns the metric families with their real values: those on `/metrics`, with hidden
+    /// families in place of those that may have fake values.
     pub(super) fn families_of_real_values(
         settings: &MetricsSettings,
         mut vecs: Vec<Arc<MetricCellVec>>,

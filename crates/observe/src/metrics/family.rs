@@ -63,7 +63,7 @@ pub(crate) enum MetricPageGroup {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Family {
     pub(crate) topic: Topic,
-    /// Condition on the settings under which upstream exposes the metric family.
+    /// Condition on the settings under which the imitated server exposes the metric family.
     pub(crate) when: fn(&MetricsSettings) -> bool,
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
@@ -97,7 +97,8 @@ pub(crate) struct Family {
     /// set has none.
     pub(crate) hidden_until_step: bool,
     pub(crate) when_empty: EmptyFamilyRendering,
-    /// Family of the same engine whose values this metric family also exposes, under its own name.
+    /// Other metric family of the engine whose values this family exposes too, under the name of
+    /// this family.
     pub(crate) alias: Option<Id>,
     /// Metric family by whose values the values of this family are divided; a divisor below 1
     /// counts as 1.
@@ -140,7 +141,7 @@ pub(crate) const fn family(
 }
 
 impl Family {
-    /// Returns whether the imitated server exposes the metric family with these settings.
+    /// Returns whether the imitated server exposes the metric family with the given settings.
     pub(crate) fn is_exposed(&self, settings: &MetricsSettings) -> bool {
         first_vllm_release_of(SINCE, self.name) <= settings.version && (self.when)(settings)
     }
@@ -165,7 +166,7 @@ impl Family {
         bounds.into()
     }
 
-    /// Returns the number of the metric family's series per owner: for each engine, or for the
+    /// Returns the number of the metric family's series for each owner, which is an engine or the
     /// server.
     pub(crate) fn series_per_owner(&self, settings: &MetricsSettings) -> usize {
         match self.labels.contains(&"position") {
@@ -174,7 +175,8 @@ impl Family {
         }
     }
 
-    /// Returns the number of owners of the family's series: the engines, or only the server.
+    /// Returns the number of owners of the metric family's series: the number of engines, or 1 for
+    /// the server.
     pub(crate) fn owner_count(&self, settings: &MetricsSettings) -> usize {
         match self.labels.iter().any(|label| matches!(*label, "engine" | "tp_rank")) {
             true => settings.engines.len(),
@@ -190,8 +192,8 @@ impl Family {
         self.created.then(|| format!("{}_created", base.unwrap_or(self.name)))
     }
 
-    /// Returns the label names and values of the metric series with this index; `None` if its owner
-    /// has no series.
+    /// Returns the label names and values of the metric series with this index; `None` if `owner`
+    /// (an engine or the server) has no series.
     pub(crate) fn series_labels(
         &self,
         settings: &MetricsSettings,

@@ -38,7 +38,7 @@ pub struct HttpMetrics {
     handlers: Vec<Handler>,
     /// Index in `handlers` of each route; `None`: the route is excluded from metrics.
     routes: HashMap<String, Option<HttpHandlerId>>,
-    /// Families of [`RequestSeries`].
+    /// Metric families of the series in [`RequestSeries`].
     vecs: [Arc<MetricCellVec>; 4],
     server: MetricCells,
     clock: UnixClock,

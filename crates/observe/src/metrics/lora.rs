@@ -49,8 +49,8 @@ impl LoraRequestsInfo {
         if self.compat == MetricsCompat::Llmd { unix.trunc() } else { unix }
     }
 
-    /// Sets the value of the series with these lists of running and waiting adapters, and adds the
-    /// series if there is none.
+    /// Sets the value of the series that has the given lists of running and waiting adapters as
+    /// labels; adds the series if there is none.
     fn set_lora_series_value(&self, [running, waiting]: [&str; 2], value: f64) {
         // Shown only when it is added: another engine may just have removed it.
         let series = self.cell_vec.with_label_values(&[&self.max_lora, running, waiting], 0.0);
@@ -88,7 +88,8 @@ struct AdapterRequests {
     running: u32,
 }
 
-/// Exposes the adapters of one engine: those with sequences, and those in memory.
+/// Exposes the LoRA adapters of one engine as metrics: adapters with sequences, and adapters in
+/// memory.
 pub(super) struct LoraObserver {
     info: Arc<LoraRequestsInfo>,
     /// LoRA adapters with sequences, ordered by their first sequence.

@@ -24,7 +24,7 @@ use super::text::PrometheusTextWriter;
 pub(super) struct MetricsPage {
     registry: Registry,
     entries: Vec<Entry>,
-    /// Indices of the entries, sorted by the name of the family.
+    /// Indices of the page's entries (metric families), sorted by family name.
     by_name: Vec<usize>,
     api_servers: ApiServerCount,
 }
@@ -32,15 +32,16 @@ pub(super) struct MetricsPage {
 /// Metric family on the page of `/metrics`.
 struct Entry {
     vec: Arc<MetricCellVec>,
-    /// Name of the family of creation times.
+    /// Name of the `_created` family, which exposes the creation times of the metric family's
+    /// series.
     created: Option<String>,
     /// Labels `le` of the metric family's histogram buckets.
     le: Vec<String>,
 }
 
 impl MetricsPage {
-    /// Creates the page of these families, in this order: registers a Prometheus collector for each
-    /// topic, and one for vllm-sim's own families.
+    /// Creates the page of the given families, in their order; registers a Prometheus collector for
+    /// each topic, and one for vllm-sim's own families.
     pub(super) fn new(
         settings: &MetricsSettings,
         mut vecs: Vec<Arc<MetricCellVec>>,

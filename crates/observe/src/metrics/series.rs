@@ -20,7 +20,7 @@ use super::settings::{ApiServerCount, MetricsSettings};
 pub(crate) struct MetricCells(Box<[Arc<[MetricCell]>]>);
 
 impl MetricCells {
-    /// Returns the cells of an engine, by its index, and those of the server.
+    /// Returns the metric cells of the engine with the index `engine`, and those of the server.
     pub(crate) fn of_engine(vecs: &[Arc<MetricCellVec>], engine: usize) -> Self {
         let owners = vecs.iter().map(|vec| vec.owners.get(engine).or(vec.owners.first()));
         Self(owners.map(|cells| cells.cloned().unwrap_or_default()).collect())
@@ -55,9 +55,11 @@ pub(crate) struct MetricSeries {
     pub(super) position: i64,
     /// Names and values of the labels, sorted by name.
     labels: Vec<LabelPair>,
-    /// Cells of all series of the same owner, and the index of this series' cell.
+    /// Cells of all series that the metric family has for the same engine or for the server, and
+    /// the index of this series' cell.
     cells: (Arc<[MetricCell]>, usize),
-    /// Cells of the series whose value divides the value of this series; `None` divides by 1.
+    /// Cells of another metric series, whose value divides the value of this series; `None` if the
+    /// value is not divided.
     divisors: Option<Arc<[MetricCell]>>,
 }
 
@@ -94,12 +96,14 @@ fn label_pairs<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<
     pairs
 }
 
-/// Series of one metric family, as in a vector of `prometheus`. A scrape takes no lock.
+/// Series of one metric family, like a metric vector of the crate `prometheus`. A scrape takes no
+/// lock.
 pub(crate) struct MetricCellVec {
     pub(super) family: &'static Family,
     pub(super) desc: Desc,
     bounds: Arc<[f64]>,
-    /// Cells of each engine, or of the server, that exist from the start.
+    /// Cells of the series that exist from the start: one list per engine, or one list for the
+    /// server.
     owners: Vec<Arc<[MetricCell]>>,
     /// Current series, sorted by the values of their labels, as [`prometheus::Registry`] does.
     series: ArcSwap<Vec<Arc<MetricSeries>>>,
@@ -120,7 +124,8 @@ impl MetricCellVec {
         vecs
     }
 
-    /// Creates a metric family, which shares the cells of its alias among `others`, if it has one.
+    /// Creates a metric family. An alias shares the cells of the family in `others` whose values it
+    /// exposes.
     fn new(
         family: &'static Family,
         settings: &MetricsSettings,
@@ -173,8 +178,8 @@ impl MetricCellVec {
         self.series.load_full()
     }
 
-    /// Returns the metric series with these label values, sorted by label name, after adding it if
-    /// there is none.
+    /// Returns the metric series with the given label values, which are sorted by label name; adds
+    /// the series if there is none.
     ///
     /// It is shown as created at this Unix time if it was hidden; zero leaves it as it is. A series
     /// that is added is always shown.

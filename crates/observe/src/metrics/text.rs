@@ -79,7 +79,7 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         self.in_order = metrics;
     }
 
-    /// Writes the creation times of the series of the last family.
+    /// Writes the creation times of the series of the family whose samples were written last.
     pub(super) fn write_creation_times(&mut self) {
         self.out.push_str(&self.created);
         self.created.clear();

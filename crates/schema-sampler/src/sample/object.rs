@@ -331,8 +331,8 @@ impl<'a> ValueSampler<'a> {
         Ok(())
     }
 
-    /// Returns whether an object may have a member: the schemas that depend on it must allow
-    /// objects.
+    /// Returns whether an object may have the member `name`: all schemas that its presence
+    /// activates must allow objects.
     fn is_member_allowed(&self, rules: &[&'a ObjectRules], name: &str) -> bool {
         rules.iter().flat_map(|r| &r.dependent).all(|(key, id)| {
             key != name || self.schema.schema_node(*id).possible.contains_all(JsonTypes::OBJECT)

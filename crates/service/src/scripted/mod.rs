@@ -162,8 +162,8 @@ impl ScriptedReplies {
         rules.as_ref().is_some_and(|rules| rules.reads_conversations)
     }
 
-    /// Finds the matching rule for each last message in `texts` and reserves the rule's scripted
-    /// reply. Returns an empty list if there are no rules.
+    /// Finds the rule that matches the last message of each prompt, given in `texts`, and reserves
+    /// the rule's scripted reply. Returns an empty list if there are no rules.
     ///
     /// # Errors
     /// The first injected error of a matching rule, or a request without a matching rule in strict

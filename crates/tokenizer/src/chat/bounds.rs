@@ -21,7 +21,7 @@ const MAX_BROKEN_SOURCE_BYTES: usize = 2048;
 const MAX_NESTED_OPERATORS: usize = 300;
 const MAX_TEMPLATE_CALL_DEPTH: usize = 100;
 const MAX_TEMPLATE_BRANCHES: usize = 150;
-/// Names of Jinja statements for other templates, which a chat template cannot load.
+/// Names of the Jinja statements that load other templates, which a chat template cannot use.
 const TEMPLATE_LOADING_TAGS: [&str; 4] = ["include", "import", "from", "extends"];
 /// Maximum work of rendering one chat template: bytes read, written and stored.
 const MAX_RENDER_WORK_BYTES: u64 = 96 << 20;
@@ -211,7 +211,7 @@ fn value_size_bytes(value: &Value) -> u64 {
     }
 }
 
-/// Counts the work of calling a Python string method with these arguments.
+/// Counts the work of calling a Python string method with the given arguments.
 ///
 /// # Errors
 /// Those of [`charge_render_work`], and [`Error`] for a padding width that is too large.

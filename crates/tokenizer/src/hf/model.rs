@@ -159,8 +159,8 @@ impl HfTokenizer {
         kept
     }
 
-    /// Returns the end of the first `most` tokens of a text, in bytes; `None` if the text has no
-    /// further tokens.
+    /// Returns the byte offset at which the first `most` tokens of a text end; `None` if the text
+    /// has at most `most` tokens.
     ///
     /// Encodes the same parts as [`Self::encode`], and none after the end.
     fn end_of_tokens(&self, text: &str, most: usize) -> Option<usize> {

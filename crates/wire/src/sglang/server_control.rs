@@ -148,7 +148,8 @@ wire_model! {
 wire_model! {
     /// Query parameters of a request to empty the prefix cache.
     pub struct FlushCacheQuery: Plain "query" {
-        /// Longest wait for running requests, in seconds; there is no wait here.
+        /// Maximum waiting time for running requests, in seconds; ignored, because this server
+        /// never waits.
         timeout: f64 [Schema::Float(NumberBounds { ge: Some(0.0), le: None, gt: None })] = 0.0,
     }
 }

@@ -120,7 +120,7 @@ impl ResponseStore {
         &app.responses
     }
 
-    /// Reserves a slot in the store for the response to a request with these chat messages.
+    /// Reserves a slot in the store for the response to a request with the given chat messages.
     pub(super) fn reserve_slot(self: &Arc<Self>, messages: Vec<Value>) -> ResponseStoreSlot {
         let mut entries = self.0.lock();
         entries.slots += 1;

@@ -54,8 +54,8 @@ struct PrefillServer {
 enum ServerPhase {
     /// State before the bootstrap server has described its prefill server.
     Unknown,
-    /// State after the bootstrap server has described its prefill server, which has this number of
-    /// data-parallel ranks.
+    /// State after the bootstrap server has described its prefill server; the value is the prefill
+    /// server's number of data-parallel ranks.
     Known(u64),
     /// State after the prefill server was lost, with the reason.
     Gone(String),
