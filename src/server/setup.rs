@@ -103,7 +103,7 @@ pub(super) fn kv_block_pool_config(config: &Config) -> Option<BlockPoolConfig> {
     })
 }
 
-/// Returns the time that KV blocks are kept for another server; `None`: no blocks are kept.
+/// Returns the time for which KV blocks are kept for another server; `None` if no blocks are kept.
 pub(super) fn kv_block_lease_duration(config: &Config) -> Option<Duration> {
     let transfer = config.kv_transfer.as_ref();
     transfer.and_then(KvTransferConfig::kv_block_lease_duration)

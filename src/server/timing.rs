@@ -255,7 +255,7 @@ fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
 }
 
 /// Returns the shape of the model (layers, heads, sizes); `--quantization` applies if `config.json`
-/// names none.
+/// names no quantization.
 fn configured_model_shape(config: &Config) -> Result<ModelShape, StartError> {
     let name = &config.model.name;
     let found = match &config.model.hf_config {

@@ -17,8 +17,8 @@ pub struct MetricRequirement {
 }
 
 impl MetricRequirement {
-    /// Parses a requirement `NAME>=NUMBER`; also `<=`, `>` and `<`. Error messages contain
-    /// `error_example`.
+    /// Parses a requirement `NAME>=NUMBER`, whose operator is `>=`, `<=`, `>` or `<`. Error
+    /// messages contain the example `error_example`.
     ///
     /// # Errors
     /// Returns a [`UsageError`](crate::UsageError) for an invalid requirement.

@@ -122,8 +122,8 @@ fn candidate_files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
     })
 }
 
-/// Identity of a file: inode of an existing file, or folder and name of one that does not exist
-/// yet.
+/// Identity of a file: the inode of an existing file, or folder and name of a file that does not
+/// exist yet.
 #[derive(Debug, PartialEq, Eq)]
 enum FileId {
     There { device: u64, inode: u64 },

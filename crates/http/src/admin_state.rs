@@ -64,7 +64,7 @@ pub(super) enum DataParallelRankSelector {
     One(u32),
 }
 
-/// Error of a rejected change of run-time settings or of a fault scenario.
+/// Error for a rejected change of run-time settings, or for a rejected fault scenario.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
     #[error("this server was started without a tunable configuration")]

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use vllm_sim_engine::SimTime;
 
-/// Path of the route of a peer server that returns its state.
+/// Path of the route on which a peer server returns its state.
 pub const SUMMARY_PATH: &str = "/dashboard/summary";
 
 /// Maximum age of a peer server's response that several dashboards share, so that the peer is not

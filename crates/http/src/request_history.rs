@@ -281,8 +281,8 @@ impl RequestHistory {
         waited.map_err(|_| count())
     }
 
-    /// Returns the newest `max_requests` recorded requests that match `filter` as JSON, oldest first, and
-    /// their total number.
+    /// Returns the newest `max_requests` recorded requests that match `filter` as JSON, oldest
+    /// first, and the total number of matching requests.
     pub(crate) fn recorded_requests_json(
         &self,
         filter: &RecordedRequestFilter,

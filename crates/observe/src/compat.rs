@@ -7,9 +7,9 @@ pub enum MetricsCompat {
     /// calls count as `stop`, and prefills for a remote decode server as `length`.
     #[default]
     Vllm,
-    /// llm-d-inference-sim: an adapter is in the list of running or of waiting adapters only if it
-    /// has such requests. Tool calls and prefills for a remote decode server count under finish
-    /// reasons of their own.
+    /// llm-d-inference-sim: the lists of running and waiting adapters contain only adapters with
+    /// such requests. Tool calls and prefills for a remote decode server count under separate
+    /// finish reasons.
     Llmd,
     /// SGLang: `/metrics` has the families of SGLang instead of those of vLLM.
     Sglang,

@@ -21,7 +21,7 @@ pub(crate) enum RecordedApi {
 }
 
 impl RecordedApi {
-    /// Returns the OpenAI API of a request path, if its responses are recorded.
+    /// Returns the OpenAI API of a request path; `None` if responses on this path are not recorded.
     pub(super) fn from_request_path(path: &str) -> Option<Self> {
         if path.ends_with("/v1/chat/completions") {
             Some(Self::Chat)

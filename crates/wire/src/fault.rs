@@ -54,8 +54,8 @@ pub enum ErrorType {
     ConflictPhrase,
     /// The phrase of HTTP status 501, `Not Implemented`.
     NotImplementedPhrase,
-    /// The phrase of HTTP status 422, `Unprocessable Entity`, or the name in the Python release for
-    /// 422.
+    /// The phrase of HTTP status 422, `Unprocessable Entity`, or the phrase that the release of
+    /// Python has for 422.
     UnprocessablePhrase,
     /// Starlette's error body `{"detail": message}` instead of vLLM's.
     Detail,

@@ -212,8 +212,8 @@ impl From<Fault> for ValidatorError {
 }
 
 impl Model {
-    /// Returns whether a required literal field, such as `role` or `type`, excludes the class for
-    /// an object.
+    /// Returns whether an object cannot be of the class, because a required literal field, such as
+    /// `role` or `type`, has another value.
     ///
     /// Validation of a union then skips the other fields of the class.
     pub(crate) fn is_excluded_by_literal_field(&self, map: &Map<String, Value>) -> bool {

@@ -327,7 +327,8 @@ pub(crate) enum OperatorRouteStyle {
 }
 
 impl ResponseIdFormat {
-    /// Returns the generator of tool-call ids in this format; only decimal ids start with `prefix`.
+    /// Returns the generator of tool-call ids in this id format; only decimal ids start with
+    /// `prefix`.
     pub(crate) fn tool_call_ids(self, prefix: &'static str) -> ToolCallIds {
         match self {
             Self::Numbered => ToolCallIds::with_decimal_ids(prefix),

@@ -227,7 +227,7 @@ pub(crate) fn count_reasoning_tokens(choice: &ReplyChoice) -> u32 {
 }
 
 impl ResponseShape {
-    /// Returns the JSON of a stream chunk up to its choices.
+    /// Returns the beginning of the JSON of a stream chunk, up to its choices.
     pub(crate) fn chunk_head_json(&self, object: &str) -> String {
         // Leaves room for member names and for what a chat stream appends.
         let names = self.id.len() + object.len() + self.model.len();
@@ -238,7 +238,7 @@ impl ResponseShape {
         head
     }
 
-    /// Returns the JSON of a response that is not a stream, up to its choices.
+    /// Returns the beginning of the JSON of a response that is not a stream, up to its choices.
     pub(crate) fn response_head_json(&self, object: &str) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"id\":");

@@ -22,7 +22,7 @@ use vllm_sim_wire::body::unreadable_value_fault;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
-/// Handles `POST /score`: the similarity of one text to many, or of pairs of texts.
+/// Handles `POST /score`: returns the similarity of one text to many, or of pairs of texts.
 pub(crate) async fn create_score(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
@@ -90,7 +90,7 @@ pub(crate) async fn create_rerank(
     })))
 }
 
-/// Method for scoring a document for a query; the type of the model determines it.
+/// Scoring method for a query and a document; the type of the model determines the method.
 #[derive(Clone, Copy)]
 enum ScoringModel {
     /// The scoring model embeds query and document separately; the score is the similarity of the
@@ -294,7 +294,8 @@ impl TextToScore {
     }
 }
 
-/// Returns the queries and documents of a request: one query, or as many as documents.
+/// Returns the queries and documents of a request; there is one query for all documents, or one
+/// query per document.
 ///
 /// # Errors
 /// vLLM's 400 for other numbers of texts, and for content parts if the model reads texts only.

@@ -100,7 +100,8 @@ pub(super) async fn vertex_generate(
     }
 }
 
-/// Returns whether SGLang's tokenizer manager would raise this error as Python's `ValueError`.
+/// Returns whether an error is one that SGLang's tokenizer manager would raise as Python's
+/// `ValueError`.
 fn is_wrong_value(fault: &Fault) -> bool {
     fault.status == 400 && fault.error_type == ErrorType::BadRequest
 }

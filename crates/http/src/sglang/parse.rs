@@ -75,8 +75,8 @@ fn respond(answer: Result<Value, Fault>) -> Response<Body> {
     }
 }
 
-/// Returns the error for the requested parser `value`: not simulated, or SGLang's error for an
-/// unknown parser.
+/// Returns the error for the requested parser `value`: a known parser is not simulated, an unknown
+/// one gets SGLang's error.
 fn parser_fault(name: &str, value: &str, known: &[&str], simulated: &str) -> Fault {
     match known.contains(&value) {
         true => Fault::bad_request(format!("{name} {value} is not simulated, only {simulated}")),

@@ -103,7 +103,8 @@ pub(super) fn cached_tokens(choice: &ReplyChoice, prompt_tokens: u32) -> u32 {
     choice.sequence_progress().reused_prompt_tokens(prompt_tokens)
 }
 
-/// Counts the choices of an ended response in the metrics, and stores its tokens in its session.
+/// Counts the choices of an ended response in the metrics, and stores the response's tokens in the
+/// request's session.
 #[derive(Clone)]
 pub(super) struct EndedRequestCounter {
     pub(super) metrics: Arc<Metrics>,

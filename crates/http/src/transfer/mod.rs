@@ -234,8 +234,8 @@ fn zmq_source(host: &str, port: u64, request: &str, engine_id: &str) -> Arc<KvSo
     })
 }
 
-/// Returns the minimum cached fraction of the prompt: from the header that forces a miss, the
-/// request, or the server's setting.
+/// Returns the minimum cached fraction of the prompt: set by the header that forces a miss, else by
+/// the request, else by the server's setting.
 pub(crate) fn cache_hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> Option<f64> {
     let forced = headers.get(&names::CACHE_HIT_THRESHOLD_HEADER).is_some_and(|value| {
         value.to_str().is_ok_and(|v| media::parse_go_bool(v.trim()) == Some(true))

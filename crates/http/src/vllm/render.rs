@@ -263,7 +263,8 @@ fn generate_request_json(
     Ok(out)
 }
 
-/// Returns a connector's parameters, such as `kv_transfer_params`; `None` if they are empty.
+/// Returns the parameters of a connector, such as `kv_transfer_params`, in a request body; `None`
+/// if they are empty.
 fn transfer_params<'b>(body: &'b Value, key: &str) -> Option<&'b Map<String, Value>> {
     body.get(key).and_then(Value::as_object).filter(|params| !params.is_empty())
 }

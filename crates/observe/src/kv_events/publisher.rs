@@ -97,7 +97,7 @@ pub enum KvEventPublisherError {
         /// Error of the failed libzmq call.
         source: zmq::Error,
     },
-    /// Error of the operating system, which cannot start the publisher's thread.
+    /// Error of the operating system on starting the publisher's thread.
     #[error("KV events: cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -261,8 +261,8 @@ struct PublisherThread {
     /// Pending KV events, waiting for a full message ([`KvEventBatching::Sized`]).
     pending: Vec<SchedulerEvent>,
     pending_ts: f64,
-    /// Whether injected loss withholds the newest batch of KV events, and the pending events with
-    /// it.
+    /// Whether injected loss withholds the newest batch of KV events; pending events are then
+    /// withheld too.
     withheld: bool,
     gaps: KvEventLossScheduleState,
     failed: bool,

@@ -86,8 +86,8 @@ impl EngineMetrics {
         self.cells[Id::MmHits].add(hits.into());
     }
 
-    /// Returns the values of the engine's series of a metric family of vLLM, by its name; none for
-    /// another name.
+    /// Returns the values of the engine's series in the vLLM metric family with the given name;
+    /// empty for an unknown name.
     pub fn series_values(&self, family: &str) -> Vec<f64> {
         let id = FAMILIES.iter().position(|one| one.name == family);
         let cells = id.map_or(&[][..], |id| self.cells.series_cells(id));
@@ -216,8 +216,8 @@ impl EngineMetricsObserver {
             .for_each(|position| position.add_as_sole_metric_writer(1));
     }
 
-    /// Counts a sequence that ended, by the index of its reason in [`FINISH_REASONS`]; each choice
-    /// of a request is a sequence.
+    /// Counts an ended sequence under the index of its finish reason in [`FINISH_REASONS`]; each
+    /// choice of a request is a sequence.
     fn count_end(&self, reason: usize, record: &SequenceRecord) {
         let cells = &self.metrics.cells;
         let is_llmd = self.metrics.compat == MetricsCompat::Llmd;

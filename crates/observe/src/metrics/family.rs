@@ -100,8 +100,7 @@ pub(crate) struct Family {
     /// Other metric family of the engine whose values this family exposes too, under the name of
     /// this family.
     pub(crate) alias: Option<Id>,
-    /// Metric family by whose values the values of this family are divided; a divisor below 1
-    /// counts as 1.
+    /// Metric family with the divisors of this family's values; a divisor below 1 counts as 1.
     pub(crate) divisor: Option<Id>,
 }
 

@@ -97,7 +97,7 @@ pub(super) struct LoraObserver {
     /// Label values of the most recently set series: lists of the running and of the waiting LoRA
     /// adapters.
     lists: [String; 2],
-    /// Whether a queued sequence has an adapter that the lists do not show yet.
+    /// Whether a queued sequence has an adapter that the exposed lists do not contain yet.
     queued: bool,
     resident: Option<ResidentLoraAdapters>,
 }

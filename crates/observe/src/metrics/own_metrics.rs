@@ -7,7 +7,7 @@ use vllm_sim_engine::driver::EngineObserver;
 
 /// Metrics of an imitated server whose families replace those of vLLM.
 pub(crate) trait OwnMetrics: Send + Sync {
-    /// Returns the values of the server's own families, in the order of its `/metrics` page.
+    /// Returns the metric families of the imitated server, in the order of its `/metrics` page.
     fn vecs(&self) -> &[Arc<MetricCellVec>];
 
     /// Returns the observer of the engine of a data-parallel rank.

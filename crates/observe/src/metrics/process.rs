@@ -15,7 +15,7 @@ use rustix::param;
 use super::families::Id;
 use super::series::MetricCells;
 
-/// Cache time of the number of open files, in seconds: counting lists a directory.
+/// Cache time of the number of open files, in seconds; counting them lists a directory.
 const OPEN_FILES_CACHE_S: f64 = 1.0;
 
 pub(super) struct ProcessMetrics {

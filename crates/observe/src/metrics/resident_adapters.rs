@@ -21,7 +21,8 @@ pub struct LoraSlotCounts {
     pub cpu: usize,
 }
 
-/// LoRA adapters in the memories of one engine, the least recently used first, and their series.
+/// LoRA adapters in the GPU and CPU memory of one engine, the least recently used first, with their
+/// metric series.
 pub(super) struct ResidentLoraAdapters {
     slots: LoraSlotCounts,
     gpu: Vec<Arc<str>>,
@@ -61,7 +62,7 @@ impl ResidentLoraAdapters {
         self.show();
     }
 
-    /// Exposes the LoRA adapters of the engine in place of those that it exposed before.
+    /// Exposes the LoRA adapters of the engine in place of the previously exposed ones.
     fn show(&self) {
         let EngineMetrics { cells, engine, model_name, .. } = &*self.engine;
         cells[Id::GpuLoras].set(self.gpu.len() as f64);

@@ -222,9 +222,9 @@ impl MetricCellVec {
         gone.iter().for_each(|series| series.hide_metric_series());
     }
 
-    /// Zeroes counters, histograms and summaries, and hides the series that are hidden until their
-    /// first use, as a process restart at this Unix time does. Series are kept, because concurrent
-    /// calls may hold their cells.
+    /// Resets the series as a process restart at the given Unix time does: zeroes counters,
+    /// histograms and summaries, and hides series that appear at first use. Series are kept,
+    /// because concurrent calls may hold their cells.
     pub(crate) fn reset_for_restart(&self, now_unix: f64) {
         for series in self.series.load().iter() {
             match (self.family.kind, series.cells.1 >= self.family.hidden_from) {

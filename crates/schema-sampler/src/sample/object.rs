@@ -231,7 +231,7 @@ impl<'a> ValueSampler<'a> {
         Ok(names)
     }
 
-    /// Adds the names of required and dependent properties until nothing changes.
+    /// Adds to `names` all required properties, and the properties that a name in `names` requires.
     fn add_dependent_names(
         &mut self,
         names: &mut MemberNames,

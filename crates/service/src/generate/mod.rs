@@ -301,7 +301,8 @@ impl ReplyGenerator {
         (if full { OutputEndReason::Length } else { OutputEndReason::Stop }, None)
     }
 
-    /// Repeats the client's text, and adds random sentences if the reply must not end there.
+    /// Repeats the client's text, and adds random sentences if the reply must not end after this
+    /// text.
     fn add_echo(
         &self,
         request: &ReplyGeneratorInput,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use vllm_sim_engine::duration;
 
-/// Computes a gauge's value from the start value, the end value, and the elapsed periods in total
-/// and in the current period.
+/// Function of time for a fake gauge: returns the value for the start value, the end value, the
+/// elapsed periods, and the elapsed part of the current period.
 pub(crate) type Waveform = fn(f64, f64, f64, f64) -> f64;
 
 /// Value of a fake gauge: constant or a function of time.
