@@ -18,10 +18,10 @@ pub(super) struct StatsLogEngine {
     metrics: Arc<EngineMetrics>,
 }
 
-/// Totals of one engine since its start.
+/// Totals of one engine's tokens and preemptions since its start, and its recent cache lookups.
 #[derive(Debug, Clone, Copy, Default)]
 struct EngineTotals {
-    /// Number of prompt tokens computed by this engine.
+    /// Number of prompt tokens that the engine has computed.
     computed: u64,
     generated: u64,
     preemptions: u64,

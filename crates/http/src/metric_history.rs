@@ -50,7 +50,7 @@ impl MetricHistory {
         self.viewed.clone()
     }
 
-    /// Returns the samples of the metrics, oldest first.
+    /// Returns the samples in the metric history, oldest first.
     pub(crate) fn metrics_samples(&self) -> VecDeque<(f64, String)> {
         self.samples.lock().clone()
     }

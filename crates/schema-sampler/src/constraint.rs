@@ -14,7 +14,7 @@ pub enum Constraint {
     Json(Value),
     /// Constraint to a text that the given regular expression matches as a whole.
     Regex(String),
-    /// Constraint to one text of this list of choices.
+    /// Constraint to one text of the given list of choices.
     Choice(Vec<String>),
     /// Constraint to a text of the given grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
     Grammar(String),

@@ -116,7 +116,7 @@ pub struct Fault {
     pub status: u16,
     /// The error's `type` member.
     pub error_type: ErrorType,
-    /// The error message, before [`sanitize_error_message`].
+    /// The error message, before its clean-up by [`sanitize_error_message`].
     pub message: String,
     /// The error's `param` member: the name of the invalid parameter.
     pub param: Option<String>,

@@ -223,7 +223,7 @@ fn write_logprob_entry(out: &mut String, entry: &TokenLogprob, bytes: &[u8]) {
     json::write_json_int_array(out, bytes.iter().map(|b| u32::from(*b)));
 }
 
-/// The parallel lists of `logprobs` of a completion choice.
+/// The lists in `logprobs` of a completion choice, each with one element per token.
 #[derive(Debug, Default)]
 pub(super) struct CompletionLogprobs {
     offsets: String,

@@ -126,7 +126,7 @@ impl ScoringModel {
 
 const WITH_SPECIAL: SpecialTokenHandling = SpecialTokenHandling::With;
 
-/// A query after its truncation, with its tokens.
+/// A query to score documents for, truncated and tokenized.
 struct EncodedQuery<'t> {
     text: &'t str,
     tokens: Vec<u32>,

@@ -18,13 +18,13 @@ fn json_ok(value: &Value) -> Response<Body> {
     error::json_response(StatusCode::OK, value.to_string())
 }
 
-/// Handles `GET /health`, `/health_generate`, `/ready` and `/ping`: 503 until the simulated
+/// Handles `GET /health`, `/health_generate`, `/ready` and `/ping`: returns 503 until the simulated
 /// start-up is complete, and during shutdown.
 pub(super) async fn get_health(state: State<Arc<App>>) -> Response<Body> {
     ops::get_ready(state).await
 }
 
-/// Handles `GET /ready`: 503 also while generation is paused.
+/// Handles `GET /ready`: returns 503 also while generation is paused.
 pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
     if app.service.control.is_paused() {
         return error::empty_response(StatusCode::SERVICE_UNAVAILABLE);
@@ -32,7 +32,7 @@ pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
     ops::get_ready(State(app)).await
 }
 
-/// Handles `GET /v1/models`: the model and the loaded adapters.
+/// Handles `GET /v1/models`: lists the model and the loaded adapters.
 pub(super) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
     let name = app.service.models.displayed_model_name();
     let mut cards = vec![base_card(&app)];
@@ -110,8 +110,8 @@ fn disaggregation_mode(app: &App) -> &'static str {
     app.disaggregation.as_ref().map_or("null", |pair| pair.disaggregation_mode_name())
 }
 
-/// Handles `GET /server_info` and `/get_server_info`: the settings that are simulated, and the
-/// state of each rank.
+/// Handles `GET /server_info` and `/get_server_info`: returns the settings that are simulated, and
+/// the state of each rank.
 pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Body> {
     let settings = &app.settings;
     let config = &settings.server.shown_config;

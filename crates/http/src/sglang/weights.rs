@@ -194,7 +194,7 @@ pub(super) async fn get_weights_by_name(
     }
 }
 
-/// Handles `POST /start_profile`: no profile is written.
+/// Handles `POST /start_profile`: returns SGLang's text, but writes no profile.
 pub(super) async fn start_profile() -> Response<Body> {
     Response::new(Body::from("Start profiling.\n"))
 }

@@ -27,7 +27,7 @@ pub(super) struct ResidentLoraAdapters {
     slots: LoraSlotCounts,
     gpu: Vec<Arc<str>>,
     cpu: Vec<Arc<str>>,
-    /// Series of the adapters of all engines.
+    /// Metric series of the LoRA adapters of all engines.
     cell_vec: Arc<MetricCellVec>,
     engine: Arc<EngineMetrics>,
 }

@@ -44,7 +44,7 @@ wire_model! {
     pub struct ChatTool: Wrapped "ChatCompletionToolsParam" {
         /// Type of the tool, always `function`.
         kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
-        /// The function that the tool calls.
+        /// The function of the tool, with its name, description and arguments.
         function: FunctionDefinition,
         /// Whether the model loads the tool on demand.
         defer_loading: Option<bool> = None,
