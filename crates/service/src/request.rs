@@ -117,11 +117,11 @@ pub struct RequestedTools {
 /// The length against which the output limit of a request is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputTokenBudget {
-    /// The output limit is checked against the context length less the longest prompt, for all
+    /// The output limit is checked against the context length minus the longest prompt, for all
     /// prompts alike.
     #[default]
     Shared,
-    /// The output limit is checked against the context length less the prompt, for each prompt
+    /// The output limit is checked against the context length minus the prompt, for each prompt
     /// separately.
     PerPrompt,
     /// The output limit is checked against the whole context length, regardless of the prompt
@@ -199,7 +199,7 @@ impl<T> From<Result<T, Fault>> for DeferredRequestCheck<T> {
 /// Error of a request that gets no reply; each front end renders it in its protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// No served model or LoRA adapter has this name.
+    /// No served model or LoRA adapter has the requested name.
     #[error("The model `{0}` does not exist.")]
     UnknownModel(String),
     /// A value of the request is invalid; the message is vLLM's.

@@ -72,7 +72,7 @@ pub enum Schema {
     Tuple(&'static [Schema]),
     /// Schema for recursive types, built when it is used.
     Late(fn() -> Schema),
-    /// Another schema, with the name that pydantic gives the validator around it.
+    /// Schema with the name that pydantic gives the validator around the schema.
     Named(&'static str, &'static Schema),
 }
 

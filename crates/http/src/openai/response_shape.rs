@@ -257,7 +257,7 @@ impl ResponseShape {
         out.push_str(",\"choices\":[");
     }
 
-    /// Appends the members after the choices of a response that is not a stream, up to its usage.
+    /// Appends the members between the choices and the usage of a response that is not a stream.
     pub(crate) fn write_usage_after_choices(
         &self,
         out: &mut String,

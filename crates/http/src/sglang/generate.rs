@@ -70,7 +70,8 @@ pub(super) async fn answer_generate_request(
     }
 }
 
-/// Handles `POST /vertex_generate`: a batch with the parameters of `/generate`.
+/// Handles `POST /vertex_generate`: generates outputs for a batch of prompts with the parameters of
+/// `/generate`.
 pub(super) async fn vertex_generate(
     State(app): State<Arc<App>>,
     received: RawRequest,

@@ -63,7 +63,7 @@ fn base_card(app: &App) -> Value {
     })
 }
 
-/// Handles `GET /v1/models/{model}`, which knows only the base model.
+/// Handles `GET /v1/models/{model}`: describes the base model; adapters are unknown to this route.
 pub(super) async fn retrieve_model(
     State(app): State<Arc<App>>,
     Path(model): Path<String>,

@@ -159,10 +159,10 @@ impl ReasoningMarkers {
 /// Format of the tool calls in a text: JSON between two tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallFormat {
-    /// Tool calls are between tags on lines of their own; a call that is not JSON is left out.
+    /// Format of tool calls: between tags on separate lines; a call that is not JSON is left out.
     Qwen25,
-    /// Tool calls are between tags; the last one needs no closing tag. If a call is not JSON, the
-    /// whole text is treated as content.
+    /// Format of tool calls: between tags, of which the last closing one may be missing. If a call
+    /// is not JSON, the whole text is treated as content.
     Hermes,
 }
 

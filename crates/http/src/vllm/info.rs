@@ -151,7 +151,8 @@ pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
     })
 }
 
-/// Handles `POST /v1/systemone` and `POST /v1/decisions`, which no simulated model supports.
+/// Handles `POST /v1/systemone` and `POST /v1/decisions`: returns an error, because no simulated
+/// model supports these routes.
 pub(crate) async fn reject_structured_decision_request(_any: JsonRequest) -> Fault {
     Fault::new(
         501,

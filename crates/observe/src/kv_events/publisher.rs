@@ -22,12 +22,12 @@ const ZMQ_LINGER: Duration = Duration::from_secs(1);
 /// Batching of KV events into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvEventBatching {
-    /// All KV events of one call of [`KvEventPublisher::publish`] form one message, as vLLM sends
-    /// one message per scheduler step.
+    /// Batching by call: all KV events of one call of [`KvEventPublisher::publish`] form one
+    /// message, as vLLM sends one message per scheduler step.
     #[default]
     PerCall,
-    /// A KV event message is sent after a number of events, or earlier if the oldest event has
-    /// waited too long (llm-d: `event-batch-size`, one second).
+    /// Batching by size: a message is sent after a number of KV events, or earlier if the oldest
+    /// event has waited too long (llm-d: `event-batch-size`, one second).
     Sized {
         /// Number of KV events per message, at least one.
         events: usize,

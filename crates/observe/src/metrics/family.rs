@@ -53,8 +53,8 @@ pub(crate) enum MetricPageGroup {
     Counter,
     Gauge,
     Histogram,
-    /// Gauges summed over processes. Their files in Prometheus' multiprocess mode sort after those
-    /// of histograms.
+    /// Group of the gauges that are summed over processes. Their files in Prometheus' multiprocess
+    /// mode sort after those of histograms.
     SummedGauge,
     Summary,
 }

@@ -34,9 +34,10 @@ pub enum OutputEndReason {
 /// The stop condition that ended an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// The output ended at this stop token id, other than the primary end-of-sequence token.
+    /// Stop condition: the output ended at this stop token id, which is not the primary
+    /// end-of-sequence token.
     Token(u32),
-    /// The output ended at this stop string, given as requested.
+    /// Stop condition: the output ended at this stop string, given as requested.
     Text(String),
 }
 
@@ -90,13 +91,13 @@ pub(super) struct ReplyTokenRun {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ReplyTokenSource {
-    /// Consecutive sentences of the built-in corpus, from index `start` of the sentence list; the
-    /// tokens may end within the last sentence. `first` selects the form of the first sentence
-    /// without a leading space.
+    /// Token source: consecutive sentences of the built-in corpus, from index `start` of the
+    /// sentence list; the tokens may end within the last sentence. `first` selects the form of the
+    /// first sentence without a leading space.
     Sentences { start: u32, first: bool },
-    /// A text outside the corpus, given by its index in the list of such texts.
+    /// Token source: a text outside the corpus, given by its index in the list of such texts.
     Own(u16),
-    /// One token without text, given by its id.
+    /// Token source: one token without text, given by its id.
     Silent(u32),
 }
 

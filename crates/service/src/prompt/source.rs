@@ -69,9 +69,9 @@ pub struct PromptTextsOrTokenIds {
 /// A text or a list of token ids, used as one prompt.
 #[derive(Debug)]
 pub enum PromptTextOrTokenIds {
-    /// A text to tokenize.
+    /// A prompt as a text to tokenize.
     Text(String),
-    /// Token ids. The checks before submission reject ids outside the vocabulary.
+    /// A prompt as token ids. The checks before submission reject ids outside the vocabulary.
     Tokens {
         /// Token ids of the prompt.
         ids: Vec<i64>,

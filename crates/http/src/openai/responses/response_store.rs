@@ -27,7 +27,7 @@ struct StoredEntries {
     bytes: usize,
     /// Number of response slots reserved so far in the store of Responses API responses.
     slots: u64,
-    /// Number of simulated restarts of the server when the stored responses were created.
+    /// Number of simulated restarts of the server before the stored responses were created.
     lives: u32,
 }
 
@@ -228,7 +228,7 @@ fn response_id(response: &Value) -> String {
 pub(super) struct ResponseStoreSlot {
     store: Arc<ResponseStore>,
     slot: u64,
-    /// Number of simulated server restarts at the time this response slot was reserved.
+    /// Number of simulated server restarts before this response slot was reserved.
     lives: u32,
     messages: Vec<Value>,
 }

@@ -34,7 +34,7 @@ pub(super) struct DecodeBootstrapRooms {
 
 #[derive(Default)]
 struct DecodeState {
-    /// Prefill servers, by the address of their bootstrap server.
+    /// Map from the address of a bootstrap server to the state of its prefill server.
     servers: HashMap<String, Arc<PrefillServer>>,
     /// Map from a bootstrap room to its waiting request, until a prefill server has computed the
     /// request's prompt.
