@@ -54,7 +54,7 @@ struct ScenarioPhaseSettings {
     scenario: Arc<FaultScenario>,
     drills: Arc<ChartAnnotationLog>,
     /// Settings of each phase of the fault scenario, as `[server][phase]`; the last entry restores
-    /// the settings before the scenario.
+    /// the settings from before the scenario.
     settings: Mutex<Vec<Vec<RankCombinedRuntimeSettings>>>,
 }
 
@@ -103,8 +103,8 @@ impl AdminState {
         });
     }
 
-    /// Returns a warning for each field of a settings update that has no effect under the server's
-    /// other settings.
+    /// Returns a warning for each field in a settings update that has no effect because of the
+    /// server's other settings.
     pub(super) fn ineffective_field_warnings(&self, update: &Map<String, Value>) -> Vec<String> {
         let servers = self.servers.lock();
         let ranks = servers.first().map(|server| &server.ranks[..]);

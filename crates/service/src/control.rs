@@ -251,8 +251,8 @@ impl InferenceService {
         ids.map_or(sequences + parents, <[String]>::len)
     }
 
-    /// Clears the prefix cache of every rank; returns `false` if a rank could not because its
-    /// blocks are in use.
+    /// Clears the prefix cache of every rank; returns `false` if a rank could not clear its cache
+    /// because blocks are in use.
     ///
     /// As in vLLM, idle ranks clear their cache even if another rank fails.
     pub fn reset_prefix_cache(&self, reset: PrefixCacheResetScope) -> bool {

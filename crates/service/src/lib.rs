@@ -341,8 +341,8 @@ impl InferenceService {
         }
     }
 
-    /// Checks whether a further job of `sequences` sequences would be within the admission limits,
-    /// and counts a rejection.
+    /// Checks whether the admission limits allow a further job of `sequences` sequences; counts the
+    /// rejection if they do not.
     pub fn check_admission(&self, sequences: u32) -> Result<(), JobSubmissionError> {
         if self.is_draining() {
             return Err(JobSubmissionError::Draining);

@@ -175,7 +175,8 @@ impl ResolvedModel {
 pub struct DeferredRequestCheck<T>(Result<T, Fault>);
 
 impl<T> DeferredRequestCheck<T> {
-    /// Returns the value that an early check of a request computed, or the error that it found.
+    /// Returns the value that an early check of a request computed, or the error that the check
+    /// found.
     ///
     /// # Errors
     /// The fault found when the check was computed.

@@ -310,8 +310,8 @@ impl CompletionLogprobs {
     }
 }
 
-/// Appends the `prompt_logprobs` member: `null` for the first token, then one map by token id per
-/// token.
+/// Appends the `prompt_logprobs` member: `null` for the first token, then for each token a map from
+/// token ids to log probabilities.
 pub(crate) fn write_prompt_logprobs(
     out: &mut String,
     tokenizer: &Tokenizer,

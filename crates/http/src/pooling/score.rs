@@ -219,8 +219,8 @@ impl<'a> TextPairScorer<'a> {
         }
     }
 
-    /// Returns the beginning of a text with at most `most` tokens. Returns the whole text if `most`
-    /// is 0 or the text consists of content parts.
+    /// Returns the beginning of a text, cut to `most` tokens. Returns the whole text if `most` is 0
+    /// or the text consists of content parts.
     async fn truncate_text<'t>(&self, text: &'t TextToScore, most: usize) -> &'t str {
         let text_only = text.parts.is_none();
         let text = text.text.as_str();

@@ -150,7 +150,8 @@ pub(super) fn read_query<T: RequestField>(
     fastapi::read_query(&given).map_err(|refusal| refusal.to_sglang_fault(endpoint))
 }
 
-/// Returns a request body as JSON, `None` without a body; an unreadable body is SGLang's 400.
+/// Returns a request body as JSON; `None` without a body. An unreadable body gets SGLang's error
+/// 400.
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON.
@@ -161,7 +162,8 @@ pub(super) fn parse_body_or_fault(
     parse_json_body(received, endpoint).map_err(|refusal| refusal.to_sglang_fault(endpoint))
 }
 
-/// Returns a request body as JSON, `None` without a body; a refused media type is an error.
+/// Returns a request body as JSON; `None` without a body. A media type that the route refuses is an
+/// error.
 ///
 /// # Errors
 /// The error of a body that is not JSON, or the fault of another media type.

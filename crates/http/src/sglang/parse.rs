@@ -93,7 +93,8 @@ struct ReasoningMarkers {
     close: &'static str,
     /// Whether generated texts begin inside the reasoning, without an opening marker.
     begins_inside: bool,
-    /// Beginning of a tool call, which also ends the reasoning; `None` if only `close` ends it.
+    /// Beginning of a tool call, which also ends the reasoning; `None` if only `close` ends the
+    /// reasoning.
     tool: Option<&'static str>,
 }
 

@@ -99,8 +99,8 @@ pub(crate) async fn render_completions(
     Ok(ok_json_response(&Value::Array(out)))
 }
 
-/// Renders the prompt of a chat request; `members` are the members of the client's body that hold
-/// its texts.
+/// Renders the prompt of a chat request; `members` are the members of the client's body whose texts
+/// the tokenizer reads.
 async fn answer_rendered_chat(
     app: &Arc<App>,
     head: &RequestHead,

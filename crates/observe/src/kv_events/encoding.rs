@@ -24,8 +24,8 @@ pub struct KvEventEncoding {
 /// in KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvEventLayerGroups {
-    /// Index of the main layer group, whose KV events have no group index: the first group with
-    /// full attention.
+    /// Index of the main layer group (the first with full attention), whose KV events have no group
+    /// index.
     pub main: u32,
     /// Attention kind of the main layer group (the first with full attention) and of the groups
     /// after it.

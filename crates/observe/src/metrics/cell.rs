@@ -32,7 +32,7 @@ pub(crate) struct MetricCell {
 }
 
 impl MetricCell {
-    /// Creates the hidden cell of a metric series, for a family of the given type.
+    /// Creates the value cell of a hidden metric series, for a family of the given type.
     pub(crate) fn new(kind: MetricType, bucket_bounds: &Arc<[f64]>) -> Self {
         let buckets = match kind {
             MetricType::HISTOGRAM | MetricType::SUMMARY => bucket_bounds.len() + 1,

@@ -39,7 +39,7 @@ const KEYS: [(&str, Id, bool); 20] = [
 ];
 
 pub(super) struct FakeMetricsState {
-    /// Metric cells on `/metrics`, one set per engine.
+    /// Values of the metrics on `/metrics`, one set per engine.
     engines: Vec<MetricCells>,
     lora: LoraRequestsInfo,
     refresh: Duration,

@@ -81,8 +81,8 @@ pub(crate) struct Family {
     /// Returns additional labels of an engine's series in an info family (whose value is always 1),
     /// or `None` if the engine has no series.
     pub(crate) info: Option<fn(&MetricsSettings, usize) -> Option<MetricLabels>>,
-    /// Whether the metric family's series of one engine are adjacent; else engines vary fastest, as
-    /// in vLLM.
+    /// Whether the metric family's series of one engine are adjacent; if not, the engine varies
+    /// fastest, as in vLLM.
     pub(crate) by_engine: bool,
     /// Whether creation times of the series are exposed in a family `_created`, if there is one API
     /// server.

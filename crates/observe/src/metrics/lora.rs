@@ -42,7 +42,7 @@ impl LoraRequestsInfo {
         }
     }
 
-    /// Returns the current Unix time, which is the value of a series; llm-d's simulator has whole
+    /// Returns the current Unix time as the value of a series; for llm-d's simulator, in whole
     /// seconds.
     fn current_unix_seconds(&self) -> f64 {
         let unix = (self.clock)();
@@ -201,8 +201,8 @@ impl EngineObserver for LoraObserver {
         }
     }
 
-    /// Lists the adapter of a rejected request briefly as running: llm-d's simulator checks the
-    /// context length only when a request runs.
+    /// Lists the adapter of a rejected request briefly as running, because llm-d's simulator checks
+    /// the context length only when a request runs.
     fn on_lora_refused(&mut self, lora: &Arc<str>) {
         self.show_sequences(lora, [1, 0]);
         self.show_sequences(lora, [-1, 0]);

@@ -14,19 +14,19 @@ use super::cell::MetricCell;
 use super::family::Family;
 use super::settings::{ApiServerCount, MetricsSettings};
 
-/// Metric cells of one engine and of the server, for every family of a list. Clones share the
-/// cells.
+/// Value cells of the metric series of one engine and of the server, for every family of a list.
+/// Clones share the cells.
 #[derive(Debug, Clone)]
 pub(crate) struct MetricCells(Box<[Arc<[MetricCell]>]>);
 
 impl MetricCells {
-    /// Returns the metric cells of the engine with the index `engine`, and those of the server.
+    /// Returns the value cells of the engine with the index `engine`, and those of the server.
     pub(crate) fn of_engine(vecs: &[Arc<MetricCellVec>], engine: usize) -> Self {
         let owners = vecs.iter().map(|vec| vec.owners.get(engine).or(vec.owners.first()));
         Self(owners.map(|cells| cells.cloned().unwrap_or_default()).collect())
     }
 
-    /// Returns the cells of a metric family's series, ordered by the values of the labels.
+    /// Returns the value cells of a metric family's series, ordered by the values of the labels.
     pub(crate) fn series_cells(&self, id: impl Into<usize>) -> &[MetricCell] {
         &self.0[id.into()]
     }
@@ -55,11 +55,11 @@ pub(crate) struct MetricSeries {
     pub(super) position: i64,
     /// Names and values of the labels, sorted by name.
     labels: Vec<LabelPair>,
-    /// Cells of all series that the metric family has for the same engine or for the server, and
-    /// the index of this series' cell.
+    /// Value cells of all series that the metric family has for the same engine or for the server,
+    /// and the index of this series' cell.
     cells: (Arc<[MetricCell]>, usize),
-    /// Cells of another metric series, whose value divides the value of this series; `None` if the
-    /// value is not divided.
+    /// Value cells of another metric series, whose value divides the value of this series; `None`
+    /// if the value is not divided.
     divisors: Option<Arc<[MetricCell]>>,
 }
 
@@ -102,8 +102,8 @@ pub(crate) struct MetricCellVec {
     pub(super) family: &'static Family,
     pub(super) desc: Desc,
     bounds: Arc<[f64]>,
-    /// Cells of the series that exist from the start: one list per engine, or one list for the
-    /// server.
+    /// Value cells of the series that exist from the start: one list per engine, or one list for
+    /// the server.
     owners: Vec<Arc<[MetricCell]>>,
     /// Current series, sorted by the values of their labels, as [`prometheus::Registry`] does.
     series: ArcSwap<Vec<Arc<MetricSeries>>>,

@@ -380,8 +380,8 @@ impl InferenceService {
     }
 }
 
-/// Converts chat messages to the input of the chat template, for a text-only model; `model` is its
-/// first served name.
+/// Converts chat messages to the input of the chat template, for a text-only model; `model` is the
+/// model's first served name.
 ///
 /// # Errors
 /// Status 400 for content parts that are malformed, of unknown type, or not text.

@@ -360,8 +360,8 @@ impl ScriptedFailure {
 }
 
 impl ScriptedReply {
-    /// Returns the release times of a scripted reply's first `tokens` tokens, from the start of the
-    /// sequence; `None` without timing.
+    /// Returns the times at which a scripted reply's first `tokens` tokens are output, from the
+    /// start of the sequence; `None` without timing.
     pub(crate) fn token_release_times(&self, tokens: u32) -> Option<Arc<[Duration]>> {
         let pace = self.pace?;
         let at = |token| pace.first_token + pace.between_tokens * token;

@@ -32,7 +32,8 @@ const MAX_FIELD_WIDTH: usize = 1 << 16;
 /// Assumed cost of one list element of a template value, in bytes of work.
 const ELEMENT_WORK_BYTES: u64 = 64;
 
-/// Name of the template filter, inserted by this crate, that counts the work of an expression part.
+/// Name of the template filter, inserted by this crate, that counts the work of evaluating a part
+/// of an expression.
 pub(super) const COUNT_EXPRESSION_WORK_FILTER: &str = "__part__";
 /// Name of the template filter, inserted by this crate, that counts the work of a whole value with
 /// all nested values, such as an assigned value.
