@@ -30,7 +30,8 @@ const PRIVATE_TOP_LEVEL_DOMAINS: [&str; 4] = ["internal", "local", "localhost", 
 pub(super) struct TrustedPageOrigins {
     /// Trusted origins of web pages (`--allowed-origins`).
     origins: Vec<String>,
-    /// Known host names of this server; `None` accepts all, because operators need a key.
+    /// Known host names of this server; `None` accepts all host names, because operators need a
+    /// key.
     hosts: Option<Vec<String>>,
 }
 

@@ -59,7 +59,7 @@ pub(super) struct RecordedChoice {
     pub(super) finish: Option<String>,
     /// Whether generation ended by a stop condition other than the end-of-sequence token.
     pub(super) stopped: bool,
-    /// Arrival time of the choice's last piece of text, since the request was sent.
+    /// Time from the sending of the request to the arrival of the choice's last piece of text.
     pub(super) ended: Duration,
     /// Whether the choice has tool calls, which a table of replies cannot represent.
     pub(super) calls: bool,

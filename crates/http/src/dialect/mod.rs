@@ -154,7 +154,7 @@ pub(crate) trait ApiDialect: ServerDialect {
         asked
     }
 
-    /// Returns a generated engine id for KV transfer from a data-parallel rank.
+    /// Generates an engine id for KV transfer from a data-parallel rank.
     fn generated_engine_id(&self, _rank: u32) -> String {
         uuid::Uuid::new_v4().to_string()
     }

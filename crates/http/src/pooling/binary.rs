@@ -10,7 +10,7 @@ pub(crate) struct EmbeddingBinaryFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NumberFormat {
     Float32,
-    /// A float of at most 16 bits, with its number of exponent and mantissa bits.
+    /// A float of at most 16 bits, with its numbers of exponent and mantissa bits.
     Small {
         exponent: u32,
         mantissa: u32,

@@ -143,7 +143,7 @@ impl CompletionFormat {
     }
 }
 
-/// The parallel lists of log probabilities of a completion choice.
+/// The lists of log probabilities of a completion choice, each with one element per token.
 #[derive(Default)]
 struct Lists {
     top: u32,
