@@ -188,8 +188,8 @@ fn with_measured_front_end(
     base
 }
 
-/// Returns the explicitly set flags with which a fitted latency profile describes its deployment,
-/// as names and YAML values.
+/// Returns the explicitly set flags by which a fitted latency profile describes its deployment, as
+/// names and YAML values.
 fn deployment_description(loaded: &LoadedConfig) -> Vec<(String, String)> {
     let own = ["config", "latency-coefficients", "speedup-ratio", "port", "host"];
     let typed = explicitly_set_engine_flags(loaded)

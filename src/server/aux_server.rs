@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 /// Delay after a failed accept on a listening socket, before the next accept.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Serves HTTP/1.1 on a listener until dropped, which also closes the connections.
+/// Serves HTTP/1.1 on a listener. Dropping the returned future ends the service and closes the
+/// connections.
 pub(super) async fn serve_http1_routes(listener: TcpListener, routes: Router) {
     let mut open = JoinSet::new();
     loop {

@@ -232,8 +232,8 @@ impl HeadlessRank {
     }
 }
 
-/// Returns whether a restart of the engine's process was simulated; an engine that has joined
-/// cannot come back.
+/// Returns whether a restart of the engine's process was simulated, after which the engine cannot
+/// join vLLM's API server again.
 #[cfg(feature = "zmq")]
 fn is_restart_simulated(availability: &ServerAvailability) -> bool {
     availability.lives > 0

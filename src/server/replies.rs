@@ -56,8 +56,8 @@ pub(super) fn check_api_server_reply_rules(
     }
 }
 
-/// Logs the scripted replies that no request used on any of the servers; each server has rules of
-/// its own.
+/// Logs the scripted replies that no request used on any of the servers, which count the uses
+/// separately.
 pub(super) fn log_unused_scripted_replies<'s>(
     services: impl Iterator<Item = &'s InferenceService>,
 ) {

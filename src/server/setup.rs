@@ -89,7 +89,7 @@ pub(super) fn kv_block_count(config: &Config) -> u32 {
     told.or_else(|| timing::kv_blocks_that_fit_in_memory(config)).unwrap_or(DEFAULT_KV_BLOCKS)
 }
 
-/// Returns the KV cache settings of the pool scheduler; `None` without a KV cache.
+/// Returns the KV cache settings of the scheduler named `pool`; `None` without a KV cache.
 pub(super) fn kv_block_pool_config(config: &Config) -> Option<BlockPoolConfig> {
     has_prefix_cache(config).then(|| BlockPoolConfig {
         // vLLM's count includes a null block, llm-d's does not.
@@ -101,7 +101,7 @@ pub(super) fn kv_block_pool_config(config: &Config) -> Option<BlockPoolConfig> {
     })
 }
 
-/// Returns the time that KV blocks are kept for another server; `None`: no blocks are kept.
+/// Returns the time for which KV blocks are kept for another server; `None` if no blocks are kept.
 pub(super) fn kv_block_lease_duration(config: &Config) -> Option<Duration> {
     let transfer = config.kv_transfer.as_ref();
     transfer.and_then(KvTransferConfig::kv_block_lease_duration)

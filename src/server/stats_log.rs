@@ -18,14 +18,14 @@ pub(super) struct StatsLogEngine {
     metrics: Arc<EngineMetrics>,
 }
 
-/// Totals of one engine since its start.
+/// Totals of one engine's tokens and preemptions since its start, and its recent cache lookups.
 #[derive(Debug, Clone, Copy, Default)]
 struct EngineTotals {
-    /// Number of prompt tokens computed by this engine.
+    /// Number of prompt tokens that the engine has computed.
     computed: u64,
     generated: u64,
     preemptions: u64,
-    /// Hits and queries of the newest requests in the prefix cache.
+    /// Prefix-cache hits and queries of the newest requests, in tokens.
     prefix: (u64, u64),
     external: (u64, u64),
     media: (u64, u64),

@@ -16,7 +16,7 @@ use super::aux_server;
 use super::error::StartError;
 use vllm_sim_http::App;
 
-/// Serves the health endpoint of a multi-port deployment until dropped.
+/// Server of the health endpoint of a multi-port deployment; dropping it ends the service.
 pub(super) struct HealthSupervisor {
     pub(super) address: SocketAddr,
     _serving: JoinSet<()>,

@@ -49,8 +49,8 @@ pub(super) fn build_latency_model(
     })
 }
 
-/// Returns the latency model of the drafter in speculative decoding; `None` without a drafter that
-/// has one.
+/// Returns the latency model of the draft model in speculative decoding; `None` without speculative
+/// decoding or without a draft model.
 pub(super) fn build_drafter_latency(
     config: &Config,
     setup: &RooflineModelSetup,
@@ -255,7 +255,7 @@ fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
 }
 
 /// Returns the shape of the model (layers, heads, sizes); `--quantization` applies if `config.json`
-/// names none.
+/// names no quantization.
 fn configured_model_shape(config: &Config) -> Result<ModelShape, StartError> {
     let name = &config.model.name;
     let found = match &config.model.hf_config {

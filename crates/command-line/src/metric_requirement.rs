@@ -17,8 +17,8 @@ pub struct MetricRequirement {
 }
 
 impl MetricRequirement {
-    /// Parses a requirement `NAME>=NUMBER`; also `<=`, `>` and `<`. Error messages contain
-    /// `error_example`.
+    /// Parses a requirement `NAME>=NUMBER`, whose operator is `>=`, `<=`, `>` or `<`. Error
+    /// messages contain the example `error_example`.
     ///
     /// # Errors
     /// Returns a [`UsageError`](crate::UsageError) for an invalid requirement.
@@ -36,7 +36,8 @@ impl MetricRequirement {
         Ok(Self { name: name.trim().to_owned(), operator, bound })
     }
 
-    /// Returns whether a value is within the bound; an unknown value is not.
+    /// Returns whether a metric's value is within the required bound; false if the value is
+    /// unknown.
     pub fn is_requirement_met_by(&self, value: Option<f64>) -> bool {
         value.is_some_and(|value| match self.operator {
             ">=" => value >= self.bound,

@@ -77,8 +77,8 @@ pub fn check_output_file_conflicts(
 
 type FlagAndPath = (String, String);
 
-/// Splits the words of a command line into output files (the last one of each flag) and other
-/// values, each with its flag's name.
+/// Splits a command line's words into output files and other values, each with the name of its
+/// flag. If a flag for an output file is repeated, only its last value counts.
 fn split_outputs_from_inputs(words: &[String]) -> (Vec<FlagAndPath>, Vec<FlagAndPath>) {
     let (mut outputs, mut inputs) = (Vec::<FlagAndPath>::new(), Vec::new());
     let mut last = String::from("an argument");
@@ -122,8 +122,8 @@ fn candidate_files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
     })
 }
 
-/// Identity of a file: inode of an existing file, or folder and name of one that does not exist
-/// yet.
+/// Identity of a file: the inode of an existing file, or folder and name of a file that does not
+/// exist yet.
 #[derive(Debug, PartialEq, Eq)]
 enum FileId {
     There { device: u64, inode: u64 },
@@ -139,7 +139,8 @@ impl FileId {
         Self::There { device: file.dev(), inode: file.ino() }
     }
 
-    /// Returns the identity of an output file; `None` for a stream, which has no content to lose.
+    /// Returns the identity of an output file; `None` for a device or pipe, whose content cannot be
+    /// overwritten.
     fn of_output(flag: &str, path: &Path) -> Result<Option<Self>> {
         let shown = path.display();
         if let Ok(file) = path.metadata() {
@@ -164,7 +165,8 @@ impl FileId {
     }
 }
 
-/// Returns whether the file has no stored content, as `/dev/null`, a pipe or a terminal.
+/// Returns whether a file is a device or a pipe without stored content, such as `/dev/null` or a
+/// terminal.
 fn has_no_stored_content(file: &Metadata) -> bool {
     let kind = file.file_type();
     kind.is_char_device() || kind.is_fifo()
@@ -213,7 +215,8 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Creates a temporary file next to `path`, or next to the target of a symbolic link.
+    /// Creates a temporary file in the folder of `path`; if `path` is a symbolic link, in the
+    /// folder of its target.
     ///
     /// # Errors
     /// An I/O error if the file cannot be created.

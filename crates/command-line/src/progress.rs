@@ -24,8 +24,8 @@ pub fn is_job_stop_requested() -> bool {
     STOP_REQUESTED.load(Ordering::Relaxed)
 }
 
-/// Progress report of a job until this value is dropped: on a terminal a bar, otherwise a line
-/// after 2, 4, 8, … seconds.
+/// Progress report of a job, shown until this value is dropped: a bar on a terminal, otherwise a
+/// line after 2, 4, 8, … seconds.
 pub struct JobProgress {
     shared: Arc<ProgressCounter>,
     reporter: Option<JoinHandle<()>>,
@@ -39,7 +39,8 @@ struct ProgressCounter {
 }
 
 impl JobProgress {
-    /// Starts the progress report of `job`, counted in `units`; `total` is `None` if unknown.
+    /// Starts the progress report of `job`, whose size is `total` in `units`; `None` if the size is
+    /// unknown.
     pub fn begin_job(job: &'static str, units: &'static str, total: Option<u64>) -> Self {
         let shared = Arc::new(ProgressCounter::default());
         let told = shared.clone();

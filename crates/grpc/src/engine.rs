@@ -32,7 +32,8 @@ impl VllmEngineService {
         Self { parts: grpc_state, last_receive: AtomicU64::new(0f64.to_bits()) }
     }
 
-    /// Adds the metadata `retry-after` to a retryable gRPC status that lacks it, as over HTTP.
+    /// Adds the metadata `retry-after` to a retryable gRPC status that lacks it, like the header of
+    /// HTTP error responses.
     fn with_retry_after(&self, status: Status) -> Status {
         let settings = self.parts.service.faults.settings();
         match settings.retry_after_seconds {

@@ -23,8 +23,8 @@ use vllm_sim_service::{FaultInjector, FaultInjectorAction, Reply, ReplyChoice};
 /// Of several choices only the first is sent, as in vLLM; the final message waits for all choices.
 pub(super) struct GenerateMessageStream {
     reply: Reply,
-    /// Whether the client requested a stream: one gRPC message per token as the engine releases it,
-    /// instead of one final message.
+    /// Whether the client requested a stream, with one gRPC message per output token, instead of
+    /// one final message.
     stream: bool,
     closed: bool,
     /// Token ids of the latest gRPC message: all output tokens, or those since the previous
@@ -51,7 +51,8 @@ impl GenerateMessageStream {
         }
     }
 
-    /// Returns the reply's next gRPC message; `None` if the engine has released no tokens for it.
+    /// Returns the reply's next gRPC message; `None` if the engine has output no new tokens of the
+    /// reply.
     ///
     /// Tokens that are released together become separate messages, sent in one write.
     fn next_due_message(&mut self) -> Option<Response> {

@@ -13,7 +13,7 @@ use super::parts::GrpcState;
 
 const HEALTH_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Service names known to the gRPC health check; the empty name is the whole server.
+/// Service names known to the gRPC health check; the empty name means the whole server.
 const KNOWN_SERVICES: [&str; 5] = [
     "",
     "vllm.grpc.engine.VllmEngine",

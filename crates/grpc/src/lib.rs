@@ -34,7 +34,7 @@ use proto::vllm_engine_server::VllmEngineServer;
 /// Protobuf descriptor set of [`proto`], served by gRPC reflection.
 const PROTO_DESCRIPTOR_SET: &[u8] = include_bytes!("descriptor.bin");
 
-/// Returns the router of all gRPC services, to be served over HTTP/2.
+/// Returns the axum router that serves all gRPC services over HTTP/2.
 pub fn grpc_router(parts: GrpcState) -> Router {
     let largest = parts.settings.max_message_bytes;
     let engine = VllmEngineServer::new(VllmEngineService::new(parts.clone()))

@@ -37,7 +37,8 @@ impl GrpcState {
         self.since_start().as_secs_f64()
     }
 
-    /// Checks whether the server accepts gRPC requests; the error is the reason for rejecting them.
+    /// Checks whether the server accepts gRPC requests; returns the reason as error if it rejects
+    /// them.
     pub(crate) fn check_health(&self) -> Result<(), &'static str> {
         if self.service.is_draining() {
             return Err("server is shutting down");

@@ -17,11 +17,12 @@ use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::openai::shared_request_fields::{StopStrings, TokenLogitBias};
 use vllm_sim_wire::{SamplingParams, ServerLimits};
 
-/// Properties of a gRPC call that its message does not contain.
+/// Properties of a gRPC call that its message does not contain, such as the requested rank and the
+/// trace context.
 pub(super) struct GrpcCallMetadata {
     pub(super) rank: Option<i64>,
     pub(super) trace: Option<(Box<str>, Option<Box<str>>)>,
-    /// Metadata of the gRPC call, for the conditions of scripted replies.
+    /// Metadata of the gRPC call, which conditions of scripted replies examine.
     pub(super) headers: Box<[(Box<str>, Box<str>)]>,
     pub(super) faults: Arc<RequestFaults>,
     /// Counter for the prompt and output tokens of the gRPC call; `None` if nothing reads the

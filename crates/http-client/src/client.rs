@@ -206,7 +206,7 @@ impl<B: Body + 'static> PooledHttpClient<B> {
 /// HTTP connection of a pool, driven by the task that waits for its response.
 struct PooledConnection<B: Body + 'static> {
     sender: SendRequest<B>,
-    /// Driver of the connection; `None` after the connection has ended.
+    /// I/O future of the connection; `None` after the connection has ended.
     connection: Option<Connection<TokioIo<ClientStream>, B>>,
     arrival: LatestBytesArrivalTime,
 }
@@ -219,7 +219,7 @@ fn root_cause(error: &hyper::Error) -> String {
     cause.to_string()
 }
 
-/// Drives an HTTP connection; an error reaches the task that waits for the response.
+/// Runs the I/O of an HTTP connection; the task that waits for the response receives any error.
 fn drive_connection<B>(
     connection: &mut Option<Connection<TokioIo<ClientStream>, B>>,
     cx: &mut Context<'_>,

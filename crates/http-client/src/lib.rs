@@ -17,20 +17,20 @@ pub use stream::ClientStream;
 /// The way in which a client verifies server certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CertificateVerification {
-    /// Server certificates must be signed by a public certificate authority.
+    /// Verification: a server certificate must be signed by a public certificate authority.
     #[default]
     PublicAuthorities,
-    /// Server certificates must be signed by an authority in this PEM file, instead of a public
-    /// one.
+    /// Verification: a server certificate must be signed by an authority in the given PEM file,
+    /// instead of a public one.
     Authorities(PathBuf),
-    /// Any certificate of the server is accepted.
+    /// Verification: any certificate of the server is accepted.
     Disabled,
 }
 
 /// Error of setting up TLS for a client.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsSetupError {
-    /// A file of certificate authorities that cannot be read.
+    /// A file of certificate authorities cannot be read.
     #[error("cannot read certificates from {}: {why}", path.display())]
     Authorities {
         /// Path of the file of certificate authorities.

@@ -24,9 +24,9 @@ use vllm_sim_service::RequestContext;
 
 /// Approximate maximum size of the buffer of log lines, in bytes.
 const MAX_BUFFERED_BYTES: usize = 8 << 20;
-/// Capacity of the buffer of log lines after a write, in bytes.
+/// Capacity kept for the buffer of log lines after a write, in bytes.
 const KEPT_BUFFER_BYTES: usize = 64 << 10;
-/// Waiting time of the log thread for further lines before a write.
+/// Waiting time of the log thread for further lines before each write.
 const LINE_GATHER_TIME: Duration = Duration::from_millis(5);
 
 /// Prints a line to the access log for each request.

@@ -81,8 +81,8 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
     Ok(answer)
 }
 
-/// Handles `POST /fake_metrics`: sets the fake values of the metrics in the body, and keeps all
-/// others.
+/// Handles `POST /fake_metrics`: sets the fake values in the body, and keeps the fake values of all
+/// other metrics.
 pub(super) async fn set_fake_metrics(
     State(app): State<Arc<App>>,
     request: Request,

@@ -36,8 +36,8 @@ pub(super) async fn list_recorded_requests(
     Ok(error::json_response(StatusCode::OK, shown))
 }
 
-/// Handles `GET /admin/usage`: lists the tokens of recorded requests, with the parameters of
-/// `GET /admin/requests`.
+/// Handles `GET /admin/usage`: lists the token counts of recorded requests; takes the query
+/// parameters of `GET /admin/requests`.
 pub(super) async fn list_request_usage(
     State(app): State<Arc<App>>,
     headers: HeaderMap,

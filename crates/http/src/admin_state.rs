@@ -27,8 +27,8 @@ const SCENARIO_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Run-time settings of the data-parallel ranks behind one port.
 struct ManagedServer {
     controls: Weak<ServerControls>,
-    /// First data-parallel rank of this server, and number of its ranks. A configuration changed at
-    /// run time contains only the values of the whole deployment.
+    /// First data-parallel rank of this server, and number of its ranks. Stored here because a
+    /// configuration changed at run time has only the values of the whole deployment.
     local_ranks: (u32, u32),
     /// Index of this process among the deployment's replicas, and the number of replicas.
     replica: (ReplicaId, u32),
@@ -54,7 +54,7 @@ struct ScenarioPhaseSettings {
     scenario: Arc<FaultScenario>,
     drills: Arc<ChartAnnotationLog>,
     /// Settings of each phase of the fault scenario, as `[server][phase]`; the last entry restores
-    /// the settings before the scenario.
+    /// the settings from before the scenario.
     settings: Mutex<Vec<Vec<RankCombinedRuntimeSettings>>>,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum DataParallelRankSelector {
     One(u32),
 }
 
-/// Error of a rejected change of run-time settings or of a fault scenario.
+/// Error for a rejected change of run-time settings, or for a rejected fault scenario.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
     #[error("this server was started without a tunable configuration")]
@@ -103,8 +103,8 @@ impl AdminState {
         });
     }
 
-    /// Returns a warning for each field of a settings update that has no effect under the server's
-    /// other settings.
+    /// Returns a warning for each field in a settings update that has no effect because of the
+    /// server's other settings.
     pub(super) fn ineffective_field_warnings(&self, update: &Map<String, Value>) -> Vec<String> {
         let servers = self.servers.lock();
         let ranks = servers.first().map(|server| &server.ranks[..]);

@@ -65,7 +65,7 @@ pub struct AppConstructorArgs {
     pub event_loss: KvEventLossSwitch,
     /// Servers of `--dashboard-peers`, which the dashboard lists.
     pub peers: Vec<DashboardPeer>,
-    /// Pair of prefill and decode servers of SGLang to which this server belongs.
+    /// This server's part of an SGLang prefill/decode pair; `None` outside a pair.
     pub disaggregation: Option<Arc<PrefillOrDecodeServer>>,
 }
 

@@ -24,7 +24,8 @@ pub(super) struct RankCombinedRuntimeSettings {
 }
 
 impl RankCombinedRuntimeSettings {
-    /// Combines the configurations of a server's data-parallel ranks.
+    /// Combines the configurations of a server's data-parallel ranks into the run-time settings of
+    /// the server.
     pub(super) fn combine_rank_settings(
         rank_configs: &[LoadedConfig],
         fault_origin: FaultScenarioAndPhase,
@@ -74,7 +75,7 @@ impl RankCombinedRuntimeSettings {
         server.service.faults.replace_fault_settings(self.live.clone());
     }
 
-    /// Applies these settings to a server that has just started.
+    /// Applies the combined run-time settings to a server that has just started.
     pub(super) fn apply_at_server_start(self, server: &ServerControls) {
         server.set_observability_faults(self.blind_spots);
         server.service.set_engine_hang(self.hangs_engine);

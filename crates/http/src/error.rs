@@ -35,7 +35,7 @@ pub(super) fn empty_response(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// Returns FastAPI's response with status 405 for a route that exists with other methods.
+/// Returns FastAPI's response with status 405 for a path whose route has other HTTP methods.
 pub(super) fn method_not_allowed_response(allow: &'static str) -> Response<Body> {
     let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
     let mut response = json_response(StatusCode::METHOD_NOT_ALLOWED, body);
@@ -48,7 +48,8 @@ pub(super) fn not_found_response() -> Response<Body> {
     json_response(StatusCode::NOT_FOUND, "{\"detail\":\"Not Found\"}".to_owned())
 }
 
-/// Converts the status code of an error; an invalid code, a bug of the simulator, becomes 500.
+/// Converts the number of an error's HTTP status; an invalid number, which only a bug can cause,
+/// becomes 500.
 pub(super) fn to_status_code(code: u16) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }

@@ -284,7 +284,7 @@ fn requested_rank(headers: &HeaderMap) -> Option<i64> {
     headers.get(&names::DATA_PARALLEL_RANK_HEADER)?.to_str().ok()?.trim().parse().ok()
 }
 
-/// Returns the priority of a request: a header that is an integer wins over the body.
+/// Returns the priority of a request: from a header if its value is an integer, else from the body.
 pub(crate) fn request_priority(headers: &HeaderMap, body: i64) -> i64 {
     let header = headers.get(&names::PRIORITY_HEADER).and_then(|v| v.to_str().ok());
     header.and_then(|v| v.trim().parse().ok()).unwrap_or(body)

@@ -18,7 +18,7 @@ pub fn api_rules(compat: MetricsCompat) -> ApiRules {
     })
 }
 
-/// Returns the routes of a server whose API replaces vLLM's; `None` for vLLM's routes.
+/// Returns the routes of an imitated server whose API replaces vLLM's; `None` if the API is vLLM's.
 pub(crate) fn own_routes(config: &Config) -> Option<Vec<Route>> {
     match config.model.compat {
         MetricsCompat::Vllm | MetricsCompat::Llmd => None,

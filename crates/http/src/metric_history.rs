@@ -45,12 +45,12 @@ impl MetricHistory {
         samples.push_back((unix_time, sample));
     }
 
-    /// Returns the notifier that a request for the metric history wakes.
+    /// Returns the notifier that is triggered by each request for the metric history.
     pub(crate) fn history_request_notifier(&self) -> Arc<Notify> {
         self.viewed.clone()
     }
 
-    /// Returns the samples of the metrics, oldest first.
+    /// Returns the samples in the metric history, oldest first.
     pub(crate) fn metrics_samples(&self) -> VecDeque<(f64, String)> {
         self.samples.lock().clone()
     }

@@ -70,7 +70,7 @@ fn run_hooks(
     hooks.into_iter().rev().fold(response, |response, hook| hook(response))
 }
 
-/// Rewrites request paths to the paths of the routes.
+/// Rewrites request paths to the paths of routes: removes the root path and repeated slashes.
 pub(super) struct PathRewriter {
     root_path: String,
     merges_slashes: bool,

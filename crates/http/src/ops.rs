@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use super::app::App;
 use super::{error, json};
 
-/// Handles `GET /health` and `GET|POST /ping`: an empty 200, or 503 during shutdown.
+/// Handles `GET /health` and `GET|POST /ping`: returns an empty 200, or 503 during shutdown.
 pub(super) async fn get_health(State(app): State<Arc<App>>) -> Response<Body> {
     error::empty_response(if app.is_shutting_down() {
         StatusCode::SERVICE_UNAVAILABLE
@@ -26,8 +26,8 @@ fn health_status(app: &App) -> StatusCode {
     }
 }
 
-/// Handles `GET /health/ready` and `GET /ready`: 503 until the simulated start-up is complete, and
-/// with `--preview readiness` while an engine makes no progress.
+/// Handles `GET /health/ready` and `GET /ready`: returns 503 until the simulated start-up is
+/// complete, and with `--preview readiness` while an engine makes no progress.
 pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
     let ready = app.is_startup_complete() && !app.is_shutting_down() && !app.has_stalled_engine();
     error::empty_response(if ready { health_status(&app) } else { StatusCode::SERVICE_UNAVAILABLE })

@@ -12,11 +12,11 @@ use tokio::time::timeout;
 
 use vllm_sim_engine::SimTime;
 
-/// Path of the route of a peer server that returns its state.
+/// Path of the route on which a peer server returns its state.
 pub const SUMMARY_PATH: &str = "/dashboard/summary";
 
-/// Maximum age of a peer server's response that is served again, so that several dashboards do not
-/// send more requests.
+/// Maximum age of a peer server's response that several dashboards share, so that the peer is not
+/// asked by each of them.
 const PEER_CACHE_TTL: Duration = Duration::from_millis(500);
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -61,8 +61,8 @@ struct RecordedRequests {
     /// Size of all recorded headers and bodies, in bytes.
     kept_bytes: usize,
     records: VecDeque<RequestRecord>,
-    /// Ids of the latest attempts by request key, oldest first; an attempt is removed when a retry
-    /// follows it.
+    /// Map from the key of a request to the ids of its latest attempts, oldest first. An attempt is
+    /// removed when a retry follows it.
     attempts: HashMap<String, VecDeque<u64>>,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct RecordedRequestFilter {
     pub(crate) model: Option<String>,
     pub(crate) status: Option<u16>,
     pub(crate) key: Option<String>,
-    /// Minimum id of a recorded request, exclusive.
+    /// Filter condition: only recorded requests with an id above this value match.
     pub(crate) after: Option<u64>,
 }
 
@@ -281,8 +281,8 @@ impl RequestHistory {
         waited.map_err(|_| count())
     }
 
-    /// Returns the newest `max_requests` recorded requests that match `filter` as JSON, oldest first, and
-    /// their total number.
+    /// Returns the newest `max_requests` recorded requests that match `filter` as JSON, oldest
+    /// first, and the total number of matching requests.
     pub(crate) fn recorded_requests_json(
         &self,
         filter: &RecordedRequestFilter,

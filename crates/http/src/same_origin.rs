@@ -18,8 +18,8 @@ use super::error;
 use vllm_sim_config::HttpServerConfig;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Path prefixes of operator routes for which reads are checked too, because their responses
-/// contain settings or requests. Elsewhere only writes are checked.
+/// Path prefixes of operator routes for which the origin of reads is checked too, because the
+/// responses contain settings or requests. On other routes, only the origin of writes is checked.
 const OPERATOR_PATHS: [&str; 2] = ["/admin/", "/dashboard/"];
 
 /// Top-level domains in which public names cannot be registered, so a foreign page cannot use them.
@@ -30,7 +30,8 @@ const PRIVATE_TOP_LEVEL_DOMAINS: [&str; 4] = ["internal", "local", "localhost", 
 pub(super) struct TrustedPageOrigins {
     /// Trusted origins of web pages (`--allowed-origins`).
     origins: Vec<String>,
-    /// Known host names of this server; `None` accepts all, because operators need a key.
+    /// Known host names of this server; `None` accepts all host names, because operators need a
+    /// key.
     hosts: Option<Vec<String>>,
 }
 

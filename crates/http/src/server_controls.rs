@@ -68,7 +68,7 @@ impl ServerControls {
         self.availability.subscribe()
     }
 
-    /// Applies those configured fake metrics that differ from the last configured ones.
+    /// Applies those configured fake metrics that differ from the previous configuration.
     ///
     /// Other metrics keep their values, because requests may have changed them and functions of
     /// time go on.

@@ -169,7 +169,7 @@ pub struct ServerSettings {
     pub max_body_bytes: usize,
     /// Simulated start-up time, during which `/health/ready` returns 503.
     pub startup_duration: Duration,
-    /// Times without output after which the readiness check reports a hanging engine; `None`
+    /// Times without output after which the readiness check considers an engine to hang; `None`
     /// disables this check.
     pub ready_check: Option<ReadinessCheckTimeouts>,
     /// Kubernetes pod in which the process runs.

@@ -41,7 +41,7 @@ const TYPICAL_EVENT_BYTES: usize = 320;
 /// stream.
 const HEAD_WAIT: Duration = Duration::from_millis(1);
 
-/// Number of events at the start of a stream that are sent in frames of their own.
+/// Number of events at the start of a stream that are sent in separate frames.
 ///
 /// Short replies then look like vLLM's, which sends one HTTP chunk per event. Ten events per frame
 /// take about a third of the CPU time, so later frames combine them.
@@ -61,7 +61,8 @@ pub(super) struct ChoiceStreamStep {
 }
 
 impl ChoiceStreamStep {
-    /// Splits a stream step of a choice into one step with its tokens and one with its end.
+    /// Splits a stream step of a choice into two steps: one with the tokens, and one with the end
+    /// of the choice.
     pub(super) fn split_choice_tokens_and_end(&self) -> (Self, Self) {
         let said = Self { end: None, ..*self };
         let over = Self { tokens: 0, first: false, ..*self };
@@ -100,13 +101,13 @@ pub(super) fn for_each_output_channel_text(
 pub(super) trait StreamRenderer: Send + 'static {
     /// Appends the events at the start of the stream of a reply, before any token is available.
     fn write_opening(&mut self, _out: &mut String) {}
-    /// Appends the stream events that precede the first token of any choice, in their own frame.
+    /// Appends the stream events that precede the first token of any choice, in a separate frame.
     fn write_before_tokens(&mut self, _out: &mut String) {}
     /// Appends the stream events of one step of a choice; advances the choice's read position by
     /// exactly `step.tokens` tokens.
     fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep);
     /// Appends the stream events of up to `most` tokens of a reply's only choice, one event per
-    /// token, until `bytes` is reached.
+    /// token, until `bytes` bytes are appended.
     ///
     /// The tokens are neither the first nor the last ones. Returns the number of tokens that the
     /// cursor was advanced by; 0 makes the caller use [`StreamRenderer::write_step`].
@@ -450,7 +451,8 @@ fn write_plain_tokens<R: StreamRenderer>(
     written as usize
 }
 
-/// Removes or repeats the last event after `start`, as an injected fault at the end of a stream.
+/// Removes or repeats the last event in `out` after the offset `start`, as an injected fault at the
+/// end of a stream.
 fn apply_end_fault(out: &mut String, start: usize, ending: StreamEnding) {
     let whole = out[start..].trim_end_matches('\n');
     let last = start + whole.rfind("\n\n").map_or(0, |at| at + 2);

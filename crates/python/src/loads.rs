@@ -153,7 +153,7 @@ fn decode_utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, 
         .ok_or(JsonLoadsError::Unreadable)
 }
 
-/// JSON scanner after CPython's `_json.c`; positions are in characters, as in Python.
+/// JSON scanner modelled on CPython's `_json.c`; positions are in characters, as in Python.
 struct JsonScanner<'a> {
     chars: &'a [char],
     at: usize,

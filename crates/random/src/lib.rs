@@ -23,7 +23,7 @@ pub enum RandomStreamPurpose {
     Logprobs = 5,
     /// Random requests of a synthetic workload.
     Workload = 6,
-    /// Random choice between servers that a router scores equally.
+    /// Random choice between servers that a request router scores equally.
     Routing = 7,
     /// Random ids of requests and other objects, reproducible with a fixed seed.
     Id = 8,

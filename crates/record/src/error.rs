@@ -17,7 +17,7 @@ pub enum RecordError {
     /// The upstream endpoint does not list a model.
     #[error("cannot read the model name from {url}: {why} (set --model)")]
     Model {
-        /// URL of the upstream endpoint without a model.
+        /// URL of the upstream endpoint whose list of models is empty or unreadable.
         url: String,
         /// Reason why the upstream's model list has no model.
         why: String,

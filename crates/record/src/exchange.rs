@@ -21,7 +21,7 @@ pub(crate) enum RecordedApi {
 }
 
 impl RecordedApi {
-    /// Returns the OpenAI API of a request path, if its responses are recorded.
+    /// Returns the OpenAI API of a request path; `None` if responses on this path are not recorded.
     pub(super) fn from_request_path(path: &str) -> Option<Self> {
         if path.ends_with("/v1/chat/completions") {
             Some(Self::Chat)
@@ -59,7 +59,7 @@ pub(super) struct RecordedChoice {
     pub(super) finish: Option<String>,
     /// Whether generation ended by a stop condition other than the end-of-sequence token.
     pub(super) stopped: bool,
-    /// Arrival time of the choice's last piece of text, since the request was sent.
+    /// Time from the sending of the request to the arrival of the choice's last piece of text.
     pub(super) ended: Duration,
     /// Whether the choice has tool calls, which a table of replies cannot represent.
     pub(super) calls: bool,

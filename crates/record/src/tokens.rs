@@ -157,7 +157,7 @@ impl RecordedReplyTokens {
     }
 }
 
-/// Returns the token ids of a request's prompts, as a server of this model computes them.
+/// Returns the token ids of a request's prompts, as a server of the same model computes them.
 ///
 /// # Errors
 /// Returns the reason if the prompts cannot be determined.

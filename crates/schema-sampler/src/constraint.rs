@@ -9,14 +9,14 @@ use crate::limits::MAX_CONSTRAINT_SOURCE_BYTES;
 pub enum Constraint {
     /// Constraint to any JSON object.
     JsonObject,
-    /// Constraint to a JSON value that this JSON schema accepts; a string contains the schema as
-    /// JSON text.
+    /// Constraint to a JSON value that the given JSON schema accepts; a string contains the schema
+    /// as JSON text.
     Json(Value),
-    /// Constraint to a text that this regular expression matches as a whole.
+    /// Constraint to a text that the given regular expression matches as a whole.
     Regex(String),
-    /// Constraint to one text of this list of choices.
+    /// Constraint to one text of the given list of choices.
     Choice(Vec<String>),
-    /// Constraint to a text that matches this grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
+    /// Constraint to a text of the given grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
     Grammar(String),
     /// Constraint to free text with tagged parts, as an xgrammar structural tag describes it.
     StructuralTag(Value),

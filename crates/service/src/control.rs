@@ -67,8 +67,8 @@ impl PauseState {
         self.deep && !self.missing.is_empty()
     }
 
-    /// Returns whether scheduling is halted; running requests that are being ended continue to
-    /// their end.
+    /// Returns whether scheduling is halted; a pause halts scheduling only after the requests that
+    /// must end have ended.
     fn halts_scheduling(&self) -> bool {
         self.is_deep_sleeping() || self.paused.is_some() && self.stopping.is_none()
     }
@@ -228,8 +228,8 @@ impl InferenceService {
         !self.control.is_asleep()
     }
 
-    /// Aborts the requests with these ids, or all requests for `None`, and returns the number that
-    /// vLLM reports.
+    /// Aborts the requests with the given ids, or all requests for `None`, and returns the number
+    /// of aborted requests that vLLM reports.
     ///
     /// The count is the number of ids. For `None` it is the number of sequences, plus one per
     /// prompt of requests with several choices.

@@ -193,9 +193,9 @@ pub(crate) enum ReplyContent {
     #[default]
     Text,
     Constrained(Arc<CompiledConstraint>),
-    /// A text for a structured-output constraint; the text is parsed for tool calls.
+    /// Reply content: a text for a structured-output constraint; the text is parsed for tool calls.
     Parsed(Arc<CompiledConstraint>),
-    /// Tool calls, or free text if the rule for tool calls (`choice`) allows it.
+    /// Reply content: tool calls, or free text if the rule for tool calls (`choice`) allows it.
     Tools {
         tools: Arc<[ToolDefinition]>,
         choice: ToolChoice,

@@ -194,7 +194,7 @@ pub struct InferenceService {
     draining: std::sync::atomic::AtomicBool,
 }
 
-/// Reports to all engines that these LoRA adapters were loaded.
+/// Reports to all engines that the given LoRA adapters were loaded.
 fn report_adapters(ranks: &[LiveEngine], adapters: &[LoraAdapter]) {
     for adapter in adapters {
         ranks.iter().for_each(|rank| rank.report_loaded_lora(&adapter.name));
@@ -343,8 +343,8 @@ impl InferenceService {
         }
     }
 
-    /// Checks whether a further job of `sequences` sequences would be within the admission limits,
-    /// and counts a rejection.
+    /// Checks whether the admission limits allow a further job of `sequences` sequences; counts the
+    /// rejection if they do not.
     pub fn check_admission(&self, sequences: u32) -> Result<(), JobSubmissionError> {
         if self.is_draining() {
             return Err(JobSubmissionError::Draining);

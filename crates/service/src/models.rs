@@ -60,9 +60,10 @@ pub struct LoraAdapter {
 /// The effect of loading an adapter whose name is already loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoraAdapterLoadMode {
-    /// Loading fails and the loaded LoRA adapter of this name stays.
+    /// Load mode: loading fails, and the loaded LoRA adapter of the same name stays.
     New,
-    /// The new LoRA adapter replaces the loaded one of this name (vLLM's `load_inplace`).
+    /// Load mode: the new LoRA adapter replaces the loaded one of the same name (vLLM's
+    /// `load_inplace`).
     InPlace,
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use vllm_sim_random::mix_u64_pair;
 
-/// Returns the embedding of llm-d-inference-sim: deterministic, not normalised, and empty without
-/// tokens.
+/// Returns an embedding vector as llm-d-inference-sim computes it: deterministic, not normalised,
+/// and empty without tokens.
 ///
 /// Source: llm-d-inference-sim, `pkg/api/embeddings.go`.
 pub fn llmd_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {

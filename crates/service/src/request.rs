@@ -116,11 +116,11 @@ pub struct RequestedTools {
 /// The length against which the output limit of a request is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputTokenBudget {
-    /// The output limit is checked against the context length less the longest prompt, for all
+    /// The output limit is checked against the context length minus the longest prompt, for all
     /// prompts alike.
     #[default]
     Shared,
-    /// The output limit is checked against the context length less the prompt, for each prompt
+    /// The output limit is checked against the context length minus the prompt, for each prompt
     /// separately.
     PerPrompt,
     /// The output limit is checked against the whole context length, regardless of the prompt
@@ -136,8 +136,8 @@ pub enum RequestSubmissionChecks {
     /// vLLM's checks of the prompt length, token ids and sampling parameters.
     #[default]
     All,
-    /// All checks except those of `SamplingParams._verify_args`: a front end has run them, or
-    /// upstream has none (beam search).
+    /// All checks except those of `SamplingParams._verify_args`: a front end has run them, or the
+    /// imitated server runs none (beam search).
     AllButSamplingRanges,
     /// Speech requests: only the checks of `SamplingParams._verify_args`, because vLLM makes these
     /// prompts itself.
@@ -151,7 +151,8 @@ pub enum RequestSubmissionChecks {
 pub struct DeferredRequestCheck<T>(Result<T, Fault>);
 
 impl<T> DeferredRequestCheck<T> {
-    /// Returns the value that an early check of a request computed, or the error that it found.
+    /// Returns the value that an early check of a request computed, or the error that the check
+    /// found.
     ///
     /// # Errors
     /// The fault found when the check was computed.
@@ -175,7 +176,7 @@ impl<T> From<Result<T, Fault>> for DeferredRequestCheck<T> {
 /// Error of a request that gets no reply; each front end renders it in its protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// No served model or LoRA adapter has this name.
+    /// No served model or LoRA adapter has the requested name.
     #[error("The model `{0}` does not exist.")]
     UnknownModel(String),
     /// A value of the request is invalid; the message is vLLM's.
@@ -295,7 +296,7 @@ impl TokenUsage {
 pub struct ReplyChoice {
     /// Index of the prompt that the sequence answers.
     pub prompt: usize,
-    /// Generated content, complete before the first token is released.
+    /// Generated content, complete before the first token is output.
     pub script: ReplyScript,
     /// Token position up to which the front end has written the reply.
     pub cursor: ReplyScriptCursor,
@@ -348,7 +349,8 @@ impl Reply {
         self.handoff = handoff;
     }
 
-    /// Records that the front end writes all released tokens, in a response that is not a stream.
+    /// Records that the front end writes all tokens that the engine has output, in a response that
+    /// is not a stream.
     pub fn mark_reply_delivered(&mut self) {
         for choice in &mut self.choices {
             choice.sent = choice.released_tokens();
@@ -420,7 +422,8 @@ impl ReplyChoice {
         self.handle.progress().state()
     }
 
-    /// Returns the number of output tokens that the engine has released so far.
+    /// Returns the number of the sequence's output tokens that the front end may already write to
+    /// the client.
     pub fn released_tokens(&self) -> u32 {
         self.handle.progress().released_output_tokens()
     }

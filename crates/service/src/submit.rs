@@ -351,8 +351,8 @@ impl InferenceService {
         (sequence, info)
     }
 
-    /// Returns the failure to load the KV cache of a job's prompts: an injected one, or a lost
-    /// prefill server.
+    /// Returns the failure that prevents a job from loading the KV cache of its prompts: an
+    /// injected failure, or a lost prefill server.
     fn load_failure(&self, job: &ValidatedRequestFacts) -> Option<InjectedKvLoadFailure> {
         let faults = job.request.faults.as_ref();
         let loaded = match &job.request.transfer {

@@ -141,7 +141,7 @@ impl MediaTokenRules {
         }
     }
 
-    /// Returns the maximum number of placeholder tokens of a media item of this modality.
+    /// Returns the maximum number of placeholder tokens of a media item of the given modality.
     pub fn max_media_tokens(&self, modality: MediaModality) -> u32 {
         match self.rule_of(modality) {
             MediaTokenRule::Fixed(tokens) => tokens,

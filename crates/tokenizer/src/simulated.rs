@@ -97,8 +97,7 @@ impl SimulatedTokenizer {
     }
 }
 
-/// Returns the beginning of a text that has at most `max_tokens` tokens; `max_tokens` is at least
-/// 1.
+/// Returns the beginning of a text, cut to at most `max_tokens` tokens; `max_tokens` is at least 1.
 pub(crate) fn truncate_text(text: &str, max_tokens: usize) -> &str {
     split_pieces(text).nth(max_tokens - 1).map_or(text, |last| &text[..last.range.end])
 }

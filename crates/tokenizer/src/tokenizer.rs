@@ -56,8 +56,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the beginning of a text that has at most `max_tokens` tokens, without special
-    /// tokens.
+    /// Returns the beginning of a text, cut to at most `max_tokens` tokens, without special tokens.
     ///
     /// Source: vLLM's `truncate_text_to_tokens`, which cuts before the first token too many.
     pub fn truncate_text<'t>(&self, text: &'t str, max_tokens: usize) -> &'t str {

@@ -248,11 +248,11 @@ wire_model! {
 /// Reasoning (extended thinking) mode of an Anthropic request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThinkingConfig {
-    /// The model reasons with at most this number of tokens.
+    /// Reasoning mode: the model reasons with at most this number of tokens.
     Enabled(i128),
-    /// The model does not reason.
+    /// Reasoning mode: the model does not reason.
     Disabled,
-    /// The model decides whether to reason.
+    /// Reasoning mode: the model decides whether to reason.
     Adaptive,
 }
 

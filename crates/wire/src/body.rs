@@ -352,7 +352,7 @@ pub(crate) fn validate_iterable_item(
     Ok(changed.unwrap_or_else(|| value.clone()))
 }
 
-/// Validates a JSON value that is not a request body against a class.
+/// Validates a JSON value other than a request body against the class `model`.
 ///
 /// # Errors
 /// A 400 with the text of the pydantic `ValidationError`.
@@ -364,7 +364,7 @@ pub(crate) fn validate_json_value(model: &'static Model, value: &Value) -> Resul
     }
 }
 
-/// Validates and reads a JSON value that is not a request body.
+/// Validates and reads a JSON value other than a request body.
 ///
 /// # Errors
 /// The errors of [`validate_json_value`].

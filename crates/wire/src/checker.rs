@@ -400,7 +400,7 @@ impl<'a> SchemaChecker<'a> {
         self.check_at(ErrorLocationItem::Key(name), schema, value)
     }
 
-    /// Validates a JSON value one step deeper in the error path.
+    /// Validates a nested JSON value, with `item` appended to the path of its errors.
     fn check_at(
         &mut self,
         item: ErrorLocationItem<'a>,

@@ -54,8 +54,8 @@ pub enum ErrorType {
     ConflictPhrase,
     /// The phrase of HTTP status 501, `Not Implemented`.
     NotImplementedPhrase,
-    /// The phrase of HTTP status 422, `Unprocessable Entity`, or the name in the Python release for
-    /// 422.
+    /// The phrase of HTTP status 422, `Unprocessable Entity`, or the phrase that the release of
+    /// Python has for 422.
     UnprocessablePhrase,
     /// Starlette's error body `{"detail": message}` instead of vLLM's.
     Detail,
@@ -116,7 +116,7 @@ pub struct Fault {
     pub status: u16,
     /// The error's `type` member.
     pub error_type: ErrorType,
-    /// The error message, before [`sanitize_error_message`].
+    /// The error message, before its clean-up by [`sanitize_error_message`].
     pub message: String,
     /// The error's `param` member: the name of the invalid parameter.
     pub param: Option<String>,

@@ -104,15 +104,14 @@ pub(super) fn schema_errors_fault(errors: &SchemaErrors) -> Fault {
 /// Style of the error texts that a schema validator builds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum SchemaErrorStyle {
-    /// Errors by location and input, shortened as vLLM's error responses show them.
+    /// Style: location and input of each error, shortened as in vLLM's error responses.
     #[default]
     Summarized,
-    /// Errors as Python shows them: the text of pydantic's `ValidationError`.
+    /// Style: errors as Python shows them, the text of pydantic's `ValidationError`.
     Verbose,
-    /// Errors as the text of pydantic's `ValidationError`, with the names of all branches of
-    /// unions.
+    /// Style: the text of pydantic's `ValidationError`, with the names of all branches of unions.
     Labelled,
-    /// Errors as pydantic's dicts, as FastAPI lists them.
+    /// Style: pydantic's error dicts, as FastAPI lists them.
     Listed,
     /// Errors as JSON, as FastAPI's default response lists them, without input.
     Detailed,

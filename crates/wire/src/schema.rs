@@ -30,9 +30,9 @@ pub enum Schema {
     Str(LengthLimits),
     /// Schema of Python's `bytes`; JSON sends a string.
     Bytes,
-    /// Schema of Python's `Literal["…"]`: one of these strings.
+    /// Schema of Python's `Literal["…"]`: one of the given strings.
     Literal(&'static [&'static str]),
-    /// Schema of a Python `Enum` of these strings.
+    /// Schema of a Python `Enum` whose values are the given strings.
     Enum(&'static [&'static str]),
     /// Schema of Python's `list[…]`, optionally with a limited number of items.
     List(&'static Schema, LengthLimits),
@@ -64,7 +64,7 @@ pub enum Schema {
     Before(fn(&Value) -> Result<Option<Value>, Fault>, &'static Schema),
     /// Schema with pydantic's `AfterValidator`, which may replace or reject the checked value.
     After(fn(&Value) -> Result<Option<Value>, ValidatorError>, &'static Schema),
-    /// Schema of a Python `Enum` of these integers.
+    /// Schema of a Python `Enum` whose values are the given integers.
     IntEnum(&'static [i64]),
     /// Schema of an instance of a Python class; no JSON value matches.
     Instance(&'static str),
@@ -72,7 +72,7 @@ pub enum Schema {
     Tuple(&'static [Schema]),
     /// Schema for recursive types, built when it is used.
     Late(fn() -> Schema),
-    /// Another schema, with the name that pydantic gives the validator around it.
+    /// Schema with the name that pydantic gives the validator around the schema.
     Named(&'static str, &'static Schema),
 }
 
@@ -212,8 +212,8 @@ impl From<Fault> for ValidatorError {
 }
 
 impl Model {
-    /// Returns whether a required literal field, such as `role` or `type`, excludes the class for
-    /// an object.
+    /// Returns whether an object cannot be of the class, because a required literal field, such as
+    /// `role` or `type`, has another value.
     ///
     /// Validation of a union then skips the other fields of the class.
     pub(crate) fn is_excluded_by_literal_field(&self, map: &Map<String, Value>) -> bool {

@@ -34,8 +34,8 @@ pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<Ch
     Ok(chat)
 }
 
-/// Converts the tool choice of an Anthropic request without tools, on a server without a tool
-/// parser.
+/// Sets the tool choice of the chat request for an Anthropic request without tools, on a server
+/// without a tool parser.
 ///
 /// vLLM checks the choice also if there are no tools, and refuses all but `none` without a parser.
 fn set_choice_without_tools(

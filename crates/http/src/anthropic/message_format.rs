@@ -37,8 +37,8 @@ pub(super) struct AnthropicMessageFormat {
     pub(super) usage: fn(&mut String, TokenCounts, CachedTokenReporting),
     /// Appends the usage object at the end of a stream of Anthropic message events.
     pub(super) last_usage: fn(&mut String, TokenCounts, CachedTokenReporting),
-    /// The text of the `ping` event, sent after the start of a stream's first content block, or
-    /// before it for a tool call.
+    /// The text of the `ping` event. It follows the start of a stream's first content block, but
+    /// precedes that start if the block is a tool call.
     pub(super) ping: &'static str,
 }
 

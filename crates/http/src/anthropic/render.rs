@@ -112,8 +112,8 @@ fn end_with_kv_transfer_params(out: &mut String, chat: &ChatResponseSettings) {
     out.push('}');
 }
 
-/// Returns the arguments of a tool call if they are a complete JSON object; the output limit may
-/// have cut them.
+/// Returns the arguments of a tool call if they are a complete JSON object; `None` if, for example,
+/// the output limit cut them.
 fn complete_json_object(arguments: &str) -> Option<&str> {
     let whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(arguments);
     whole.is_ok().then_some(arguments)

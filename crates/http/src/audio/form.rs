@@ -16,7 +16,7 @@ use vllm_sim_wire::openai::audio::UploadedFileIndex;
 
 /// Maximum size of a form field that is not a file, in bytes.
 const MAX_FIELD_BYTES: usize = 1 << 20;
-/// Maximum number of files in a form, and of other fields.
+/// Maximum number of files in a form, and maximum number of its other fields.
 const MAX_FORM_PARTS: usize = 1000;
 
 #[derive(Debug, Default)]

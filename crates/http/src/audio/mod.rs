@@ -339,7 +339,8 @@ fn special_token_id(tokenizer: &Tokenizer, piece: &str) -> u32 {
     tokenizer.token_id_of_entry(piece).unwrap_or_else(other)
 }
 
-/// Returns the number of audio-encoder frames that usage counts as prompt tokens, one per 10 ms.
+/// Returns the number of audio-encoder frames (10 ms of audio each) that usage counts as prompt
+/// tokens.
 fn encoder_frame_count(app: &App, seconds: f64) -> u32 {
     if app.settings.speech.model.in_prompt {
         return 0;

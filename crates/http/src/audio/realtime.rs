@@ -312,7 +312,7 @@ impl RealtimeSession {
         self.start_next_segment().await;
     }
 
-    /// Queues WebSocket messages with the transcript tokens that the engine has released so far.
+    /// Queues WebSocket messages with the transcript tokens that the engine has output so far.
     async fn queue_released_text(&mut self) {
         let Some(utterance) = &mut self.utterance else {
             return;
@@ -432,7 +432,7 @@ fn is_base64(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=')
 }
 
-/// Waits until the sequence that transcribes the current audio segment releases a token or ends.
+/// Waits until the sequence that transcribes the current audio segment has a new token or ends.
 async fn wait_for_progress(utterance: Option<&Utterance>) {
     let Some(reply) = utterance.and_then(|u| u.reply.as_ref()) else {
         return pending().await;

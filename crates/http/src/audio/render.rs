@@ -219,7 +219,8 @@ fn split_clip_sentences(choice: &ReplyChoice, clip: &AudioClip) -> Vec<Transcrip
     segments
 }
 
-/// Returns the ratio of the length of a text to its zlib-compressed length, in bytes.
+/// Returns the compression ratio of a text: its length divided by its zlib-compressed length, both
+/// in bytes.
 fn compression_ratio(text: &str) -> f64 {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
     let _ = encoder.write_all(text.as_bytes());

@@ -45,7 +45,8 @@ pub(super) async fn get_dashboard_page(State(app): State<Arc<App>>) -> Response<
     html_page_response(page.html())
 }
 
-/// Handles `GET /dashboard/latencies`: percentiles of the latencies of recent requests, in seconds.
+/// Handles `GET /dashboard/latencies`: returns percentiles of the latencies of recent requests, in
+/// seconds.
 ///
 /// They are computed from single values, while `/metrics` has only histogram buckets. The body is
 /// `null` with fake metrics.

@@ -91,8 +91,8 @@ pub(crate) trait ApiDialect: ServerDialect {
         true
     }
 
-    /// Returns whether injected failures and the model are checked before the JSON schema of the
-    /// body.
+    /// Returns whether a request's injected failures and model are checked before its body is
+    /// checked against the JSON schema.
     fn checks_model_before_schema(&self, _: ApiEndpoint) -> bool {
         false
     }
@@ -109,7 +109,8 @@ pub(crate) trait ApiDialect: ServerDialect {
         Ok(body)
     }
 
-    /// Checks the content of a request body before its JSON schema, once the model is known.
+    /// Checks the content of a request body before the check against its JSON schema; the model is
+    /// already known.
     ///
     /// # Errors
     /// 400 with the message of the imitated server.
@@ -117,7 +118,8 @@ pub(crate) trait ApiDialect: ServerDialect {
         Ok(())
     }
 
-    /// Runs all checks of a request body that precede its JSON schema, once the model is known.
+    /// Runs all checks of a request body that precede the check against its JSON schema; the model
+    /// is already known.
     ///
     /// # Errors
     /// 400 with the message of the imitated server.
@@ -158,7 +160,7 @@ pub(crate) trait ApiDialect: ServerDialect {
         asked
     }
 
-    /// Returns a generated engine id for KV transfer from a data-parallel rank.
+    /// Generates an engine id for KV transfer from a data-parallel rank.
     fn generated_engine_id(&self, _rank: u32) -> String {
         uuid::Uuid::new_v4().to_string()
     }
@@ -331,7 +333,8 @@ pub(crate) enum OperatorRouteStyle {
 }
 
 impl ResponseIdFormat {
-    /// Returns the generator of tool-call ids in this format; only decimal ids start with `prefix`.
+    /// Returns the generator of tool-call ids in this id format; only decimal ids start with
+    /// `prefix`.
     pub(crate) fn tool_call_ids(self, prefix: &'static str) -> ToolCallIds {
         match self {
             Self::Numbered => ToolCallIds::with_decimal_ids(prefix),

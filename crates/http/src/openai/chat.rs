@@ -250,8 +250,8 @@ fn chat_view(
     })
 }
 
-/// Returns whether vLLM's tool parser reads the reply's text: the request has tools and forces none
-/// of them.
+/// Returns whether vLLM's tool parser reads the reply's text, as it does if the request has tools
+/// and forces none of them.
 pub(crate) fn runs_tool_parser(app: &App, request: &ChatRequest) -> bool {
     app.settings.parsers.tools.is_some()
         && request.tools.as_ref().is_some_and(|t| !t.is_empty())

@@ -60,7 +60,7 @@ impl ChatResponseSettings {
     }
 
     /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has tool
-    /// calls and `tool_choice` names no tool.
+    /// calls and `tool_choice` names no tool, else `stop`.
     pub(super) fn finish_reason_of_stopped_choice(&self, tool_calls: usize) -> &'static str {
         if tool_calls > 0 && !self.named { "tool_calls" } else { "stop" }
     }

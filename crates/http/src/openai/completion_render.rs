@@ -144,12 +144,12 @@ impl CompletionResponseSettings {
 
 pub(crate) struct CompletionStream {
     completion: CompletionResponseSettings,
-    /// JSON of a completion chunk up to its choices, for each prompt; the last entry serves all
-    /// further prompts.
+    /// Beginning of the JSON of a completion chunk, up to its choices: one text per prompt, the
+    /// last of which serves all further prompts.
     heads: Vec<String>,
     prompts: Vec<u32>,
-    /// Number of tokens sent so far for each choice, and number of characters of the tokens' texts
-    /// in log probabilities.
+    /// For each choice, the number of tokens sent so far, and the number of characters that these
+    /// tokens have in log probabilities.
     so_far: Vec<(u32, usize)>,
 }
 

@@ -223,7 +223,7 @@ fn write_logprob_entry(out: &mut String, entry: &TokenLogprob, bytes: &[u8]) {
     json::write_json_int_array(out, bytes.iter().map(|b| u32::from(*b)));
 }
 
-/// The parallel lists of `logprobs` of a completion choice.
+/// The lists in `logprobs` of a completion choice, each with one element per token.
 #[derive(Debug, Default)]
 pub(super) struct CompletionLogprobs {
     offsets: String,
@@ -310,8 +310,8 @@ impl CompletionLogprobs {
     }
 }
 
-/// Appends the `prompt_logprobs` member: `null` for the first token, then one map by token id per
-/// token.
+/// Appends the `prompt_logprobs` member: `null` for the first token, then for each token a map from
+/// token ids to log probabilities.
 pub(crate) fn write_prompt_logprobs(
     out: &mut String,
     tokenizer: &Tokenizer,

@@ -227,7 +227,7 @@ pub(crate) fn count_reasoning_tokens(choice: &ReplyChoice) -> u32 {
 }
 
 impl ResponseShape {
-    /// Returns the JSON of a stream chunk up to its choices.
+    /// Returns the beginning of the JSON of a stream chunk, up to its choices.
     pub(crate) fn chunk_head_json(&self, object: &str) -> String {
         // Leaves room for member names and for what a chat stream appends.
         let names = self.id.len() + object.len() + self.model.len();
@@ -238,7 +238,7 @@ impl ResponseShape {
         head
     }
 
-    /// Returns the JSON of a response that is not a stream, up to its choices.
+    /// Returns the beginning of the JSON of a response that is not a stream, up to its choices.
     pub(crate) fn response_head_json(&self, object: &str) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"id\":");
@@ -257,7 +257,7 @@ impl ResponseShape {
         out.push_str(",\"choices\":[");
     }
 
-    /// Appends the members after the choices of a response that is not a stream, up to its usage.
+    /// Appends the members between the choices and the usage of a response that is not a stream.
     pub(crate) fn write_usage_after_choices(
         &self,
         out: &mut String,
@@ -516,7 +516,8 @@ fn write_token_counts(out: &mut String, counts: TokenCounts) {
     json::write_json_int(out, counts.completion);
 }
 
-/// Appends the member `token_ids` with the ids of the first `released` output tokens; `None`: null.
+/// Appends the member `token_ids`: the ids of the first `released` output tokens, or null if
+/// `released` is `None`.
 pub(crate) fn write_output_token_ids(
     out: &mut String,
     choice: &ReplyChoice,

@@ -10,7 +10,7 @@ pub(crate) struct EmbeddingBinaryFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NumberFormat {
     Float32,
-    /// A float of at most 16 bits, with its number of exponent and mantissa bits.
+    /// A float of at most 16 bits, with its numbers of exponent and mantissa bits.
     Small {
         exponent: u32,
         mantissa: u32,
@@ -36,7 +36,7 @@ impl EmbeddingBinaryFormat {
         Self { number, big_endian: endianness == "big" }
     }
 
-    /// Returns an embedding vector as bytes in this number format and byte order.
+    /// Returns an embedding vector as bytes in the selected number format and byte order.
     pub(crate) fn encode_vector(self, vector: &[f32]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(4 * vector.len());
         for value in vector {

@@ -17,7 +17,7 @@ use crate::json;
 use vllm_sim_service::pooling::class_probabilities;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
-/// Handles `POST /classify`; equal inputs get equal class probabilities.
+/// Handles `POST /classify`: returns class probabilities, which are equal for equal inputs.
 pub(crate) async fn create_classification(
     State(app): State<Arc<App>>,
     mut received: RawRequest,

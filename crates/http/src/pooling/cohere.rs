@@ -77,8 +77,8 @@ pub(crate) async fn create_cohere_embeddings(
     Ok(rows::stream_json_rows(head, rows, row, tail))
 }
 
-/// Converts a request to a body of `/v1/embeddings`: texts, or conversations for images, mixed
-/// inputs and instructions.
+/// Converts a Cohere embed request to the body of a `/v1/embeddings` request: texts, or
+/// conversations for images, mixed inputs and instructions.
 ///
 /// # Errors
 /// vLLM's 400 for an `input_type` that the model does not define.

@@ -30,7 +30,8 @@ use vllm_sim_service::pooling::{
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
-/// Id prefix, JSON names and number format of one route: `/v1/embeddings` or `/pooling`.
+/// Id prefix, JSON names and number format in the responses of one route: `/v1/embeddings` or
+/// `/pooling`.
 #[derive(Clone, Copy)]
 struct PoolingRoute {
     prefix: &'static str,

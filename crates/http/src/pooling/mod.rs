@@ -76,8 +76,8 @@ struct TokenizedInputs {
 }
 
 impl TokenizedInputs {
-    /// Creates an empty list for a known number of inputs; a growing list would briefly exist
-    /// twice.
+    /// Creates an empty token list with capacity for a known number of inputs; a list that grows
+    /// would briefly need its memory twice.
     fn with_capacity(inputs: usize) -> Self {
         Self { tokens: Vec::with_capacity(inputs), ends: Vec::with_capacity(inputs) }
     }

@@ -36,7 +36,8 @@ pub(crate) fn check_response_float_count(
     )))
 }
 
-/// Returns a streamed response with JSON: `head`, one call of `row` per row number, then `tail`.
+/// Returns a streamed JSON response: `head`, then the result of `row` for each row number, then
+/// `tail`.
 pub(crate) fn stream_json_rows(
     head: String,
     rows: usize,
@@ -55,7 +56,7 @@ struct JsonRowWriter<W> {
     row: W,
     at: usize,
     rows: usize,
-    /// JSON of a pooling response after its last row; `None` after it was written.
+    /// End of the JSON of a pooling response, after the last row; `None` once it has been written.
     tail: Option<String>,
 }
 

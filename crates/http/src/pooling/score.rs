@@ -22,7 +22,7 @@ use vllm_sim_wire::body::unreadable_value_fault;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
-/// Handles `POST /score`: the similarity of one text to many, or of pairs of texts.
+/// Handles `POST /score`: returns the similarity of one text to many, or of pairs of texts.
 pub(crate) async fn create_score(
     State(app): State<Arc<App>>,
     mut received: RawRequest,
@@ -92,7 +92,7 @@ pub(crate) async fn create_rerank(
     })))
 }
 
-/// Method for scoring a document for a query; the type of the model determines it.
+/// Scoring method for a query and a document; the type of the model determines the method.
 #[derive(Clone, Copy)]
 enum ScoringModel {
     /// The scoring model embeds query and document separately; the score is the similarity of the
@@ -128,7 +128,7 @@ impl ScoringModel {
 
 const WITH_SPECIAL: SpecialTokenHandling = SpecialTokenHandling::With;
 
-/// A query after its truncation, with its tokens.
+/// A query to score documents for, truncated and tokenized.
 struct EncodedQuery<'t> {
     text: &'t str,
     tokens: Vec<u32>,
@@ -221,8 +221,8 @@ impl<'a> TextPairScorer<'a> {
         }
     }
 
-    /// Returns the beginning of a text with at most `most` tokens. Returns the whole text if `most`
-    /// is 0 or the text consists of content parts.
+    /// Returns the beginning of a text, cut to `most` tokens. Returns the whole text if `most` is 0
+    /// or the text consists of content parts.
     async fn truncate_text<'t>(&self, text: &'t TextToScore, most: usize) -> &'t str {
         let text_only = text.parts.is_none();
         let text = text.text.as_str();
@@ -235,7 +235,8 @@ impl<'a> TextPairScorer<'a> {
         &text[..run_blocking_if_large(text.len(), truncate).await]
     }
 
-    /// Truncates the tokens of the texts of a pair, the longer one first, until the pair fits.
+    /// Truncates the tokens of a pair of texts until the pair fits; tokens are removed from the
+    /// longer text first.
     ///
     /// Source: `TruncationStrategy` of Hugging Face's tokenizers.
     fn truncate_pair(&self, pair: [Vec<u32>; 2]) -> [Vec<u32>; 2] {
@@ -253,8 +254,8 @@ impl<'a> TextPairScorer<'a> {
     }
 }
 
-/// Returns the lengths to which a pair of texts is truncated, the longer text first, so that the
-/// sum of the lengths is at most `keep` tokens.
+/// Returns the lengths of a pair of texts after truncation to at most `keep` tokens in total;
+/// tokens are removed from the longer text first.
 fn longest_first(lengths: [i64; 2], keep: i64) -> [i64; 2] {
     let (short, long) = (lengths[0].min(lengths[1]), lengths[0].max(lengths[1]));
     let (short, long) = match short + long <= keep {
@@ -295,7 +296,8 @@ impl TextToScore {
     }
 }
 
-/// Returns the queries and documents of a request: one query, or as many as documents.
+/// Returns the queries and documents of a request; there is one query for all documents, or one
+/// query per document.
 ///
 /// # Errors
 /// vLLM's 400 for other numbers of texts, and for content parts if the model reads texts only.

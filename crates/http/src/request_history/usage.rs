@@ -8,8 +8,8 @@ use super::{
 };
 
 impl RequestHistory {
-    /// Returns the tokens of the newest `max_requests` requests that match `filter`, oldest first, and
-    /// their sums.
+    /// Returns the token counts of the newest `max_requests` requests that match `filter`, oldest
+    /// first, and the sums of the counts.
     pub(crate) fn request_usage_json(
         &self,
         filter: &RecordedRequestFilter,

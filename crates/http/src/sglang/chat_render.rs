@@ -226,8 +226,8 @@ struct ChoiceProgress {
     tokens: u32,
     reasoning: u32,
     calls: usize,
-    /// Whether the content has the closing `</think>`, written if the stream does not separate
-    /// reasoning from content.
+    /// Whether the closing `</think>` was written to the content, which happens if the stream does
+    /// not separate reasoning from content.
     closed_reasoning: bool,
     end: Option<(Value, Value)>,
 }

@@ -143,7 +143,7 @@ impl CompletionFormat {
     }
 }
 
-/// The parallel lists of log probabilities of a completion choice.
+/// The lists of log probabilities of a completion choice, each with one element per token.
 #[derive(Default)]
 struct Lists {
     top: u32,
@@ -190,7 +190,7 @@ pub(super) struct CompletionStream {
     format: CompletionFormat,
     counter: EndedRequestCounter,
     prompts: Vec<u32>,
-    /// Number of output tokens that the completion stream has sent, by choice.
+    /// Number of output tokens that the completion stream has sent for each choice.
     sent: Vec<u32>,
 }
 

@@ -25,7 +25,8 @@ use vllm_sim_wire::sglang::decisions::{Decision, DecisionRequest};
 /// Version of the wording of the prompts for `POST /v1/decisions`.
 const PROMPT_FORMAT_VERSION: i64 = 1;
 
-/// Handles `POST /v1/decisions`.
+/// Handles `POST /v1/decisions`: answers questions about an input, by the probabilities of answer
+/// labels.
 pub(super) async fn create_decisions(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -196,7 +197,7 @@ fn answer_json(
     answer
 }
 
-/// Returns the token id of each label.
+/// Returns the token id of each answer label of a question.
 ///
 /// # Errors
 /// SGLang's 400 for a label that is not one distinct token.

@@ -159,7 +159,8 @@ pub(super) fn read_query<T: RequestField>(
     fastapi::read_query(&given).map_err(|refusal| refusal.to_sglang_fault(endpoint))
 }
 
-/// Returns a request body as JSON, `None` without a body; an unreadable body is SGLang's 400.
+/// Returns a request body as JSON; `None` without a body. An unreadable body gets SGLang's error
+/// 400.
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON.
@@ -170,7 +171,8 @@ pub(super) fn parse_body_or_fault(
     parse_json_body(received, endpoint).map_err(|refusal| refusal.to_sglang_fault(endpoint))
 }
 
-/// Returns a request body as JSON, `None` without a body; a refused media type is an error.
+/// Returns a request body as JSON; `None` without a body. A media type that the route refuses is an
+/// error.
 ///
 /// # Errors
 /// The error of a body that is not JSON, or the fault of another media type.
@@ -205,7 +207,7 @@ fn checks_media_type(endpoint: &RouteFunction) -> bool {
     endpoint.path.starts_with("/v1/") || matches!(endpoint.path, "/tokenize" | "/detokenize")
 }
 
-/// Returns the route function with the request's HTTP method, as error texts name it.
+/// Returns the route function of an endpoint with the HTTP method of the request, for error texts.
 fn at_method(received: &RawRequest, endpoint: &RouteFunction) -> RouteFunction {
     let method = match received.method {
         Method::GET => "GET",

@@ -69,7 +69,8 @@ pub(super) async fn answer_generate_request(
     }
 }
 
-/// Handles `POST /vertex_generate`: a batch with the parameters of `/generate`.
+/// Handles `POST /vertex_generate`: generates outputs for a batch of prompts with the parameters of
+/// `/generate`.
 pub(super) async fn vertex_generate(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -99,7 +100,8 @@ pub(super) async fn vertex_generate(
     }
 }
 
-/// Returns whether SGLang's tokenizer manager would raise this error as Python's `ValueError`.
+/// Returns whether an error is one that SGLang's tokenizer manager would raise as Python's
+/// `ValueError`.
 fn is_wrong_value(fault: &Fault) -> bool {
     fault.status == 400 && fault.error_type == ErrorType::BadRequest
 }

@@ -19,7 +19,7 @@ use vllm_sim_service::{Reply, ReplyChoice};
 /// Ids and options for the JSON of a response of `/generate`.
 pub(super) struct SglangGenerateFormat {
     pub(super) meta: MetaInfoSettings,
-    /// Ids of the requests, by prompt; an output without one gets a new id.
+    /// Ids of the requests, one per prompt; the output for a prompt without an id gets a new one.
     pub(super) rids: Vec<Arc<str>>,
     /// Whether the response contains the token ids of the prompt.
     pub(super) shows_prompt: bool,

@@ -55,7 +55,7 @@ pub(super) async fn get_ping(State(app): State<Arc<App>>) -> Response<Body> {
     ops::get_ready(State(app)).await
 }
 
-/// Handles `GET /ready`: 503 also while generation is paused.
+/// Handles `GET /ready`: returns 503 also while generation is paused.
 pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
     if app.service.control.is_paused() {
         return error::empty_response(StatusCode::SERVICE_UNAVAILABLE);
@@ -63,7 +63,7 @@ pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
     get_ping(State(app)).await
 }
 
-/// Handles `GET /v1/models`: the model and the loaded adapters.
+/// Handles `GET /v1/models`: lists the model and the loaded adapters.
 pub(super) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
     let name = app.service.models.displayed_model_name();
     let mut cards = vec![base_card(&app)];
@@ -94,7 +94,7 @@ fn base_card(app: &App) -> Value {
     })
 }
 
-/// Handles `GET /v1/models/{model}`, which knows only the base model.
+/// Handles `GET /v1/models/{model}`: describes the base model; adapters are unknown to this route.
 pub(super) async fn retrieve_model(
     State(app): State<Arc<App>>,
     Path(model): Path<String>,
@@ -114,7 +114,8 @@ pub(super) async fn retrieve_model(
     )
 }
 
-/// Handles `GET /model_info` and `/get_model_info`.
+/// Handles `GET /model_info` and `/get_model_info`: returns the name, paths and properties of the
+/// served model.
 pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body> {
     let (settings, config) = (&app.settings, app.settings.model.hf_config.as_deref());
     let of_config = |name: &str| config.and_then(|config| config.get(name)).cloned();
@@ -141,8 +142,8 @@ pub(super) fn disaggregation_mode(app: &App) -> &'static str {
     app.disaggregation.as_ref().map_or("null", |pair| pair.disaggregation_mode_name())
 }
 
-/// Handles `GET /server_info` and `/get_server_info`: the settings that are simulated, and the
-/// state of each rank.
+/// Handles `GET /server_info` and `/get_server_info`: returns the settings that are simulated, and
+/// the state of each rank.
 pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Body> {
     let settings = &app.settings;
     let config = &settings.server.shown_config;

@@ -29,7 +29,7 @@ fn null_response() -> Response<Body> {
     error::json_response(StatusCode::OK, "null".to_owned())
 }
 
-/// Handles `POST /release_memory_occupation`: releasing the KV cache empties it.
+/// Handles `POST /release_memory_occupation`: empties the KV cache if its memory is released.
 pub(super) async fn release_gpu_memory(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -67,7 +67,7 @@ pub(super) async fn resume_gpu_memory(
     }
 }
 
-/// Handles `POST /slow_down`: a pause before each step.
+/// Handles `POST /slow_down`: sets a pause before each engine step.
 pub(super) async fn slow_down_steps(
     State(app): State<Arc<App>>,
     received: RawRequest,

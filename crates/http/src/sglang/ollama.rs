@@ -101,7 +101,7 @@ struct OllamaRequest {
     sampling: SglangSamplingParams,
 }
 
-/// Handles `POST /api/chat`: Ollama's chat route.
+/// Handles `POST /api/chat`: generates the next message of a conversation, as Ollama does.
 pub(super) async fn create_ollama_chat(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -134,7 +134,7 @@ fn read_options(
     SglangSamplingParams::parse_sampling_params(&ollama_sampling_params(options), vocabulary)
 }
 
-/// Handles `POST /api/generate`: Ollama's completion route.
+/// Handles `POST /api/generate`: continues a prompt, as Ollama does.
 pub(super) async fn create_ollama_generation(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -265,7 +265,7 @@ impl StreamRenderer for LineStream {
     }
 }
 
-/// Handles `GET /api/tags`: Ollama's list of models.
+/// Handles `GET /api/tags`: lists the models, as Ollama does.
 pub(super) async fn list_ollama_models(State(app): State<Arc<App>>) -> Response<Body> {
     let name = &**app.service.models.displayed_model_name();
     let body = json!({"models": [{
@@ -283,7 +283,7 @@ fn last_part(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// Handles `POST /api/show`: Ollama's description of a model.
+/// Handles `POST /api/show`: describes a model, as Ollama does.
 pub(super) async fn show_ollama_model(
     State(app): State<Arc<App>>,
     received: RawRequest,

@@ -75,8 +75,8 @@ fn respond(answer: Result<Value, Fault>) -> Response<Body> {
     }
 }
 
-/// Returns the error for the requested parser `value`: not simulated, or SGLang's error for an
-/// unknown parser.
+/// Returns the error for the requested parser `value`: a known parser is not simulated, an unknown
+/// one gets SGLang's error.
 fn parser_fault(name: &str, value: &str, known: &[&str], simulated: &str) -> Fault {
     match known.contains(&value) {
         true => Fault::bad_request(format!("{name} {value} is not simulated, only {simulated}")),
@@ -93,7 +93,8 @@ struct ReasoningMarkers {
     close: &'static str,
     /// Whether generated texts begin inside the reasoning, without an opening marker.
     begins_inside: bool,
-    /// Beginning of a tool call, which also ends the reasoning; `None` if only `close` ends it.
+    /// Beginning of a tool call, which also ends the reasoning; `None` if only `close` ends the
+    /// reasoning.
     tool: Option<&'static str>,
 }
 
@@ -159,10 +160,10 @@ impl ReasoningMarkers {
 /// Format of the tool calls in a text: JSON between two tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallFormat {
-    /// Tool calls are between tags on lines of their own; a call that is not JSON is left out.
+    /// Format of tool calls: between tags on separate lines; a call that is not JSON is left out.
     Qwen25,
-    /// Tool calls are between tags; the last one needs no closing tag. If a call is not JSON, the
-    /// whole text is treated as content.
+    /// Format of tool calls: between tags, of which the last closing one may be missing. If a call
+    /// is not JSON, the whole text is treated as content.
     Hermes,
 }
 

@@ -36,9 +36,9 @@ pub(super) struct SglangGenerationRequest {
 /// Options for the log probabilities of a response.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogprobOptions {
-    /// Number of the most likely tokens at each position; `None`: no log probabilities.
+    /// Number of most likely tokens reported at each position; `None` reports no log probabilities.
     pub(super) top: Option<u32>,
-    /// First prompt position with a log probability; `None`: output tokens only.
+    /// First prompt position whose log probability is reported; `None` reports output tokens only.
     pub(super) start: Option<usize>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn check_unused_request_id(app: &App, id: &str) -> Result<(), Fault> 
     }
 }
 
-/// Returns the first element of a list, or the value itself.
+/// Returns the first element of a JSON list; a value that is not a list is returned unchanged.
 pub(super) fn first_element_or_self(value: &Value) -> &Value {
     value.as_array().map_or(value, |items| items.first().unwrap_or(&Value::Null))
 }

@@ -71,7 +71,8 @@ fn knows_model(app: &App, name: &str) -> bool {
     name == served || base || adapters.iter().any(|adapter| *adapter.name == *name)
 }
 
-/// Handles `GET /v1/responses/{id}` and `POST /v1/responses/{id}/cancel`: no response is stored.
+/// Handles `GET /v1/responses/{id}` and `POST /v1/responses/{id}/cancel`: returns an error, because
+/// no response is stored.
 pub(super) async fn stored_response_not_found() -> Response<Body> {
     error_response(&Fault {
         param: Some("response_id".to_owned()),

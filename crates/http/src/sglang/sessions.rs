@@ -44,7 +44,7 @@ pub(super) async fn open_session(
     }
 }
 
-/// Handles `POST /close_session`; an unknown id is not an error.
+/// Handles `POST /close_session`: closes a session; an unknown id is not an error.
 pub(super) async fn close_session(
     State(app): State<Arc<App>>,
     received: RawRequest,

@@ -47,7 +47,8 @@ impl UsageSettings {
         of_counts(counts, self.cached.then_some(counts.cached))
     }
 
-    /// Returns the number of a reply's prompt tokens from the prefix cache, if usage reports it.
+    /// Returns the number of a reply's prompt tokens that came from the prefix cache, if usage
+    /// reports this number.
     pub(super) fn reported_cached_tokens(self, reply: &Reply) -> Option<u32> {
         let choice = reply.choices.first().filter(|_| self.cached)?;
         Some(cached_tokens(choice, reply.prompt_token_count()))
@@ -99,18 +100,20 @@ pub(super) fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// Returns the number of prompt tokens of a choice from the prefix cache.
+/// Returns the number of a choice's prompt tokens that came from the prefix cache.
 pub(super) fn cached_tokens(choice: &ReplyChoice, prompt_tokens: u32) -> u32 {
     choice.sequence_progress().reused_prompt_tokens(prompt_tokens)
 }
 
-/// Counts the choices of an ended response in the metrics, and stores its tokens in its session.
+/// Counts the choices of an ended response in the metrics, and stores the response's tokens in the
+/// request's session.
 #[derive(Clone)]
 pub(super) struct EndedRequestCounter {
     pub(super) metrics: Arc<Metrics>,
     pub(super) streaming: bool,
     pub(super) structured: bool,
-    /// Session for storing the request's tokens at its end; `None` without a session.
+    /// The request's session, which stores the request's tokens at its end; `None` without a
+    /// session.
     pub(super) session: Option<SessionTurn>,
 }
 

@@ -173,7 +173,7 @@ pub(super) async fn start_profile() -> Response<Body> {
     Response::new(Body::from("Start profiling.\n"))
 }
 
-/// Handles `POST /stop_profile`.
+/// Handles `POST /stop_profile`: returns SGLang's text, but no profile exists.
 pub(super) async fn stop_profile() -> Response<Body> {
     Response::new(Body::from("Stop profiling. This will take some time.\n"))
 }

@@ -195,7 +195,8 @@ fn prefill_source(params: &Map<String, Value>) -> Option<Arc<KvSourceServer>> {
     Some(zmq_source(host, port, request, engine_id))
 }
 
-/// Returns the prefill server that the router names in the request id, for MoRI-IO.
+/// Returns the prefill server of MoRI-IO, whose address the request router has written into the
+/// request id.
 ///
 /// Source: vLLM 0.33 `moriio_common.py`, `_PREFILL_ZMQ_RE` and `parse_moriio_zmq_address`.
 fn mori_io_source(id: &str, params: &Map<String, Value>) -> Option<Arc<KvSourceServer>> {
@@ -209,7 +210,8 @@ fn mori_io_source(id: &str, params: &Map<String, Value>) -> Option<Arc<KvSourceS
     Some(zmq_source(part("host")?, port.into(), request, ""))
 }
 
-/// Returns Mooncake's prefill server, by the address of its bootstrap server.
+/// Returns the prefill server of Mooncake, identified by the address of its bootstrap server in
+/// `params`.
 fn mooncake_source(params: &Map<String, Value>) -> Option<Arc<KvSourceServer>> {
     let text = |key: &str| params.get(key).and_then(Value::as_str);
     Some(Arc::new(KvSourceServer {
@@ -232,8 +234,8 @@ fn zmq_source(host: &str, port: u64, request: &str, engine_id: &str) -> Arc<KvSo
     })
 }
 
-/// Returns the minimum cached fraction of the prompt: from the header that forces a miss, the
-/// request, or the server's setting.
+/// Returns the minimum cached fraction of the prompt: set by the header that forces a miss, else by
+/// the request, else by the server's setting.
 pub(crate) fn cache_hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> Option<f64> {
     let forced = headers.get(&names::CACHE_HIT_THRESHOLD_HEADER).is_some_and(|value| {
         value.to_str().is_ok_and(|v| media::parse_go_bool(v.trim()) == Some(true))

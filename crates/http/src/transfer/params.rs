@@ -97,7 +97,8 @@ impl KvTransferParams {
     }
 }
 
-/// Returns the engine id of a data-parallel rank; with several ranks each has its own.
+/// Returns the engine id of a data-parallel rank for KV transfer; if there are several ranks, each
+/// has a separate id.
 pub(crate) fn engine_id_of_rank(id: &str, settings: &HttpSettings, rank: u32) -> String {
     match settings.parallel.data {
         1 => id.to_owned(),

@@ -32,8 +32,7 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared_request_fields::{ChatTool, ChatToolChoice};
 use vllm_sim_wire::sampling::{GREEDY_TEMPERATURE, SamplingParams, output_budget_tokens};
 
-/// Default of `max_tokens`; sampling parameters are rendered without the member if it has this
-/// value.
+/// Default of `max_tokens`; rendered sampling parameters omit the member if it has this value.
 const OMITTED_MAX_TOKENS: i128 = 16;
 
 pub(crate) async fn render_chat(
@@ -96,8 +95,8 @@ pub(crate) async fn render_completions(
     Ok(ok_json_response(&Value::Array(out)))
 }
 
-/// Renders the prompt of a chat request; `members` are the members of the client's body that hold
-/// its texts.
+/// Renders the prompt of a chat request; `members` are the members of the client's body whose texts
+/// the tokenizer reads.
 async fn answer_rendered_chat(
     app: &Arc<App>,
     received: &RawRequest,
@@ -261,7 +260,8 @@ fn generate_request_json(
     Ok(out)
 }
 
-/// Returns a connector's parameters, such as `kv_transfer_params`; `None` if they are empty.
+/// Returns the parameters of a connector, such as `kv_transfer_params`, in a request body; `None`
+/// if they are empty.
 fn transfer_params<'b>(body: &'b Value, key: &str) -> Option<&'b Map<String, Value>> {
     body.get(key).and_then(Value::as_object).filter(|params| !params.is_empty())
 }

@@ -24,7 +24,7 @@ use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
-/// Handles `POST /generative_scoring`; equal prompts get equal scores.
+/// Handles `POST /generative_scoring`: scores items after a query; equal prompts get equal scores.
 pub(crate) async fn create_generative_scoring(
     State(app): State<Arc<App>>,
     mut received: RawRequest,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::message::KvEventPreviewFeatures;
 use vllm_sim_engine::{BlockKey, LayerGroupCacheEvent, SchedulerEvent};
 
-/// Number of GPU blocks with the same hash, by layer group and hash.
+/// Map from a layer group and block hash to the number of GPU blocks with this hash.
 #[derive(Debug, Default)]
 pub(super) struct KvBlockCopyCounts(BTreeMap<(u32, BlockKey), u32>);
 

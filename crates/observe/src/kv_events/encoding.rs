@@ -12,7 +12,7 @@ pub struct KvEventEncoding {
     pub hashes: KvEventHashFormat,
     /// Level of detail of KV events about blocks in CPU memory.
     pub host: HostKvEventDetail,
-    /// Groups of layers with a KV cache of their own.
+    /// Layer groups of the model, each with a separate KV cache.
     pub groups: KvEventLayerGroups,
     /// vLLM release whose KV event fields are sent.
     pub version: VllmVersion,
@@ -20,11 +20,12 @@ pub struct KvEventEncoding {
     pub preview: KvEventPreviewFeatures,
 }
 
-/// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
+/// Layer groups of a model, each with a separate KV cache; they determine the group index and kind
+/// in KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvEventLayerGroups {
-    /// Index of the main layer group, whose KV events have no group index: the first group with
-    /// full attention.
+    /// Index of the main layer group (the first with full attention), whose KV events have no group
+    /// index.
     pub main: u32,
     /// Attention kind of the main layer group (the first with full attention) and of the groups
     /// after it.

@@ -1,6 +1,6 @@
 //! ZMQ endpoints of KV event publishers, per data-parallel rank.
 
-/// Error for an endpoint whose port cannot be shifted to that of another rank.
+/// Error for a ZMQ endpoint whose port cannot be shifted to the port of another data-parallel rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("endpoint {endpoint:?}: rank {rank} needs a port of its own, but {why}")]
 pub struct EndpointPortError {

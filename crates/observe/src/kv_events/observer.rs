@@ -11,7 +11,7 @@ use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 pub struct KvEventObserver {
     publisher: KvEventPublisher,
     batch: Vec<SchedulerEvent>,
-    /// Whether the engine emits step events; else a batch of KV events ends when the engine is
+    /// Whether the engine emits step events; if not, a batch of KV events ends when the engine is
     /// idle.
     steps: bool,
 }

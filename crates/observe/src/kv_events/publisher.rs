@@ -22,12 +22,12 @@ const ZMQ_LINGER: Duration = Duration::from_secs(1);
 /// Batching of KV events into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvEventBatching {
-    /// All KV events of one call of [`KvEventPublisher::publish`] form one message, as vLLM sends
-    /// one message per scheduler step.
+    /// Batching by call: all KV events of one call of [`KvEventPublisher::publish`] form one
+    /// message, as vLLM sends one message per scheduler step.
     #[default]
     PerCall,
-    /// A KV event message is sent after a number of events, or earlier if the oldest event has
-    /// waited too long (llm-d: `event-batch-size`, one second).
+    /// Batching by size: a message is sent after a number of KV events, or earlier if the oldest
+    /// event has waited too long (llm-d: `event-batch-size`, one second).
     Sized {
         /// Number of KV events per message, at least one.
         events: usize,
@@ -97,7 +97,7 @@ pub enum KvEventPublisherError {
         /// Error of the failed libzmq call.
         source: zmq::Error,
     },
-    /// Error of the operating system, which cannot start the publisher's thread.
+    /// Error of the operating system on starting the publisher's thread.
     #[error("KV events: cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -261,8 +261,8 @@ struct PublisherThread {
     /// Pending KV events, waiting for a full message ([`KvEventBatching::Sized`]).
     pending: Vec<SchedulerEvent>,
     pending_ts: f64,
-    /// Whether injected loss withholds the newest batch of KV events, and the pending events with
-    /// it.
+    /// Whether injected loss withholds the newest batch of KV events; pending events are then
+    /// withheld too.
     withheld: bool,
     gaps: KvEventLossScheduleState,
     failed: bool,

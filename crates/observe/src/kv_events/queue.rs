@@ -57,7 +57,8 @@ pub(super) struct QueuedEventBatch {
     pub(super) ts: f64,
     /// Number of KV event batches dropped since the previous batch in the queue.
     pub(super) lost: u64,
-    /// Whether the batch of KV events is only kept for replay, by injected loss.
+    /// Whether injected loss withholds the batch of KV events from subscribers; it is then only
+    /// kept for replay.
     pub(super) withheld: bool,
 }
 

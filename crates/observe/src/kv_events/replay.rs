@@ -17,8 +17,8 @@ const SEND_RETRY_MS: i64 = 1;
 const MAX_BATCHES_PER_TURN: usize = 256;
 /// Time without progress after which the replay for a client is dropped.
 const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum number of queued replay requests per client, and of clients; further requests are
-/// ignored.
+/// Maximum number of clients with queued replay requests, and of such requests per client; further
+/// requests are ignored.
 const MAX_REPLAY_REQUESTS_PER_CLIENT: usize = 16;
 const MAX_REPLAY_CLIENTS: usize = 256;
 /// Maximum number of messages that libzmq queues for one client, which bounds the memory for

@@ -21,8 +21,8 @@ const META_QUERY: &[u8] = b"get_meta_msg";
 /// Interval between two checks whether a request still waits for the prefill server's answer, in
 /// milliseconds.
 const POLL_MS: i32 = 200;
-/// Maximum number of waits of [`POLL_MS`] for a prefill server's answer with NIXL, which waits 5 s
-/// in all.
+/// Maximum number of waits of [`POLL_MS`] for a prefill server's answer with NIXL; in total, these
+/// waits take 5 s.
 const MAX_NIXL_POLLS: u32 = 25;
 /// Maximum number of requests that wait for a handshake; for further ones, the handshake fails.
 const MAX_WAITING_REQUESTS: usize = 10_000;
@@ -88,13 +88,14 @@ pub(super) fn is_metadata_query(message: &[u8]) -> bool {
     word == Some(META_QUERY)
 }
 
-/// Rules for the handshake with a prefill server, by the KV connector.
+/// Rules for the handshake with a prefill server, which depend on the KV connector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvHandshakeRules {
-    /// NIXL: the engine id must be the one in the request, and this server's block size must be a
-    /// multiple of the prefill server's.
+    /// Rules of NIXL: a handshake succeeds if the engine id equals the one in the request, and this
+    /// server's block size is a multiple of the prefill server's.
     Nixl(u32),
-    /// MoRI-IO: any answer at the prefill server's address is a success; there is no time limit.
+    /// Rules of MoRI-IO: a handshake succeeds with any answer from the prefill server's address,
+    /// without a time limit.
     MoriIo,
 }
 
@@ -130,8 +131,8 @@ struct WaitingRequest {
 }
 
 impl PrefillHandshakes {
-    /// Starts the handshake thread of a server; it stops when the last clone of the value is
-    /// dropped.
+    /// Starts the handshake thread of a server; the thread stops when the last clone of the
+    /// returned value is dropped.
     ///
     /// # Errors
     /// An I/O error if the thread cannot be started.

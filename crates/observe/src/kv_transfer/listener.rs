@@ -10,8 +10,8 @@ pub(super) const BLOCKS_READ_MESSAGE: &[u8] = b"read";
 
 const POLL_MS: i32 = 200;
 
-/// Listener for ZMQ messages of other servers, on a thread of its own; dropping it stops the
-/// thread.
+/// Listener for ZMQ messages of other servers, on a separate thread; dropping the listener stops
+/// the thread.
 #[derive(Debug)]
 pub struct ZmqMessageListener {
     /// ZMQ endpoint to which the listener is bound, with its port.

@@ -23,7 +23,7 @@ pub struct ZmqMessageSender {
 }
 
 impl ZmqMessageSender {
-    /// Starts the thread that sends messages; it stops when the last clone of the sender is
+    /// Starts the thread that sends messages; the thread stops when the last clone of the sender is
     /// dropped.
     ///
     /// # Errors
@@ -46,8 +46,8 @@ impl ZmqMessageSender {
 pub struct KvBlockReadNotifier(ZmqMessageSender);
 
 impl KvBlockReadNotifier {
-    /// Starts the thread that sends notifications; it stops when the last clone of the notifier is
-    /// dropped.
+    /// Starts the thread that sends notifications; the thread stops when the last clone of the
+    /// notifier is dropped.
     ///
     /// # Errors
     /// An I/O error if the thread cannot be started.

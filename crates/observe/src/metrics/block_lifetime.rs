@@ -30,7 +30,8 @@ struct BlockLife {
 }
 
 impl KvBlockLifetimeObserver {
-    /// Creates an observer that samples the fraction `sampled_fraction` of prefix-cache blocks, above 0.
+    /// Creates an observer that samples a fraction of the prefix-cache blocks; `sampled_fraction`
+    /// is above 0.
     pub fn new(metrics: Arc<EngineMetrics>, sampled_fraction: f64) -> Self {
         Self { metrics, share: sampled_fraction, stored: 0, lives: HashMap::new() }
     }

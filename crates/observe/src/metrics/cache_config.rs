@@ -4,7 +4,8 @@ use super::upstream::{CACHE_CONFIG_SINCE, CACHE_CONFIG_UNTIL};
 use crate::release::first_vllm_release_of;
 use vllm_sim_wire::VllmVersion;
 
-/// Returns the labels of `vllm:cache_config_info` in a release, without `engine`.
+/// Returns the labels of `vllm:cache_config_info` in an imitated release, without the label
+/// `engine`.
 ///
 /// `fields` are those that depend on the configuration, as Python text; others have the values of
 /// the release for a plain model.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use prometheus::core::{Atomic, AtomicF64, AtomicU64};
 use prometheus::proto::MetricType;
 
-/// Value of one metric series, on a cache line of its own, which prevents false sharing between
+/// Value of one metric series, on a separate cache line, which prevents false sharing between
 /// engines.
 ///
 /// The number of observations is the sum of the buckets, so a scrape during an observation is
@@ -32,7 +32,7 @@ pub(crate) struct MetricCell {
 }
 
 impl MetricCell {
-    /// Creates the hidden cell of a metric series, for a family of this type.
+    /// Creates the value cell of a hidden metric series, for a family of the given type.
     pub(crate) fn new(kind: MetricType, bucket_bounds: &Arc<[f64]>) -> Self {
         let buckets = match kind {
             MetricType::HISTOGRAM | MetricType::SUMMARY => bucket_bounds.len() + 1,
@@ -98,7 +98,7 @@ impl MetricCell {
         (at != 0.0).then_some(at)
     }
 
-    /// Shows the metric series if it is hidden, with this Unix time as its creation time.
+    /// Shows the metric series if it is hidden, with the given Unix time as its creation time.
     pub(crate) fn expose_metric_series(&self, now_unix: f64) {
         if self.created.get() == 0.0 {
             self.created.set(now_unix);
@@ -109,7 +109,8 @@ impl MetricCell {
         self.created.set(0.0);
     }
 
-    /// Zeroes the metric series, with this Unix time as its creation time; zero hides the series.
+    /// Zeroes the metric series, with the given Unix time as its creation time; zero hides the
+    /// series.
     pub(crate) fn reset_metric_series(&self, created_unix: f64) {
         self.replace_bucket_counts(&[]);
         self.created.set(created_unix);

@@ -65,8 +65,8 @@ impl EngineMetrics {
         self.cells[Id::MmHits].add(hits.into());
     }
 
-    /// Returns the values of the engine's series of a metric family of vLLM, by its name; none for
-    /// another name.
+    /// Returns the values of the engine's series in the vLLM metric family with the given name;
+    /// empty for an unknown name.
     pub fn series_values(&self, family: &str) -> Vec<f64> {
         let id = FAMILIES.iter().position(|one| one.name == family);
         let cells = id.map_or(&[][..], |id| self.cells.series_cells(id));
@@ -93,9 +93,10 @@ pub struct EngineFeatures {
     /// Parameters of NIXL transfers; `None` unless the KV cache of prompts comes from other
     /// engines.
     pub transfer: Option<NixlTransferMetricParams>,
-    /// Number of LoRA adapters in memory; `None` unless the adapters in memory are exposed.
+    /// Maximum numbers of LoRA adapters in memory; `None` unless `/metrics` exposes the adapters in
+    /// memory.
     pub adapter_slots: Option<LoraSlotCounts>,
-    /// Number of tokens per KV block; `None` unless the usage of token slots is exposed.
+    /// Number of tokens per KV block; `None` unless `/metrics` exposes the usage of token slots.
     pub tokens_per_block: Option<u32>,
 }
 
@@ -189,8 +190,8 @@ impl EngineMetricsObserver {
         }
     }
 
-    /// Counts a sequence that ended, by the index of its reason in [`FINISH_REASONS`]; each choice
-    /// of a request is a sequence.
+    /// Counts an ended sequence under the index of its finish reason in [`FINISH_REASONS`]; each
+    /// choice of a request is a sequence.
     fn count_end(&self, reason: usize, record: &SequenceRecord) {
         let cells = &self.metrics.cells;
         let MetricsSettings { compat, clock, .. } = &*self.metrics.settings;

@@ -40,13 +40,13 @@ const KEYS: [(&str, Id, bool); 20] = [
 ];
 
 pub(super) struct FakeMetricsState {
-    /// Metric cells on `/metrics`, one set per engine.
+    /// Values of the metrics on `/metrics`, one set per engine.
     engines: Vec<MetricCells>,
     lora: LoraRequestsInfo,
     refresh: Duration,
     clock: UnixClock,
-    /// Fake gauges in the order of [`KEYS`], whose first entries they are; each has the Unix time
-    /// at which it was set, in seconds.
+    /// Fake gauges, one for each of the first entries of [`KEYS`], in the same order; each has the
+    /// Unix time at which it was set, in seconds.
     gauges: Mutex<[Option<(FakeGauge, f64)>; 3]>,
 }
 

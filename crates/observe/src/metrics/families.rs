@@ -251,7 +251,7 @@ impl Id {
     }
 }
 
-/// Returns the metric family with this name in the generated list of upstream's families. An
+/// Returns the metric family `name` from the generated list of the imitated servers' families. An
 /// unknown name is a compile error.
 const fn upstream(name: &str) -> Family {
     let mut i = 0;
@@ -261,7 +261,8 @@ const fn upstream(name: &str) -> Family {
     UPSTREAM[i]
 }
 
-/// Returns a metric family of the engines that is not in the generated list of upstream's families.
+/// Returns a metric family of the engines that is not in the generated list of the imitated
+/// servers' families.
 const fn engine(kind: MetricType, name: &'static str, help: &'static str) -> Family {
     family(kind, name, &["engine", "model_name"], Buckets::Bounds(&[]), help)
 }

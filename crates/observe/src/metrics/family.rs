@@ -54,8 +54,8 @@ pub(crate) enum MetricPageGroup {
     Counter,
     Gauge,
     Histogram,
-    /// Gauges summed over processes. Their files in Prometheus' multiprocess mode sort after those
-    /// of histograms.
+    /// Group of the gauges that are summed over processes. Their files in Prometheus' multiprocess
+    /// mode sort after those of histograms.
     SummedGauge,
     Summary,
 }
@@ -64,7 +64,7 @@ pub(crate) enum MetricPageGroup {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Family {
     pub(crate) topic: Topic,
-    /// Condition on the settings under which upstream exposes the metric family.
+    /// Condition on the settings under which the imitated server exposes the metric family.
     pub(crate) when: fn(&MetricsSettings) -> bool,
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
@@ -97,10 +97,10 @@ pub(crate) struct Family {
     /// set has none.
     pub(crate) hidden_until_step: bool,
     pub(crate) when_empty: EmptyFamilyRendering,
-    /// Family of the same engine whose values this metric family also exposes, under its own name.
+    /// Other metric family of the engine whose values this family exposes too, under the name of
+    /// this family.
     pub(crate) alias: Option<Id>,
-    /// Metric family by whose values the values of this family are divided; a divisor below 1
-    /// counts as 1.
+    /// Metric family with the divisors of this family's values; a divisor below 1 counts as 1.
     pub(crate) divisor: Option<Id>,
 }
 

@@ -35,15 +35,15 @@ impl LoraRequestsInfo {
         Self { cell_vec: vecs[Id::LoraRequests as usize].clone(), settings }
     }
 
-    /// Returns the current Unix time, which is the value of a series; llm-d's simulator has whole
+    /// Returns the current Unix time as the value of a series; for llm-d's simulator, in whole
     /// seconds.
     fn current_unix_seconds(&self) -> f64 {
         let unix = (self.settings.clock.0)();
         if self.settings.compat == MetricsCompat::Llmd { unix.trunc() } else { unix }
     }
 
-    /// Sets the value of the series with these lists of running and waiting adapters, and adds the
-    /// series if there is none.
+    /// Sets the value of the series that has the given lists of running and waiting adapters as
+    /// labels; adds the series if there is none.
     fn set_lora_series_value(&self, [running, waiting]: [&str; 2], value: f64) {
         // Shown only when it is added: another engine may just have removed it.
         let max_lora = self.settings.lora.unwrap_or(1).to_string();
@@ -174,8 +174,8 @@ impl EngineObserver for LoraObserver {
         }
     }
 
-    /// Lists the adapter of a rejected request briefly as running: llm-d's simulator checks the
-    /// context length only when a request runs.
+    /// Lists the adapter of a rejected request briefly as running, because llm-d's simulator checks
+    /// the context length only when a request runs.
     fn on_lora_refused(&mut self, lora: &Arc<str>) {
         self.show_sequences(lora, [1, 0]);
         self.show_sequences(lora, [-1, 0]);

@@ -13,7 +13,7 @@ use vllm_sim_engine::{SchedulerEvent, SimTime};
 pub struct MfuObserver {
     metrics: Arc<EngineMetrics>,
     model: MfuWorkModel,
-    /// Whether the engine emits step events; else each output is a step.
+    /// Whether the engine emits step events; if not, each output counts as a step.
     steps: bool,
     load: MfuStepTokens,
 }

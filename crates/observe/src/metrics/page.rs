@@ -28,8 +28,8 @@ pub(super) struct MetricsPage {
 }
 
 impl MetricsPage {
-    /// Creates the page of these families, in this order: registers a Prometheus collector for each
-    /// topic, and one for vllm-sim's own families.
+    /// Creates the page of the given families, in their order; registers a Prometheus collector for
+    /// each topic, and one for vllm-sim's own families.
     pub(super) fn new(
         api_servers: ApiServerCount,
         vecs: Vec<Arc<MetricCellVec>>,

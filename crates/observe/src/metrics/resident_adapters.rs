@@ -21,12 +21,13 @@ pub struct LoraSlotCounts {
     pub cpu: usize,
 }
 
-/// LoRA adapters in the memories of one engine, the least recently used first, and their series.
+/// LoRA adapters in the GPU and CPU memory of one engine, the least recently used first, with their
+/// metric series.
 pub(super) struct ResidentLoraAdapters {
     slots: LoraSlotCounts,
     gpu: Vec<Arc<str>>,
     cpu: Vec<Arc<str>>,
-    /// Series of the adapters of all engines.
+    /// Metric series of the LoRA adapters of all engines.
     cell_vec: Arc<MetricCellVec>,
     engine: Arc<EngineMetrics>,
 }
@@ -61,7 +62,7 @@ impl ResidentLoraAdapters {
         self.show();
     }
 
-    /// Exposes the LoRA adapters of the engine in place of those that it exposed before.
+    /// Exposes the LoRA adapters of the engine in place of the previously exposed ones.
     fn show(&self) {
         let EngineMetrics { cells, settings, rank, .. } = &*self.engine;
         let (engine, model_name) = (&*settings.engines[*rank], &*settings.model_name);

@@ -13,19 +13,19 @@ use super::cell::MetricCell;
 use super::family::{Family, MetricLabels};
 use super::settings::{ApiServerCount, MetricsSettings};
 
-/// Metric cells of one engine and of the server, for every family of a list. Clones share the
-/// cells.
+/// Value cells of the metric series of one engine and of the server, for every family of a list.
+/// Clones share the cells.
 #[derive(Debug, Clone)]
 pub(crate) struct MetricCells(Box<[Arc<[MetricCell]>]>);
 
 impl MetricCells {
-    /// Returns the cells of an engine, by its index, and those of the server.
+    /// Returns the value cells of the engine with the index `engine`, and those of the server.
     pub(crate) fn of_engine(vecs: &[Arc<MetricCellVec>], engine: usize) -> Self {
         let owners = vecs.iter().map(|vec| vec.owners.get(engine).or(vec.owners.first()));
         Self(owners.map(|cells| cells.cloned().unwrap_or_default()).collect())
     }
 
-    /// Returns the cells of a metric family's series, ordered by the values of the labels.
+    /// Returns the value cells of a metric family's series, ordered by the values of the labels.
     pub(crate) fn series_cells(&self, id: impl Into<usize>) -> &[MetricCell] {
         &self.0[id.into()]
     }
@@ -54,9 +54,11 @@ pub(crate) struct MetricSeries {
     pub(super) position: i64,
     /// Names and values of the labels, sorted by name.
     labels: Vec<LabelPair>,
-    /// Cells of all series of the same owner, and the index of this series' cell.
+    /// Value cells of all series that the metric family has for the same engine or for the server,
+    /// and the index of this series' cell.
     cells: (Arc<[MetricCell]>, usize),
-    /// Cells of the series whose value divides the value of this series; `None` divides by 1.
+    /// Value cells of another metric series, whose value divides the value of this series; `None`
+    /// if the value is not divided.
     divisors: Option<Arc<[MetricCell]>>,
 }
 
@@ -99,7 +101,8 @@ fn label_pairs(mut labels: MetricLabels) -> Vec<LabelPair> {
     pairs.collect()
 }
 
-/// Series of one metric family, as in a vector of `prometheus`. A scrape takes no lock.
+/// Series of one metric family, like a metric vector of the crate `prometheus`. A scrape takes no
+/// lock.
 pub(crate) struct MetricCellVec {
     pub(super) family: &'static Family,
     pub(super) desc: Desc,
@@ -108,7 +111,8 @@ pub(crate) struct MetricCellVec {
     /// Labels `le` of the histogram buckets.
     pub(super) le: Vec<String>,
     bounds: Arc<[f64]>,
-    /// Cells of each engine, or of the server, that exist from the start.
+    /// Value cells of the series that exist from the start: one list per engine, or one list for
+    /// the server.
     owners: Vec<Arc<[MetricCell]>>,
     /// Current series, sorted by the values of their labels, as [`prometheus::Registry`] does.
     series: ArcSwap<Vec<Arc<MetricSeries>>>,
@@ -127,7 +131,8 @@ impl MetricCellVec {
         vecs
     }
 
-    /// Creates a metric family, which shares the cells of its alias among `others`, if it has one.
+    /// Creates a metric family. An alias shares the cells of the family in `others` whose values it
+    /// exposes.
     fn new(
         family: &'static Family,
         settings: &MetricsSettings,
@@ -188,8 +193,8 @@ impl MetricCellVec {
         self.series.load_full()
     }
 
-    /// Returns the metric series with these label values, sorted by label name, after adding it if
-    /// there is none.
+    /// Returns the metric series with the given label values, which are sorted by label name; adds
+    /// the series if there is none.
     ///
     /// It is shown as created at this Unix time if it was hidden; zero leaves it as it is. A series
     /// that is added is always shown.
@@ -234,9 +239,9 @@ impl MetricCellVec {
         gone.for_each(|one| one.hide_metric_series());
     }
 
-    /// Zeroes counters, histograms and summaries, and hides the series that are hidden until their
-    /// first use, as a process restart at this Unix time does. Series are kept, because concurrent
-    /// calls may hold their cells.
+    /// Resets the series as a process restart at the given Unix time does: zeroes counters,
+    /// histograms and summaries, and hides series that appear at first use. Series are kept,
+    /// because concurrent calls may hold their cells.
     pub(crate) fn reset_for_restart(&self, now_unix: f64) {
         for series in self.series.load().iter() {
             match (self.family.kind, series.cells.1 >= self.family.hidden_from) {

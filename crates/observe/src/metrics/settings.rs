@@ -26,7 +26,7 @@ pub struct MetricsSettings {
     pub engines: Vec<String>,
     /// Context length, in tokens; limits the bucket bounds of length histograms.
     pub max_model_len: u32,
-    /// Families of open pull requests of vLLM that are exposed (`--preview`).
+    /// Metric families of open pull requests of vLLM to expose (`--preview`).
     pub previews: MetricPreviewFeatures,
     /// Value of `--max-loras`; `None`: no adapters are enabled.
     pub lora: Option<u32>,

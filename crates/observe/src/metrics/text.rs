@@ -7,7 +7,7 @@ use prometheus::proto::{Histogram, LabelPair, Metric, MetricType};
 use super::number::push_prometheus_float;
 use super::settings::ApiServerCount;
 
-/// Writes metric families as text.
+/// Writes metric families in Prometheus' text format.
 ///
 /// The writer keeps the labels and numbers that it rendered last, because consecutive lines often
 /// have equal ones.

@@ -26,7 +26,7 @@ use vllm_sim_http_client::{
 use super::protocol::OtlpProtocol;
 
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of bytes read from a collector's response.
+/// Maximum number of bytes read from the response of an OpenTelemetry collector.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// Environment variables for a file of certificate authorities, which replaces the public ones.
 const CA_FILE_VARIABLES: [&str; 2] =

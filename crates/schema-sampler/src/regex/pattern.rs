@@ -20,7 +20,8 @@ const MAX_REGEX_BACKTRACKS: usize = 20_000;
 /// Maximum size of a regular expression, in bytes.
 const MAX_PATTERN_BYTES: usize = 64 * 1024;
 
-/// Maximum of a pattern's size in bytes times its number of classes such as `\w`.
+/// Maximum translation cost of a pattern: its size in bytes times its number of classes such as
+/// `\w`.
 ///
 /// Each class takes kilobytes in the parser, and the translation scans the whole pattern per class.
 pub(crate) const MAX_REGEX_TRANSLATION_COST: usize = 1 << 20;

@@ -231,7 +231,7 @@ impl<'a> ValueSampler<'a> {
         Ok(names)
     }
 
-    /// Adds the names of required and dependent properties until nothing changes.
+    /// Adds to `names` all required properties, and the properties that a name in `names` requires.
     fn add_dependent_names(
         &mut self,
         names: &mut MemberNames,
@@ -331,8 +331,8 @@ impl<'a> ValueSampler<'a> {
         Ok(())
     }
 
-    /// Returns whether an object may have a member: the schemas that depend on it must allow
-    /// objects.
+    /// Returns whether an object may have the member `name`: all schemas that its presence
+    /// activates must allow objects.
     fn is_member_allowed(&self, rules: &[&'a ObjectRules], name: &str) -> bool {
         rules.iter().flat_map(|r| &r.dependent).all(|(key, id)| {
             key != name || self.schema.schema_node(*id).possible.contains_all(JsonTypes::OBJECT)

@@ -44,12 +44,12 @@ impl JsonNumber {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NumberBound {
     pub(crate) number: JsonNumber,
-    /// Whether this bound excludes its own number, as in `exclusiveMinimum`.
+    /// Whether the bound excludes its number from the allowed ones, as `exclusiveMinimum` does.
     pub(crate) open: bool,
 }
 
 impl NumberBound {
-    /// Returns this numeric bound with its own number excluded instead of included, and vice versa.
+    /// Returns this numeric bound with its number excluded if it was included, and vice versa.
     pub(crate) fn with_inverted_inclusiveness(self) -> Self {
         Self { open: !self.open, ..self }
     }

@@ -49,8 +49,8 @@ impl<'a> BoundedValidator<'a> {
         }
     }
 
-    /// Creates a validator that caches no results. The work that it spends is therefore the cost of
-    /// another validator without a cache, such as `jsonschema`.
+    /// Creates a validator that caches no results. The work that it spends is therefore that of any
+    /// validator without a cache, such as the crate `jsonschema`.
     pub(crate) fn new_uncached(schema: &'a Schema, fuel: u32) -> Self {
         Self { known: None, ..Self::new(schema, fuel) }
     }

@@ -44,7 +44,7 @@ impl InjectedFailure {
         }
     }
 
-    /// Returns the injected error response with this name.
+    /// Returns the injected error response with the given name.
     pub fn from_injected_failure_name(name: &str) -> Option<Self> {
         Self::ALL_INJECTED_FAILURES
             .into_iter()

@@ -31,9 +31,10 @@ pub struct FaultScenarioAndPhase {
 /// An admission limit that rejected a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExceededAdmissionLimit {
-    /// Maximum number of sequences in flight, waiting and running.
+    /// Admission limit: maximum number of sequences in flight, waiting and running.
     Requests,
-    /// Maximum number of prompt tokens that the engines have not yet computed, over all requests.
+    /// Admission limit: maximum number of prompt tokens that the engines have not yet computed,
+    /// over all requests.
     Tokens,
 }
 

@@ -24,7 +24,7 @@ pub struct DrawnFaults {
 }
 
 impl FaultRates {
-    /// Returns whether these rates inject no faults at all.
+    /// Returns whether the rates inject no faults at all.
     pub fn injects_no_faults(&self) -> bool {
         (self.rate == 0 || self.failures.is_empty())
             && (self.stream_rate <= 0.0 || self.specs.is_empty())

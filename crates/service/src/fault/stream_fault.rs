@@ -89,7 +89,7 @@ impl StreamFault {
         FAULT_FORMS[index].0
     }
 
-    /// Parses the value of the stream fault with this name; `None` if there is no such fault.
+    /// Parses the value of the stream fault with the given name; `None` if there is no such fault.
     ///
     /// Defaults for the omitted value of a fault: 1 token, 64 bytes, 0 percent.
     pub(super) fn parse_fault_value(

@@ -41,8 +41,8 @@ pub enum ReplyTextMode {
     Encoder,
 }
 
-/// Minimum length of the reasoning in a reply that the output limit cuts, in tokens, end marker
-/// included.
+/// Minimum length of the reasoning in a reply whose end the output limit cuts off, in tokens,
+/// including the end marker of the reasoning.
 const MIN_CUT_REASONING_TOKENS: u32 = 12;
 
 /// Generates the content of replies: a script of tokens and texts per request.
@@ -301,7 +301,8 @@ impl ReplyGenerator {
         (if full { OutputEndReason::Length } else { OutputEndReason::Stop }, None)
     }
 
-    /// Repeats the client's text, and adds random sentences if the reply must not end there.
+    /// Repeats the client's text, and adds random sentences if the reply must not end after this
+    /// text.
     fn add_echo(
         &self,
         request: &ReplyGeneratorInput,

@@ -23,7 +23,7 @@ use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
 pub struct RecordedReplies {
     /// Dataset of recorded prompts and replies.
     pub dataset: Arc<Dataset>,
-    /// Whether the tokens of a recorded reply are released at their recorded times.
+    /// Whether the tokens of a recorded reply are output at their recorded times.
     pub timing: bool,
 }
 

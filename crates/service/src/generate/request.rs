@@ -312,8 +312,8 @@ impl OutputTokenConstraints {
         }
     }
 
-    /// Returns the token ids of which the output may consist, if restricted; `ends` must be the
-    /// same function in all calls.
+    /// Returns the token ids of which the output may consist, if restricted. `ends` returns whether
+    /// a token id ends the output, and must be the same function in all calls.
     pub(super) fn allowed_output_tokens(
         &self,
         ends: impl Fn(u32) -> bool,

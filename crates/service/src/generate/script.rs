@@ -34,9 +34,10 @@ pub enum OutputEndReason {
 /// The stop condition that ended an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// The output ended at this stop token id, other than the primary end-of-sequence token.
+    /// Stop condition: the output ended at this stop token id, which is not the primary
+    /// end-of-sequence token.
     Token(u32),
-    /// The output ended at this stop string, given as requested.
+    /// Stop condition: the output ended at this stop string, given as requested.
     Text(String),
 }
 
@@ -66,7 +67,7 @@ pub struct ReplyScript {
     pub finish: PlannedOutputEnd,
     /// Names of the called tools, by index of the call.
     pub calls: Vec<String>,
-    /// Recorded release times of the first tokens, from the start of the sequence.
+    /// Recorded times at which the first tokens are output, from the start of the sequence.
     pub times: Option<Arc<[Duration]>>,
     /// Hash of the prompt's token ids, made with [`extend_context_hash`].
     pub prompt: u64,
@@ -90,13 +91,13 @@ pub(super) struct ReplyTokenRun {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ReplyTokenSource {
-    /// The run consists of consecutive sentences of the built-in corpus, from index `start` of the
-    /// sentence list, and may end within its last sentence. `first` selects the form of the first
-    /// sentence without a leading space.
+    /// Token source: consecutive sentences of the built-in corpus, from index `start` of the
+    /// sentence list; the tokens may end within the last sentence. `first` selects the form of the
+    /// first sentence without a leading space.
     Sentences { start: u32, first: bool },
-    /// The run consists of a text outside the corpus, given by its index in the list of such texts.
+    /// Token source: a text outside the corpus, given by its index in the list of such texts.
     Own(u16),
-    /// The run consists of one token without text, given by its id.
+    /// Token source: one token without text, given by its id.
     Silent(u32),
 }
 
@@ -115,12 +116,13 @@ pub struct OutputToken<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReplyScriptCursor {
     run: u32,
-    /// Number of tokens before the cursor in the current run of tokens.
+    /// Number of tokens of the current run (consecutive tokens of one source and channel) before
+    /// this position.
     taken: u32,
-    /// Number of sentences before the cursor in the current run of tokens.
+    /// Number of sentences of the current token run before this position.
     sentence: u32,
-    /// Number of tokens before the cursor in the current sentence, or in the current text outside
-    /// the corpus.
+    /// Number of tokens of the current sentence, or of the current text outside the corpus, before
+    /// this position.
     offset: u32,
 }
 
@@ -191,7 +193,7 @@ impl<'a> TokenTexts<'a> {
 }
 
 impl ReplyScript {
-    /// Returns the number of output tokens, at least 1.
+    /// Returns the number of output tokens of the reply, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a script is never empty")]
     pub fn len(&self) -> u32 {
         self.len

@@ -45,8 +45,8 @@ pub struct ToolCallSettings {
     ///
     /// `None` derives the range from the parameter's name (a year, a port), else 0 to 100.
     pub integer: Option<(i64, i64)>,
-    /// Range of generated number arguments, `min-/max-tool-call-number-param`; `None` as for
-    /// `integer`.
+    /// Range of generated number arguments, `min-/max-tool-call-number-param`; `None` uses the
+    /// range of integer arguments.
     pub number: Option<(f64, f64)>,
     /// Range of the length of generated arrays, `min-/max-tool-call-array-param-length`.
     pub array: (u64, u64),

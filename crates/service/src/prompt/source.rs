@@ -69,9 +69,9 @@ pub struct PromptTextsOrTokenIds {
 /// A text or a list of token ids, used as one prompt.
 #[derive(Debug)]
 pub enum PromptTextOrTokenIds {
-    /// A text to tokenize.
+    /// A prompt as a text to tokenize.
     Text(String),
-    /// Token ids. The checks before submission reject ids outside the vocabulary.
+    /// A prompt as token ids. The checks before submission reject ids outside the vocabulary.
     Tokens {
         /// Token ids of the prompt.
         ids: Vec<i64>,
@@ -380,8 +380,8 @@ impl InferenceService {
     }
 }
 
-/// Converts chat messages to the input of the chat template, for a text-only model; `model` is its
-/// first served name.
+/// Converts chat messages to the input of the chat template, for a text-only model; `model` is the
+/// model's first served name.
 ///
 /// # Errors
 /// Status 400 for content parts that are malformed, of unknown type, or not text.

@@ -109,10 +109,10 @@ impl ScenarioPosition {
 /// The reason for a call of [`ScenarioPhaseCallback`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScenarioPhaseChange {
-    /// A phase of the fault scenario begins.
+    /// Reason for the call: a phase of the fault scenario begins.
     Begin,
-    /// The phase of the fault scenario continues, but the settings from before the scenario have
-    /// changed.
+    /// Reason for the call: the phase of the fault scenario continues, but the settings from before
+    /// the scenario have changed.
     Again,
 }
 

@@ -162,8 +162,8 @@ impl ScriptedReplies {
         rules.as_ref().is_some_and(|rules| rules.reads_conversations)
     }
 
-    /// Finds the matching rule for each last message in `texts` and reserves the rule's scripted
-    /// reply. Returns an empty list if there are no rules.
+    /// Finds the rule that matches the last message of each prompt, given in `texts`, and reserves
+    /// the rule's scripted reply. Returns an empty list if there are no rules.
     ///
     /// # Errors
     /// The first injected error of a matching rule, or a request without a matching rule in strict
@@ -360,8 +360,8 @@ impl ScriptedFailure {
 }
 
 impl ScriptedReply {
-    /// Returns the release times of a scripted reply's first `tokens` tokens, from the start of the
-    /// sequence; `None` without timing.
+    /// Returns the times at which a scripted reply's first `tokens` tokens are output, from the
+    /// start of the sequence; `None` without timing.
     pub(crate) fn token_release_times(&self, tokens: u32) -> Option<Arc<[Duration]>> {
         let pace = self.pace?;
         let at = |token| pace.first_token + pace.between_tokens * token;

@@ -21,7 +21,7 @@ const MAX_BROKEN_SOURCE_BYTES: usize = 2048;
 const MAX_NESTED_OPERATORS: usize = 300;
 const MAX_TEMPLATE_CALL_DEPTH: usize = 100;
 const MAX_TEMPLATE_BRANCHES: usize = 150;
-/// Names of Jinja statements for other templates, which a chat template cannot load.
+/// Names of the Jinja statements that load other templates, which a chat template cannot use.
 const TEMPLATE_LOADING_TAGS: [&str; 4] = ["include", "import", "from", "extends"];
 /// Maximum work of rendering one chat template: bytes read, written and stored.
 const MAX_RENDER_WORK_BYTES: u64 = 96 << 20;
@@ -32,7 +32,8 @@ const MAX_FIELD_WIDTH: usize = 1 << 16;
 /// Assumed cost of one list element of a template value, in bytes of work.
 const ELEMENT_WORK_BYTES: u64 = 64;
 
-/// Name of the template filter, inserted by this crate, that counts the work of an expression part.
+/// Name of the template filter, inserted by this crate, that counts the work of evaluating a part
+/// of an expression.
 pub(super) const COUNT_EXPRESSION_WORK_FILTER: &str = "__part__";
 /// Name of the template filter, inserted by this crate, that counts the work of a whole value with
 /// all nested values, such as an assigned value.
@@ -211,7 +212,7 @@ fn value_size_bytes(value: &Value) -> u64 {
     }
 }
 
-/// Counts the work of calling a Python string method with these arguments.
+/// Counts the work of calling a Python string method with the given arguments.
 ///
 /// # Errors
 /// Those of [`charge_render_work`], and [`Error`] for a padding width that is too large.

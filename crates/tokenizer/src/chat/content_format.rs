@@ -62,8 +62,8 @@ struct CallArgument<'t> {
 
 struct AttributePath<'t> {
     path: Vec<PathSegment<'t>>,
-    /// Whether the template expression consists only of this path of attributes and keys, without a
-    /// filter, test or slice after it.
+    /// Whether the template expression is only a path of attributes and keys, without a filter,
+    /// test or slice after it.
     whole: bool,
     bare: bool,
 }

@@ -19,7 +19,7 @@ pub(super) struct TemplateException(pub(super) String);
 
 pub(super) type LocalTimeFn = fn() -> OffsetDateTime;
 
-/// Returns the local time, or UTC if the time zone is unknown.
+/// Returns the local time, or the UTC time if the local time zone is unknown.
 pub(super) fn local_time() -> OffsetDateTime {
     OffsetDateTime::now_local().unwrap_or_else(|_| OffsetDateTime::now_utc())
 }

@@ -44,7 +44,7 @@ pub(super) fn rewrite_for_minijinja(source: &str) -> String {
 
 pub(super) type TextEdit = (std::ops::Range<usize>, String);
 
-/// Returns the text replacements in one template tag, in order, with the edits in `counted`, which
+/// Returns the text edits of one template tag, in order, including the edits `counted`, which
 /// enclose whole expressions.
 fn tag_edits(tag: &JinjaTag<'_>, counted: Vec<TextEdit>) -> Vec<TextEdit> {
     let mut edits = Vec::new();

@@ -9,7 +9,7 @@ use vllm_sim_python::json;
 use super::args::TemplateFilterArgs;
 use super::bounds;
 
-/// Maximum nesting depth of a value for `tojson`; JSON from requests is limited to less.
+/// Maximum nesting depth of a value for `tojson`; the limit for JSON in requests is lower.
 const MAX_JSON_DEPTH: usize = 500;
 /// Maximum length of the indent, and of each separator, of `tojson`, in bytes.
 const MAX_SEPARATOR_BYTES: usize = 256;

@@ -52,8 +52,8 @@ pub(super) fn call_python_method(
     }
 }
 
-/// Returns the template value `value[key]`, and counts its work: the characters before the found
-/// one, and the hash of the whole key.
+/// Returns the template value `value[key]`, and counts the work of the lookup: the characters
+/// before the found one, and the hash of the whole key.
 fn get_item_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (key,): (&Value,) = from_args(args)?;
     bounds::charge_value_work(key)?;

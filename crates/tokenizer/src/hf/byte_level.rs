@@ -179,8 +179,8 @@ impl AddedTokens {
         Some(Self { starts, tokens })
     }
 
-    /// Returns the position of the first added token in `text`, with its length and id; the text's
-    /// end if there is none.
+    /// Returns position, length and id of the first added token in `text`; without such a token,
+    /// the position is the end of the text.
     fn next_added_token(&self, text: &str) -> (usize, Option<(usize, u32)>) {
         for (at, byte) in text.bytes().enumerate() {
             if self.starts[usize::from(byte)] {

@@ -148,7 +148,7 @@ impl HfTokenizer {
         library_encoding(encode).map(|encoding| encoding.get_ids().to_vec()).unwrap_or_default()
     }
 
-    /// Returns the beginning of a text that has at most `max_tokens` tokens; `max_tokens` is at
+    /// Returns the beginning of a text, cut to at most `max_tokens` tokens; `max_tokens` is at
     /// least 1.
     pub(crate) fn truncate_text<'t>(&self, text: &'t str, max_tokens: usize) -> &'t str {
         let mut kept = text;
@@ -159,8 +159,8 @@ impl HfTokenizer {
         kept
     }
 
-    /// Returns the end of the first `most` tokens of a text, in bytes; `None` if the text has no
-    /// further tokens.
+    /// Returns the byte offset at which the first `most` tokens of a text end; `None` if the text
+    /// has at most `most` tokens.
     ///
     /// Encodes the same parts as [`Self::encode`], and none after the end.
     fn end_of_tokens(&self, text: &str, most: usize) -> Option<usize> {

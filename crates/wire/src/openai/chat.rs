@@ -355,7 +355,7 @@ fn check_named_tool(choice: &JsonBody, tools: &Value) -> ValidatorResult {
     .into())
 }
 
-/// Returns `value[key]` as Python would, with its error messages.
+/// Returns `value[key]` as Python would; errors have Python's messages.
 fn python_subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
     match PythonValue::from_json_value(value) {
         PythonValue::Dict(map) => {

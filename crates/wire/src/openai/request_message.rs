@@ -147,7 +147,8 @@ impl RequestMessage {
         Self(MessageForm::Json(Box::new(JsonMessage { value, trust })))
     }
 
-    /// Returns role and texts of a chat message that has nothing else; else `None`.
+    /// Returns role and texts of a chat message without other members; `None` for any other
+    /// message.
     pub fn as_role_and_texts(&self) -> Option<(&'static str, &[String])> {
         let MessageForm::Plain(message) = &self.0 else {
             return None;

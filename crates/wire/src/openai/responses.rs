@@ -28,9 +28,9 @@ const STOP: Schema = Schema::Before(
 /// Input of a request to `/v1/responses`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResponsesInput {
-    /// The text of one user message.
+    /// Input as the text of one user message.
     Text(String),
-    /// A list of input items (messages, calls, results), as sent.
+    /// Input as a list of items (messages, calls, results), kept as sent.
     Items(Vec<Value>),
 }
 

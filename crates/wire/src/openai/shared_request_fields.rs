@@ -44,7 +44,7 @@ wire_model! {
     pub struct ChatTool: Wrapped "ChatCompletionToolsParam" {
         /// Type of the tool, always `function`.
         kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
-        /// The function that the tool calls.
+        /// The function of the tool, with its name, description and arguments.
         function: FunctionDefinition,
         /// Whether the model loads the tool on demand.
         defer_loading: Option<bool> = None,
@@ -98,13 +98,13 @@ wire_model! {
 /// Rule for tool calls in the reply (`tool_choice`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChatToolChoice {
-    /// The model calls no tool.
+    /// Tool choice `none`: the model calls no tool.
     None,
-    /// The model decides whether to call tools.
+    /// Tool choice `auto`: the model decides whether to call tools.
     Auto,
-    /// The model calls one or more tools.
+    /// Tool choice `required`: the model calls one or more tools.
     Required,
-    /// The model must call this function.
+    /// Tool choice by name: the model must call the given function.
     Named(String),
 }
 
@@ -174,13 +174,14 @@ wire_model! {
 /// Required format of a reply (`response_format`).
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResponseFormat {
-    /// A reply of free text.
+    /// Response format `text`: the reply is free text.
     Text,
-    /// A reply that is a JSON object of any kind.
+    /// Response format `json_object`: the reply is any JSON object.
     JsonObject,
-    /// A reply that is a JSON value of this schema.
+    /// Response format `json_schema`: the reply is a JSON value that the given schema accepts.
     JsonSchema(JsonSchemaFormat),
-    /// A reply in the form of a structural tag (free text with formatted parts), kept as sent.
+    /// Response format `structural_tag`: the reply is free text with formatted parts; the tag is
+    /// kept as sent.
     StructuralTag(Value),
 }
 

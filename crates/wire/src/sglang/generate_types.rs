@@ -13,36 +13,36 @@ use vllm_sim_python as python;
 /// [`Shape::Required`].
 #[derive(Debug, Clone, Copy)]
 enum Shape {
-    /// Member of a `/generate` request with a value of any type.
+    /// Type of a `/generate` request member: any JSON value.
     Any,
-    /// Member of a `/generate` request with a value of this type that must not be null.
+    /// Type of a `/generate` request member: a value of the given type, which must not be null.
     Required(&'static Shape),
     Bool,
     Int,
-    /// Member of a `/generate` request that is a non-negative integer.
+    /// Type of a `/generate` request member: a non-negative integer.
     Uint,
     Float,
     Str,
-    /// Member of a `/generate` request that is a list of items of this type.
+    /// Type of a `/generate` request member: a list whose items have the given type.
     List(&'static Shape),
-    /// Member of a `/generate` request that is a list, whose items may be null.
+    /// Type of a `/generate` request member: a list whose items have the given type or are null.
     NullableList(&'static Shape),
-    /// Member of a `/generate` request that is one item or a list of items; error messages contain
-    /// the type's name.
+    /// Type of a `/generate` request member: one item of the given type, or a list of such items.
+    /// Error messages contain the type's name.
     OrList(&'static str, &'static Shape),
-    /// Member of a `/generate` request that is one item, or a list whose items may be null; error
-    /// messages contain the type's name.
+    /// Type of a `/generate` request member: one item of the given type, or a list whose items may
+    /// also be null. Error messages contain the type's name.
     OrNullableList(&'static str, &'static Shape),
-    /// Member of a `/generate` request with the token ids of one prompt, or of several.
+    /// Type of a `/generate` request member: the token ids of one prompt, or of several.
     TokenIds,
-    /// Member of a `/generate` request that is an object whose values have this type.
+    /// Type of a `/generate` request member: an object whose values have the given type.
     MapOf(&'static Shape),
-    /// Member of a `/generate` request that is an object with these members only; error messages
+    /// Type of a `/generate` request member: an object with only the given members. Error messages
     /// contain the type's name.
     Struct(&'static str, &'static [(&'static str, Shape)]),
-    /// Member of a `/generate` request with one object of sampling parameters, or several.
+    /// Type of a `/generate` request member: one object of sampling parameters, or a list of them.
     Sampling,
-    /// Member of a `/generate` request with images, videos or audio clips.
+    /// Type of a `/generate` request member: images, videos or audio clips.
     Media,
 }
 

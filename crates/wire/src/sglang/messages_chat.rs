@@ -229,7 +229,8 @@ fn push_blocks(role: &str, blocks: &[Value], out: &mut Vec<Value>) -> Result<(),
     Ok(())
 }
 
-/// Appends a chat message with these content parts and tool calls, unless there are none.
+/// Appends a chat message with the given content parts and tool calls; appends nothing if both are
+/// empty.
 fn push_parts(role: &str, parts: &mut Vec<Value>, calls: &[Value], out: &mut Vec<Value>) {
     let mut message = json!({"role": role});
     if !calls.is_empty() {

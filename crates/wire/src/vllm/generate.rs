@@ -142,8 +142,8 @@ wire_model! {
     }
 }
 
-/// Checks the combinations of fields of a token-ids request, as do those `after` validators of
-/// vLLM's class that apply to text-only requests.
+/// Checks the combinations of fields of a token-ids request, like the `after` validators of vLLM's
+/// class that apply to text-only requests.
 fn check_field_combinations(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let refuse = |text: String| Err(ValidatorError::ValueError(text));
     if validators::is_truthy_member(map, "content_parts")

@@ -50,8 +50,8 @@ pub(super) fn responses_api_status(choice: &ReplyChoice) -> &'static str {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ResponseDeliveryMode<'a> {
     Whole,
-    /// The response is a stream of Responses API events; the values are the log probabilities of
-    /// its text, if requested.
+    /// Delivery as a stream of Responses API events; the value holds the log probabilities of the
+    /// text, if requested.
     Streamed(&'a [Value]),
 }
 

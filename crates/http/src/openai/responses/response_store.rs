@@ -27,7 +27,7 @@ struct StoredEntries {
     bytes: usize,
     /// Number of response slots reserved so far in the store of Responses API responses.
     slots: u64,
-    /// Number of simulated restarts of the server when the stored responses were created.
+    /// Number of simulated restarts of the server before the stored responses were created.
     lives: u32,
 }
 
@@ -120,7 +120,7 @@ impl ResponseStore {
         &app.responses
     }
 
-    /// Reserves a slot in the store for the response to a request with these chat messages.
+    /// Reserves a slot in the store for the response to a request with the given chat messages.
     pub(super) fn reserve_slot(self: &Arc<Self>, messages: Vec<Value>) -> ResponseStoreSlot {
         let mut entries = self.0.lock();
         entries.slots += 1;
@@ -228,7 +228,7 @@ fn response_id(response: &Value) -> String {
 pub(super) struct ResponseStoreSlot {
     store: Arc<ResponseStore>,
     slot: u64,
-    /// Number of simulated server restarts at the time this response slot was reserved.
+    /// Number of simulated server restarts before this response slot was reserved.
     lives: u32,
     messages: Vec<Value>,
 }

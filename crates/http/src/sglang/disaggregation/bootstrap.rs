@@ -30,11 +30,12 @@ struct Registry {
     /// Description of the deployment from the first registered rank; empty before the first
     /// registration.
     common: Map<String, Value>,
-    /// Address of each rank of the prefill server, by its data-parallel, context, tensor and
-    /// pipeline index.
+    /// Map from the data-parallel, context, tensor and pipeline index of a rank of the prefill
+    /// server to the rank's address.
     ranks: BTreeMap<[i64; 4], (Value, Value)>,
     registered: u64,
-    /// Data-parallel rank of the prefill server that serves each bootstrap room.
+    /// Map from a bootstrap room to the data-parallel rank of the prefill server that serves the
+    /// room.
     rooms: HashMap<u64, i64>,
 }
 

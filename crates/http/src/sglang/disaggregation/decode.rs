@@ -34,9 +34,10 @@ pub(super) struct DecodeBootstrapRooms {
 
 #[derive(Default)]
 struct DecodeState {
-    /// Prefill servers, by the address of their bootstrap server.
+    /// Map from the address of a bootstrap server to the state of its prefill server.
     servers: HashMap<String, Arc<PrefillServer>>,
-    /// Waiting requests by bootstrap room, until a prefill server has computed their prompts.
+    /// Map from a bootstrap room to its waiting request, until a prefill server has computed the
+    /// request's prompt.
     waiting: HashMap<u64, oneshot::Sender<Result<String, String>>>,
     /// Background tasks, one per prefill server, which end when this decode server is dropped.
     tasks: JoinSet<()>,
@@ -54,8 +55,8 @@ struct PrefillServer {
 enum ServerPhase {
     /// State before the bootstrap server has described its prefill server.
     Unknown,
-    /// State after the bootstrap server has described its prefill server, which has this number of
-    /// data-parallel ranks.
+    /// State after the bootstrap server has described its prefill server; the value is the prefill
+    /// server's number of data-parallel ranks.
     Known(u64),
     /// State after the prefill server was lost, with the reason.
     Gone(String),
@@ -232,8 +233,8 @@ impl DecodeBootstrapRooms {
         Ok(endpoint)
     }
 
-    /// Checks a bootstrap server's description of its prefill server, and returns its number of
-    /// data-parallel ranks.
+    /// Checks a bootstrap server's description of its prefill server, and returns the prefill
+    /// server's number of data-parallel ranks.
     ///
     /// # Errors
     /// SGLang's message if pages or types of the two servers differ.

@@ -7,16 +7,18 @@
 /// request on both servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BootstrapRoomMessage {
-    /// A decode server, whose listener is at `endpoint`, waits for the prompt of a bootstrap room.
+    /// Message: a decode server, whose listener is at `endpoint`, waits for the prompt of a
+    /// bootstrap room.
     Announced { room: u64, endpoint: String },
-    /// A decode server no longer waits for the prompt of a bootstrap room.
+    /// Message: a decode server no longer waits for the prompt of a bootstrap room.
     Aborted { room: u64 },
-    /// A prefill server has computed the prompt of a bootstrap room; it keeps the prompt's KV pages
-    /// under the id `request`.
+    /// Message: a prefill server has computed the prompt of a bootstrap room, and keeps the
+    /// prompt's KV pages under the id `request`.
     Prefilled { room: u64, request: String },
-    /// A prefill server cannot compute the prompt of a bootstrap room.
+    /// Message: a prefill server cannot compute the prompt of a bootstrap room.
     Failed { room: u64, reason: String },
-    /// A decode server has read the KV pages that a prefill server keeps under the id `request`.
+    /// Message: a decode server has read the KV pages that a prefill server keeps under the id
+    /// `request`.
     Read { request: String },
 }
 

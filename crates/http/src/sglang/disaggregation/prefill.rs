@@ -29,13 +29,13 @@ pub(super) struct PrefillBootstrapRooms {
 
 #[derive(Default)]
 struct RoomTable {
-    /// Endpoint of the decode server that announced a bootstrap room, by room, until the room's
-    /// request arrives.
+    /// Map from a bootstrap room to the endpoint of the decode server that announced the room. An
+    /// entry is removed when the room's request arrives.
     announced: HashMap<u64, String>,
-    /// Waiting requests by bootstrap room, until a decode server announces the room.
+    /// Map from a bootstrap room to its waiting request, until a decode server announces the room.
     waiting: HashMap<u64, oneshot::Sender<Result<String, String>>>,
-    /// Bootstrap room and end time of each prefill, by request, until a decode server has read the
-    /// prompt's KV pages.
+    /// Map from a request to the bootstrap room and the end time of its prefill. An entry is kept
+    /// until a decode server has read the prompt's KV pages.
     kept: HashMap<String, (u64, SimTime)>,
 }
 

@@ -4,8 +4,8 @@ use super::options::DerenderOptions;
 use crate::app::App;
 use vllm_sim_service::generate::hermes;
 
-/// vLLM's error for a derender request without the original chat request, in which parser markup
-/// would leak.
+/// vLLM's error for a derender request without the original chat request, as parser markup would
+/// remain in the content.
 pub(super) const CHAT_REQUEST_REQUIRED_MESSAGE: &str = "chat_request is required when a tool or reasoning parser is configured because plain detokenization would leak raw parser markup into content.";
 
 const THINK_TAGS: (&str, &str) = ("<think>", "</think>");
@@ -101,8 +101,8 @@ fn nonempty_text(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Returns a complete text unchanged, or a prefix without a possible start of the tag `marker` at
-/// its end.
+/// Returns a complete text unchanged; cuts a possible start of the tag `marker` off the end of a
+/// prefix.
 fn without_partial_tag<'t>(text: &'t str, marker: &str, portion: ReplyTextCompleteness) -> &'t str {
     if portion == ReplyTextCompleteness::Whole {
         return text;

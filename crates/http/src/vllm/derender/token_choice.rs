@@ -17,7 +17,8 @@ pub(super) struct GenerateResponseChoice<'v> {
 }
 
 impl<'v> GenerateResponseChoice<'v> {
-    /// Parses a choice of a token response.
+    /// Parses a choice of a response of `/inference/v1/generate`, which has token ids instead of
+    /// text.
     ///
     /// # Errors
     /// Returns a 400 for an id of more than 32 bits.
