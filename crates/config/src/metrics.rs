@@ -7,7 +7,7 @@ use super::fake;
 use super::flags::server;
 use super::preview::{metric_family_previews, read_previewed_pull_requests};
 use super::values::FlagValues;
-use vllm_sim_observe::metrics::MetricPreviewFeatures;
+use vllm_sim_observe::metrics::PreviewedMetricFamilies;
 
 /// Settings of `/metrics`.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub struct MetricsConfig {
     /// line.
     pub log_interval: Duration,
     /// Metric families from open pull requests of vLLM that are exposed (`--preview`).
-    pub previews: MetricPreviewFeatures,
+    pub previews: PreviewedMetricFamilies,
     /// Whether counters of floating-point operations are exposed (`--enable-mfu-metrics`).
     pub mfu: bool,
     /// Checked fake metrics in llm-d's format, which replace the real metrics; `None`: real

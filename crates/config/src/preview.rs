@@ -4,7 +4,7 @@ use super::error::ConfigError;
 use super::flags::model::PREVIEW;
 use super::values::FlagValues;
 use vllm_sim_observe::kv_events::KvEventPreviewFeatures;
-use vllm_sim_observe::metrics::MetricPreviewFeatures;
+use vllm_sim_observe::metrics::PreviewedMetricFamilies;
 
 /// An open pull request of vLLM whose behaviour can be switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +63,8 @@ pub(super) fn checks_engine_progress_for_readiness(previews: &[PreviewedPullRequ
 }
 
 /// Returns the metric families that the previewed pull requests add.
-pub(super) fn metric_family_previews(previews: &[PreviewedPullRequest]) -> MetricPreviewFeatures {
-    MetricPreviewFeatures {
+pub(super) fn metric_family_previews(previews: &[PreviewedPullRequest]) -> PreviewedMetricFamilies {
+    PreviewedMetricFamilies {
         token_usage: previews.contains(&KV_CACHE_TOKEN_USAGE_PREVIEW),
         resident_adapters: previews.contains(&LORA_ADAPTER_LOADED_PREVIEW),
     }

@@ -355,13 +355,13 @@ impl LiveRankGroup {
     pub fn start_rank_group(
         name: &str,
         epoch: Instant,
-        tune: TimerThreadSettings,
+        timer_settings: TimerThreadSettings,
     ) -> std::io::Result<Self> {
         let (shared, thread) = SharedRankGroup::start_timer_thread(
             name,
             epoch,
             EngineRankGroup::new_lock_step_group(),
-            tune,
+            timer_settings,
         )?;
         Ok(Self { shared, thread })
     }

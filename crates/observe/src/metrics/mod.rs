@@ -56,7 +56,7 @@ pub use http::{HttpHandlerId, HttpMetrics};
 pub use mfu::MfuObserver;
 pub use resident_adapters::LoraSlotCounts;
 pub use settings::{
-    ApiServerCount, CpuOffloadInfo, MetricPreviewFeatures, MetricsCompat, MetricsSettings,
+    ApiServerCount, CpuOffloadInfo, MetricsCompat, MetricsSettings, PreviewedMetricFamilies,
     UnixClock,
 };
 pub use transfers::NixlTransferMetricParams;

@@ -27,7 +27,7 @@ pub struct MetricsSettings {
     /// Context length, in tokens; limits the bucket bounds of length histograms.
     pub max_model_len: u32,
     /// Metric families of open pull requests of vLLM to expose (`--preview`).
-    pub previews: MetricPreviewFeatures,
+    pub previews: PreviewedMetricFamilies,
     /// Value of `--max-loras`; `None`: no adapters are enabled.
     pub lora: Option<u32>,
     /// Project to imitate where vLLM and llm-d-inference-sim differ.
@@ -67,7 +67,7 @@ pub struct MetricsSettings {
 
 /// Metric families of open pull requests of vLLM (`--preview`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MetricPreviewFeatures {
+pub struct PreviewedMetricFamilies {
     /// Whether `/metrics` exposes the used fraction of the KV cache's token slots.
     pub token_usage: bool,
     /// Whether `/metrics` exposes the LoRA adapters in memory.

@@ -41,8 +41,8 @@ pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
 pub(super) const WEKA_REQUEST_WITHOUT_RUN_ERROR: &str = "is a request of a Weka trace without its run, so its \
     session and block size are unknown; must be in `requests` of an object with id and block_size";
 
-/// Returns whether a row is a request of a Weka trace that is not in the list of a run, as it
-/// should be.
+/// Returns whether a row is a request of a Weka trace outside of any run. Requests must be in the
+/// `requests` list of a run.
 pub(super) fn is_weka_request_without_run(row: &Map<String, Value>) -> bool {
     ["t", "in", "out", "hash_ids"].iter().all(|key| row.contains_key(*key))
         && !row.contains_key("requests")

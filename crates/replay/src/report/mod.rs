@@ -88,7 +88,8 @@ pub enum KeptRequestRecords {
 pub enum PerUserRateSamples {
     /// One sample per request: the inverse of its mean gap between tokens, as in AIPerf.
     PerRequest,
-    /// One sample per gap between tokens above zero: the inverse of the gap, as in Dynamo's replay.
+    /// Output tokens per second, with one sample for each nonzero gap between two tokens: the inverse
+    /// of the gap, as in Dynamo's replay.
     ///
     /// Falls if a step yields several tokens, however fast the request is.
     PerGap,

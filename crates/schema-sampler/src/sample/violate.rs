@@ -163,7 +163,8 @@ fn keyword_group_count(node: &SchemaNode) -> usize {
     .count()
 }
 
-/// Returns the violations of the schema node's own keywords that the value's `plan` allows.
+/// Returns the ways in which a value of the planned types and bounds (`plan`) can violate the schema
+/// node's own keywords.
 fn keyword_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolation> {
     let mut violations = Vec::new();
     let left = plan.types.difference(node.types);

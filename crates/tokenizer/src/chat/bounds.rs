@@ -256,7 +256,8 @@ pub(super) fn charge_text_replacement_work(text: &str, old: &str, new: &str) -> 
     charge_render_work(grown.saturating_add(text.len() as u64))
 }
 
-/// Counts the work of formatting by a format string whose fields begin with `open`.
+/// Counts the work of formatting with a format string against the template's limit; `open` is the
+/// character that begins a field, `%` or `{`.
 ///
 /// Assumes the largest width and the largest argument for each field.
 fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error> {
