@@ -4,8 +4,7 @@ use super::choices::SchedulerKind;
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::{engine, kv};
-use super::kv_cache::kv_cache_dtype;
-use super::model::ModelConfig;
+use super::model::{ModelConfig, kv_cache_dtype};
 use super::values::FlagValues;
 use vllm_sim_engine::latency::{self, Gpu, KvCachePlan, ModelShape, kv_bytes_per_value};
 

@@ -11,8 +11,8 @@ use super::model::ModelConfig;
 use super::reserved_memory::ReservedGpuMemory;
 use super::values::FlagValues;
 use vllm_sim_engine::latency::{
-    self, Gpu, KvCacheMemory, KvCachePlan, ModelQuantization, ModelShape,
-    checkpoint_kv_cache_dtype, find_gpu, kv_bytes_per_value,
+    self, Gpu, KvCacheMemory, KvCachePlan, ModelQuantization, ModelShape, find_gpu,
+    kv_bytes_per_value,
 };
 use vllm_sim_engine::sched::vllm::PreemptionVictim;
 
@@ -55,26 +55,6 @@ pub struct KvCacheCapacity {
     /// vLLM's error message at start if a request of `max_model_len` tokens does not fit into the
     /// KV cache; `None` if it fits.
     pub refusal: Option<String>,
-}
-
-/// Returns the data type of the KV cache: for `auto` that of the checkpoint, if its `config.json` has
-/// one.
-///
-/// **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `resolved_cache_dtype`.
-pub(super) fn kv_cache_dtype(v: &FlagValues, model: &ModelConfig) -> Result<String, ConfigError> {
-    let typed = v.get(&kv::KV_CACHE_DTYPE)?;
-    let config = model.hf_config.as_deref().filter(|_| typed == "auto");
-    let own = config.and_then(|config| checkpoint_kv_cache_dtype(&config["quantization_config"]));
-    Ok(own.map_or(typed, str::to_owned))
-}
-
-/// Notes for `--print-config` that the checkpoint has chosen the data type of the KV cache.
-pub(super) fn record_kv_cache_dtype(v: &FlagValues, dtype: &str) -> Result<(), ConfigError> {
-    if dtype != v.get(&kv::KV_CACHE_DTYPE)? {
-        let rule = "the checkpoint's KV cache is quantized";
-        v.record_value_derived_by_rule(&kv::KV_CACHE_DTYPE, dtype, rule);
-    }
-    Ok(())
 }
 
 fn describe_block_count_source(engine: &EngineConfig) -> &'static str {

@@ -182,7 +182,7 @@ impl Config {
                     &engine.timing.latency_source,
                 )?;
         }
-        kv_cache::record_kv_cache_dtype(v, &engine.memory.kv_cache_dtype)?;
+        model::record_kv_cache_dtype(v, &engine.memory.kv_cache_dtype)?;
         engine.kv_cache = KvCacheCapacity::from_flag_values(v, &mut model, &engine)?;
         engine.lock_step = runs_in_lock_step(&model, &engine);
         warn_of_missing_effects(v, &engine);

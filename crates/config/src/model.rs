@@ -8,15 +8,13 @@ use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
-use super::flags::{api, model};
+use super::flags::{api, kv, model};
 use super::preview::{PreviewedPullRequest, read_previewed_pull_requests};
 use super::values::FlagValues;
+use vllm_sim_engine::latency::checkpoint_kv_cache_dtype;
 use vllm_sim_observe::metrics::MetricsCompat;
 use vllm_sim_tokenizer::ChatTemplateContentFormat;
 use vllm_sim_wire::VllmVersion;
-
-/// Maximum number of classes of the simulated classifier.
-pub(super) const MAX_CLASSES: u32 = 100_000;
 
 /// Settings of the model that the server imitates.
 #[derive(Debug, Clone, PartialEq)]
@@ -239,6 +237,26 @@ fn class_name_count(config: &Map<String, Value>) -> Option<u64> {
     Some(config.get("id2label")?.as_object()?.len() as u64)
 }
 
+/// Returns the data type of the KV cache: for `auto` that of the checkpoint, if its `config.json` has
+/// one.
+///
+/// **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `resolved_cache_dtype`.
+pub(super) fn kv_cache_dtype(v: &FlagValues, model: &ModelConfig) -> Result<String, ConfigError> {
+    let typed = v.get(&kv::KV_CACHE_DTYPE)?;
+    let config = model.hf_config.as_deref().filter(|_| typed == "auto");
+    let own = config.and_then(|config| checkpoint_kv_cache_dtype(&config["quantization_config"]));
+    Ok(own.map_or(typed, str::to_owned))
+}
+
+/// Notes for `--print-config` that the checkpoint has chosen the data type of the KV cache.
+pub(super) fn record_kv_cache_dtype(v: &FlagValues, dtype: &str) -> Result<(), ConfigError> {
+    if dtype != v.get(&kv::KV_CACHE_DTYPE)? {
+        let rule = "the checkpoint's KV cache is quantized";
+        v.record_value_derived_by_rule(&kv::KV_CACHE_DTYPE, dtype, rule);
+    }
+    Ok(())
+}
+
 /// Returns the number of classes of a classifier: `--num-labels`, or the number in `config.json`,
 /// or 2 without either.
 ///
@@ -251,10 +269,10 @@ pub(super) fn class_count(v: &FlagValues, model: &ModelConfig) -> Result<u32, Co
     let Some(found) = found.filter(|_| !v.is_flag_set(&api::NUM_LABELS)) else {
         return Ok(typed);
     };
-    u32::try_from(found).ok().filter(|count| (1..=MAX_CLASSES).contains(count)).ok_or_else(|| {
+    u32::try_from(found).ok().filter(|count| (1..=api::MAX_CLASSES).contains(count)).ok_or_else(|| {
         ConfigError::Invalid(format!(
-            "config.json: the model has {found} classes (id2label, num_labels), must be 1 to \
-             {MAX_CLASSES}"
+            "config.json: the model has {found} classes (id2label, num_labels), must be 1 to {}",
+            api::MAX_CLASSES
         ))
     })
 }

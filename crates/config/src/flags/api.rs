@@ -6,8 +6,10 @@ use std::time::Duration;
 use crate::choices::{ModelRunner, ModelTask, PerRequestDraftStats, SystemFingerprintForm};
 use crate::flag::{Flag, MAX_COUNT_FLAG_VALUE};
 use crate::group::FlagHelpGroup::{Api, Lora};
-use crate::model::MAX_CLASSES;
 use crate::read::JsonMap;
+
+/// Maximum number of classes of the simulated classifier.
+pub(crate) const MAX_CLASSES: u32 = 100_000;
 
 const LIMIT_BELOW_ONE_ERROR: &str = "limits cannot be less than 1";
 
