@@ -152,7 +152,7 @@ def workload(name, seed):
     rng = random.Random(f"{name}-{seed}")
     # Choices of newer settings, which must not change the others.
     more = random.Random(f"{name}-{seed}-more")
-    special = dict(CLASSES.get(name) or UNEQUAL[name])
+    special = dict({**CLASSES, **UNEQUAL}[name])
     tight, aborts, salts, adapters, resets = (special.pop(k, None) for k in ("tight", "aborts", "salts", "adapters", "resets"))
     media, grammars, failures, offload = (special.pop(k, None) for k in ("media", "grammars", "load_failures", "offload"))
     groups = len(special.get("groups", ["full"]))
