@@ -99,3 +99,20 @@ async fn responses_error_shapes() {
     let answer = sim.get("/v1/responses/resp_none").await;
     golden::check("responses-unknown", "GET /v1/responses/resp_none", &answer);
 }
+
+#[tokio::test]
+async fn tools_are_shown_with_all_their_members() {
+    let sim = Sim::serve(&[]).await;
+    let asked = json!([
+        {"type": "web_search_preview"},
+        {"type": "code_interpreter", "container": "c"},
+    ]);
+    let body = json!({"input": "hi", "max_output_tokens": 1, "tools": asked});
+    let shown = sim.post("/v1/responses", &body).await.json()["tools"].clone();
+    let expected = json!([
+        {"type": "web_search_preview", "search_content_types": null, "search_context_size": null,
+            "user_location": null},
+        {"container": "c", "type": "code_interpreter", "allowed_callers": null},
+    ]);
+    assert_eq!(shown, expected);
+}

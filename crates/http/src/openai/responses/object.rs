@@ -355,9 +355,13 @@ fn with_ordered_members(value: &Value, members: &[&str]) -> Value {
     Value::Object(out)
 }
 
-fn tool_json(tool: &Value) -> Value {
-    if tool.get("type").is_some_and(|kind| kind == "function") {
-        let members = [
+/// Members of the tools in a response, in order, by the type of the tool.
+///
+/// **Source:** openai 3.57 `types/responses/tool.py`, whose models vLLM 0.33 serializes.
+const TOOL_MEMBERS: &[(&[&str], &[&str])] = &[
+    (
+        &["function"],
+        &[
             "name",
             "parameters",
             "strict",
@@ -367,11 +371,72 @@ fn tool_json(tool: &Value) -> Value {
             "defer_loading",
             "description",
             "output_schema",
-        ];
-        with_ordered_members(tool, &members)
-    } else {
-        tool.clone()
-    }
+        ],
+    ),
+    (
+        &["custom"],
+        &["name", "type", "allowed_callers", "async", "defer_loading", "description", "format"],
+    ),
+    (
+        &["file_search"],
+        &["type", "vector_store_ids", "filters", "max_num_results", "ranking_options"],
+    ),
+    (
+        &["web_search", "web_search_2025_08_26"],
+        &["type", "external_web_access", "filters", "search_context_size", "user_location"],
+    ),
+    (
+        &["web_search_preview", "web_search_preview_2025_03_11"],
+        &["type", "search_content_types", "search_context_size", "user_location"],
+    ),
+    (&["code_interpreter"], &["container", "type", "allowed_callers"]),
+    (&["shell"], &["type", "allowed_callers", "environment"]),
+    (&["apply_patch"], &["type", "allowed_callers"]),
+    (&["tool_search"], &["type", "description", "execution", "parameters"]),
+    (
+        &["mcp"],
+        &[
+            "server_label",
+            "type",
+            "allowed_callers",
+            "allowed_tools",
+            "authorization",
+            "connector_id",
+            "defer_loading",
+            "headers",
+            "require_approval",
+            "server_description",
+            "server_url",
+            "tunnel_id",
+        ],
+    ),
+    (
+        &["image_generation"],
+        &[
+            "type",
+            "action",
+            "background",
+            "complexity",
+            "frame_count",
+            "frame_duration_ms",
+            "input_fidelity",
+            "input_image_mask",
+            "model",
+            "moderation",
+            "output_compression",
+            "output_format",
+            "partial_images",
+            "quality",
+            "size",
+            "svg",
+        ],
+    ),
+];
+
+fn tool_json(tool: &Value) -> Value {
+    let kind = tool.get("type").and_then(Value::as_str).unwrap_or_default();
+    let known = TOOL_MEMBERS.iter().find(|(kinds, _)| kinds.contains(&kind));
+    known.map_or_else(|| tool.clone(), |(_, members)| with_ordered_members(tool, members))
 }
 
 fn tool_choice_json(choice: &Value) -> Value {
