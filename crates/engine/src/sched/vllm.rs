@@ -223,7 +223,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 }
                 let freed = preempted || !step.rejected.is_empty();
                 self.discard_empty_step(step, now, out);
-                if self.config.lock_step {
+                if self.config.lock_step && (!self.flight.is_empty() || self.lacks_rank_step()) {
                     // All ranks run a step before the next pass.
                     self.plan_at = None;
                 } else if freed && self.flight.is_empty() {
