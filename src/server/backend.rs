@@ -42,7 +42,7 @@ pub(super) struct EngineBackend {
     /// Sockets of a prefill/decode pair of SGLang servers.
     #[cfg(feature = "zmq")]
     pair: Option<SglangPairServer>,
-    /// This server's part of an SGLang prefill/decode pair; `None` outside a pair.
+    /// Prefill or decode part of this server in an SGLang pair; `None` outside a pair.
     pub(super) disaggregation: Option<Arc<PrefillOrDecodeServer>>,
     /// Engine ids of the local data-parallel ranks for answers to handshakes, once the ids are
     /// known.

@@ -65,7 +65,7 @@ pub struct AppConstructorArgs {
     pub event_loss: KvEventLossSwitch,
     /// Servers of `--dashboard-peers`, which the dashboard lists.
     pub peers: Vec<DashboardPeer>,
-    /// This server's part of an SGLang prefill/decode pair; `None` outside a pair.
+    /// Prefill or decode part of this server in an SGLang pair; `None` outside a pair.
     pub disaggregation: Option<Arc<PrefillOrDecodeServer>>,
 }
 

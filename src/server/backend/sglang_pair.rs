@@ -14,8 +14,8 @@ use vllm_sim_http::sglang::disaggregation::{PrefillOrDecodeServer, PrefillOrDeco
 use vllm_sim_observe::kv_transfer::{ZmqMessageListener, ZmqMessageSender};
 use vllm_sim_service::{InferenceService, ServingRole};
 
-/// This server's part of an SGLang prefill/decode pair, with the listener for messages of the other
-/// server.
+/// Prefill or decode part of this server in an SGLang pair, with the listener for messages of the
+/// other server.
 pub(super) struct SglangPairServer {
     pub(super) disaggregation: Arc<PrefillOrDecodeServer>,
     listener: ZmqMessageListener,

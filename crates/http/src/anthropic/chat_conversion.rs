@@ -23,29 +23,26 @@ use vllm_sim_wire::openai::shared_request_fields::ChatToolChoice;
 /// # Errors
 /// The errors of the chat route for the converted request.
 pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
-    let mut chat =
-        ChatRequest::parse_chat_request(&to_chat_body(app, request)?, &app.rules.defaults.bounds)?;
-    set_choice_without_tools(
-        app,
-        &mut chat,
-        request.tools.as_deref(),
-        request.tool_choice.as_ref(),
-    );
-    Ok(chat)
+    let body = to_chat_body(app, request)?;
+    parse_converted_body(app, &body, request.tools.as_deref(), request.tool_choice.as_ref())
 }
 
-/// Sets the tool choice of the chat request for an Anthropic request without tools, on a server
-/// without a tool parser.
+/// Parses the chat request converted from an Anthropic request. Without tools, on a server without a
+/// tool parser, it gets the Anthropic tool choice.
 ///
 /// vLLM checks the choice also if there are no tools, and refuses all but `none` without a parser.
-fn set_choice_without_tools(
+///
+/// # Errors
+/// The errors of the chat route.
+fn parse_converted_body(
     app: &App,
-    chat: &mut ChatRequest,
+    body: &Value,
     tools: Option<&[AnthropicTool]>,
     choice: Option<&AnthropicToolChoice>,
-) {
+) -> Result<ChatRequest, Fault> {
+    let mut chat = ChatRequest::parse_chat_request(body, &app.rules.defaults.bounds)?;
     if app.rules.limits.has_tool_parser || chat.tools.is_some() {
-        return;
+        return Ok(chat);
     }
     chat.tool_choice = match choice {
         None => tools.map(|_| ChatToolChoice::Auto),
@@ -56,6 +53,7 @@ fn set_choice_without_tools(
             _ => ChatToolChoice::None,
         }),
     };
+    Ok(chat)
 }
 
 /// Returns the JSON body of the chat request for an Anthropic message request.
@@ -131,15 +129,8 @@ pub(crate) fn chat_request_for_count_tokens(
         body.insert("chat_template_kwargs".into(), kwargs.clone().into());
     }
     insert_tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
-    let mut chat =
-        ChatRequest::parse_chat_request(&Value::Object(body), &app.rules.defaults.bounds)?;
-    set_choice_without_tools(
-        app,
-        &mut chat,
-        request.tools.as_deref(),
-        request.tool_choice.as_ref(),
-    );
-    Ok(chat)
+    let body = Value::Object(body);
+    parse_converted_body(app, &body, request.tools.as_deref(), request.tool_choice.as_ref())
 }
 
 fn python_int(number: i128) -> Value {
