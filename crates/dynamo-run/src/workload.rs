@@ -132,7 +132,7 @@ pub(super) fn trace_workload(
         ..load::WorkloadReadOptions::default()
     };
     let mut source = load::open_workload_files(&files, &options)?;
-    if source.has_no_start_times() && !closed {
+    if source.facts().has_no_start_times && !closed {
         let problem = "the trace has no start times, so give replay_concurrency";
         return Err(invalid_field_error("kwargs.trace_format", problem));
     }

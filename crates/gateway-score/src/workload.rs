@@ -3,7 +3,9 @@
 use anyhow::Result;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::workload::{ClientSession, SessionTurn, WorkloadError, WorkloadSource};
+use vllm_sim_replay::workload::{
+    ClientSession, SessionTurn, WorkloadError, WorkloadFacts, WorkloadSource,
+};
 
 use vllm_sim_command_line::refuse;
 use vllm_sim_replay_cli::WorkloadArgs;
@@ -34,7 +36,7 @@ pub(super) fn set_default_workload(args: &mut WorkloadArgs) {
 
 pub(super) struct LoadedWorkload {
     pub(super) sessions: Vec<ClientSession>,
-    agent_runs: bool,
+    facts: WorkloadFacts,
 }
 
 impl LoadedWorkload {
@@ -60,7 +62,12 @@ impl LoadedWorkload {
         if requests == 0 {
             refuse!("the workload has no request");
         }
-        Ok(Self { sessions, agent_runs: source.has_agent_runs() })
+        let facts = WorkloadFacts {
+            has_dependencies: sessions.iter().any(ClientSession::has_turn_dependencies),
+            has_agent_runs: source.facts().has_agent_runs,
+            ..WorkloadFacts::default()
+        };
+        Ok(Self { sessions, facts })
     }
 
     pub(super) fn workload_request_count(&self) -> usize {
@@ -73,28 +80,23 @@ impl LoadedWorkload {
     }
 
     pub(super) fn as_workload_source(&self) -> LoadedWorkloadSource<'_> {
-        LoadedWorkloadSource { sessions: &self.sessions, agent_runs: self.agent_runs, at: 0 }
+        LoadedWorkloadSource { workload: self, at: 0 }
     }
 }
 
 pub(super) struct LoadedWorkloadSource<'a> {
-    sessions: &'a [ClientSession],
-    agent_runs: bool,
+    workload: &'a LoadedWorkload,
     at: usize,
 }
 
 impl WorkloadSource for LoadedWorkloadSource<'_> {
     fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
-        let next = self.sessions.get(self.at).cloned();
+        let next = self.workload.sessions.get(self.at).cloned();
         self.at += 1;
         Ok(next)
     }
 
-    fn has_dependencies(&self) -> bool {
-        self.sessions.iter().any(ClientSession::has_turn_dependencies)
-    }
-
-    fn has_agent_runs(&self) -> bool {
-        self.agent_runs
+    fn facts(&self) -> WorkloadFacts {
+        self.workload.facts
     }
 }

@@ -96,7 +96,7 @@ pub fn run_replay_command(
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
-    let progress_bar = JobProgress::begin_job("replay", "requests", source.max_requests());
+    let progress_bar = JobProgress::begin_job("replay", "requests", source.facts().max_requests);
     let mut count_finished = |_: &RequestOutcome<'_>| {
         progress_bar.add_finished_work_units(1);
         ControlFlow::Continue(())

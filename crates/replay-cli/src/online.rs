@@ -51,7 +51,7 @@ pub(super) fn run_online_replay(
     };
     let mut sink =
         create_report_sink(report, report.html.is_some() || report.report_json.is_some())?;
-    let bar = request_progress_bar(source.max_requests());
+    let bar = request_progress_bar(source.facts().max_requests);
     let sent = online::replay_over_http(source.as_mut(), &options, &mut sink, &mut |done| {
         bar.set_position(done);
     })?;

@@ -128,16 +128,17 @@ fn open_timed_workload(
         ..load::WorkloadReadOptions::default()
     };
     let source = load::open_workload_files(&args.files, &options)?;
-    warn_of_left_out_rows(source.left_out_rows());
+    let facts = source.facts();
+    warn_of_left_out_rows(facts.left_out_rows);
     if let Some(arrivals) = arrivals {
         let source = RescheduledSource::new(source, arrivals, args.arrival_seed);
         return Ok((Box::new(source), pace));
     }
-    if source.has_agent_runs() {
+    if facts.has_agent_runs {
         pace.plays = pace.concurrency.take();
     }
-    if pace.concurrency.is_none() && source.has_no_start_times() {
-        pace.concurrency = source.recorded_concurrency().map(|n| n as usize);
+    if pace.concurrency.is_none() && facts.has_no_start_times {
+        pace.concurrency = facts.recorded_concurrency.map(|n| n as usize);
         if pace.concurrency.is_none() {
             refuse!(
                 "the trace has no times: give --request-rate, --arrival-interval-ms or \
@@ -150,7 +151,7 @@ fn open_timed_workload(
 
 /// Adds the number of rows that the trace reader left out to a report, if there are any such rows.
 pub(super) fn add_left_out_row_count(report: &mut ReplayReport, source: &dyn WorkloadSource) {
-    let rows = source.left_out_rows();
+    let rows = source.facts().left_out_rows;
     if rows > 0 {
         report.summary.insert("left_out_rows".to_owned(), rows.into());
     }

@@ -78,7 +78,7 @@ impl NumberedSessionSource for NumberedSessions<'_> {
     }
 
     fn has_dependencies(&self) -> bool {
-        self.source.has_dependencies()
+        self.source.facts().has_dependencies
     }
 }
 

@@ -385,7 +385,7 @@ impl<'c> TrialRunner<'c> {
         let mut tracker = AttainmentTracker {
             slo: args.latency_slo()?,
             attainment: self.question.attainment,
-            requests: source.max_requests().filter(|_| extent == RunExtent::UntilMissed),
+            requests: source.facts().max_requests.filter(|_| extent == RunExtent::UntilMissed),
             bad: 0,
         };
         let mut watch = |outcome: &RequestOutcome<'_>| {

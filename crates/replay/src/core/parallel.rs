@@ -50,7 +50,7 @@ pub(super) fn workers_are_independent(
         && fixed
         && ready
         && sizes.all(|other| Some(other) == size)
-        && source.is_single_turn()
+        && source.facts().is_single_turn
 }
 
 /// Runs the workload to its end, with the same results as one event loop over all workers.

@@ -317,7 +317,9 @@ pub(super) fn open_applied_compute_traces(
             });
         }
     }
-    Ok(LoadedSessions::from_ordered_sessions(sessions).without_start_times())
+    let mut sessions = LoadedSessions::from_ordered_sessions(sessions);
+    sessions.facts.has_no_start_times = true;
+    Ok(sessions)
 }
 
 fn parse_applied_compute_turns(

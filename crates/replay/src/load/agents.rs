@@ -184,5 +184,7 @@ pub(super) fn sessions_of_agent_runs(
             });
         }
     }
-    LoadedSessions::from_ordered_sessions(sessions).with_agent_runs()
+    let mut sessions = LoadedSessions::from_ordered_sessions(sessions);
+    sessions.facts.has_agent_runs = true;
+    sessions
 }

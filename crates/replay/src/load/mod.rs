@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::workload::{WorkloadError, WorkloadSource};
+use super::workload::{ClientSession, WorkloadError, WorkloadFacts, WorkloadSource};
 use agentic::SharedPrefixOptions;
 use csv::CsvTraceKind;
 use mooncake::MooncakeRowContent;
@@ -124,7 +124,9 @@ pub fn open_workload_files(
         }
     };
     Ok(match options.limit {
-        Some(left) if !source.has_agent_runs() => Box::new(RequestLimitedSource { source, left }),
+        Some(left) if !source.facts().has_agent_runs => {
+            Box::new(RequestLimitedSource { source, left })
+        }
         _ => source,
     })
 }
@@ -283,7 +285,7 @@ struct RequestLimitedSource {
 }
 
 impl WorkloadSource for RequestLimitedSource {
-    fn next_session(&mut self) -> Result<Option<super::workload::ClientSession>, WorkloadError> {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -291,16 +293,12 @@ impl WorkloadSource for RequestLimitedSource {
         self.source.next_session()
     }
 
-    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
-        Some(&*self.source)
-    }
-
-    fn max_requests(&self) -> Option<u64> {
-        let all = self.source.max_requests()?;
+    fn facts(&self) -> WorkloadFacts {
+        let mut facts = self.source.facts();
         // `left` counts sessions, each of which may have many requests.
-        Some(match self.source.is_single_turn() {
-            true => all.min(self.left),
-            false => all,
-        })
+        if facts.is_single_turn {
+            facts.max_requests = facts.max_requests.map(|all| all.min(self.left));
+        }
+        facts
     }
 }

@@ -14,7 +14,7 @@ use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms, sim_time_from_m
 use super::row::JsonRow;
 use crate::workload::{
     ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
-    WorkloadError, WorkloadSource,
+    WorkloadError, WorkloadFacts, WorkloadSource,
 };
 use vllm_sim_random::mix_u64_pair;
 
@@ -63,21 +63,24 @@ pub(super) fn open_mooncake_traces(
     paths: &[PathBuf],
     rules: MooncakeParseRules,
 ) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
-    let mut facts = MooncakeTraceSummary::new();
+    let mut trace = MooncakeTraceSummary::new();
     for_each_row(paths, rules, &mut |parsed, _| {
-        facts.add_row(&parsed);
+        trace.add_row(&parsed);
         Ok(())
     })?;
-    if facts.sessions || (rules.order == SessionOrder::ByStart && !facts.sorted) {
+    if trace.sessions || (rules.order == SessionOrder::ByStart && !trace.sorted) {
         return Ok(Box::new(load_sessions(paths, rules)?));
     }
     Ok(Box::new(MooncakeStream {
         paths: Vec::from(paths).into_iter(),
         lines: None,
         rules,
-        first_ms: facts.first_ms,
-        sorted: facts.sorted,
-        requests: facts.rows,
+        first_ms: trace.first_ms,
+        facts: WorkloadFacts {
+            is_single_turn: trace.sorted,
+            max_requests: Some(trace.rows),
+            ..WorkloadFacts::default()
+        },
     }))
 }
 
@@ -205,8 +208,7 @@ struct MooncakeStream {
     lines: Option<WorkloadLines>,
     rules: MooncakeParseRules,
     first_ms: f64,
-    sorted: bool,
-    requests: u64,
+    facts: WorkloadFacts,
 }
 
 impl WorkloadSource for MooncakeStream {
@@ -234,12 +236,8 @@ impl WorkloadSource for MooncakeStream {
         }
     }
 
-    fn is_single_turn(&self) -> bool {
-        self.sorted
-    }
-
-    fn max_requests(&self) -> Option<u64> {
-        Some(self.requests)
+    fn facts(&self) -> WorkloadFacts {
+        self.facts
     }
 }
 

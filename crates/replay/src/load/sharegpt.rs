@@ -97,7 +97,9 @@ pub(super) fn open_sharegpt_conversations(
             }
         }
     }
-    Ok(LoadedSessions::from_ordered_sessions(sessions).without_start_times())
+    let mut sessions = LoadedSessions::from_ordered_sessions(sessions);
+    sessions.facts.has_no_start_times = true;
+    Ok(sessions)
 }
 
 struct ConversationVisitor<'a>(&'a mut dyn FnMut(Conversation) -> bool);

@@ -62,7 +62,9 @@ pub(super) fn open_weka_traces(
             runs.push(read_run(&document, &place, options.format, &mut counts)?);
         }
     }
-    Ok(sessions_of_agent_runs(runs, options).with_left_out_row_count(counts.left_out))
+    let mut sessions = sessions_of_agent_runs(runs, options);
+    sessions.facts.left_out_rows = counts.left_out;
+    Ok(sessions)
 }
 
 #[derive(Default)]

@@ -15,7 +15,7 @@ use crate::outcome::{
     AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
 };
 use crate::workload::{
-    AgentRun, ClientSession, TurnDependency, TurnLifecycleEvent, WorkloadSource,
+    AgentRun, ClientSession, TurnDependency, TurnLifecycleEvent, WorkloadFacts, WorkloadSource,
 };
 use vllm_sim_engine::SimTime;
 
@@ -36,8 +36,7 @@ struct OnlineRun {
     unreported: Mutex<BTreeMap<u64, SentRequest>>,
     /// Send and end times of each session's turns, for workloads with dependencies.
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
-    has_dependencies: bool,
-    has_agent_runs: bool,
+    facts: WorkloadFacts,
     /// Semaphore for limiting the sessions in flight or, in an open loop with dependencies, the
     /// requests in flight.
     places: Arc<Semaphore>,
@@ -220,8 +219,7 @@ pub(super) async fn send_workload(
         number: AtomicU64::new(0),
         unreported: Mutex::default(),
         reached: Mutex::new(BTreeMap::new()),
-        has_dependencies: source.has_dependencies(),
-        has_agent_runs: source.has_agent_runs(),
+        facts: source.facts(),
         places: Arc::new(Semaphore::new(places.min(options.max_in_flight) as usize)),
         moved: Notify::new(),
         out,
@@ -299,11 +297,11 @@ impl SessionStarter {
             let _ = timer.await;
             self.timer = None;
         }
-        if is_open && shared.has_dependencies {
+        if is_open && shared.facts.has_dependencies {
             return None;
         }
         let run = self.next.as_ref().and_then(|next| next.play.clone());
-        let run = run.filter(|_| shared.has_agent_runs && !is_open);
+        let run = run.filter(|_| shared.facts.has_agent_runs && !is_open);
         if let Some((last, place)) = &self.run
             && run.as_ref() == Some(last)
         {
@@ -368,7 +366,7 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         let body = shared.writer.generation_request_body(turn, &mut history, follows).await;
         shared.pacer.sleep_until(planned).await;
         // The semaphore is never closed.
-        let place = match is_open && shared.has_dependencies {
+        let place = match is_open && shared.facts.has_dependencies {
             true => shared.places.acquire().await.ok(),
             false => None,
         };
@@ -431,7 +429,7 @@ fn finished_request(
 }
 
 fn update_turn_times(shared: &OnlineRun, session: u64, change: impl FnOnce(&mut SessionTimes)) {
-    if !shared.has_dependencies {
+    if !shared.facts.has_dependencies {
         return;
     }
     change(shared.reached.lock().entry(session).or_default());

@@ -31,7 +31,7 @@ fn vllm_bench_results_give_runs_and_workload() {
     close(run[0].stats.ttft_p99, 20.0);
     let source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a workload");
-    assert_eq!(source.recorded_concurrency(), Some(8));
+    assert_eq!(source.facts().recorded_concurrency, Some(8));
 }
 
 #[test]
