@@ -1,7 +1,7 @@
 //! Reports requests, token gaps and worker changes to the sink.
 
 use crate::disaggregation::PrefillHandoffOrder;
-use crate::outcome::{RequestOutcome, RequestStatus};
+use crate::outcome::{RequestOutcome, RequestOutcomeFacts, RequestStatus};
 use crate::pool::{DECODE_OR_UNIFIED_POOL_INDEX, PREFILL_POOL_INDEX};
 use crate::sessions::NumberedSessionSource;
 use vllm_sim_engine::SimTime;
@@ -38,36 +38,39 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
                 self.tokens.extend(request.tokens.token_times(log));
             }
         }
+        let pool = &self.pools[DECODE_OR_UNIFIED_POOL_INDEX];
         self.sink.on_request_finished(&RequestOutcome {
-            session: request.session,
+            facts: RequestOutcomeFacts {
+                session: request.session,
+                turn: request.turn,
+                number: request.number,
+                arrival: request.arrival,
+                sent: None,
+                dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
+                ended,
+                status,
+                input: request.input,
+                requested: request.output,
+                output: request.tokens.output_token_count(),
+                first: request.first,
+                second,
+                last,
+                worker: request.worker.map(|at| self.first_worker + at),
+                prefill_worker: request.prefill_worker,
+                overlap: request.overlap,
+                best_overlap: request.best_overlap,
+                block_size: pool.block_size,
+                ranks: pool.ranks,
+                decode_first: self.handoffs.order == Some(PrefillHandoffOrder::DestinationFirst),
+                queued_ns: request.queued_ns,
+            },
             session_id,
-            turn: request.turn,
             request_id,
-            number: request.number,
-            arrival: request.arrival,
-            sent: None,
-            dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
-            ended,
-            status,
-            input: request.input,
-            requested: request.output,
-            output: request.tokens.output_token_count(),
-            first: request.first,
-            second,
-            last,
             tokens: &self.tokens,
-            worker: request.worker.map(|at| self.first_worker + at),
-            prefill_worker: request.prefill_worker,
             admissions: &request.admissions,
             preemptions: &request.preemptions,
             preempted: &request.preempted,
             handoff: request.handoff,
-            overlap: request.overlap,
-            best_overlap: request.best_overlap,
-            block_size: self.pools[DECODE_OR_UNIFIED_POOL_INDEX].block_size,
-            ranks: self.pools[DECODE_OR_UNIFIED_POOL_INDEX].ranks,
-            decode_first: self.handoffs.order == Some(PrefillHandoffOrder::DestinationFirst),
-            queued_ns: request.queued_ns,
             error: (status == RequestStatus::Failed).then_some("the worker was lost"),
             reply: None,
         });

@@ -288,7 +288,7 @@ impl ReportCollector {
     /// Builds the report of the replay from the collected outcomes.
     pub fn into_report(mut self, totals: &ReplayRunTotals) -> ReplayReport {
         // By arrival, then in the order of dispatch.
-        self.kept.sort_by_key(|kept| (kept.arrival, kept.request_number()));
+        self.kept.sort_by_key(|kept| (kept.facts.arrival, kept.facts.number));
         let summary = self.build_summary(totals);
         ReplayReport {
             curves: [

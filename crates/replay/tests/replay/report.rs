@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::load::{self, WorkloadFormat};
 use vllm_sim_replay::outcome::{
-    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
+    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestOutcomeFacts, RequestStatus,
+    WorkerSample,
 };
 use vllm_sim_replay::report::{
     KeptRequestRecords, LatencySlo, PerUserRateSamples, ReplayReport, ReplayRunTotals,
@@ -34,37 +35,24 @@ fn end(
         pool: PoolRole::Serving,
     }];
     sink.on_request_finished(&RequestOutcome {
-        session: number,
-        session_id: None,
-        turn: 0,
-        request_id: None,
-        number,
-        arrival: at(arrival),
-        sent: None,
-        dispatched: None,
-        ended: at(tokens.last().copied().unwrap_or(arrival)),
-        status,
-        input: 64,
-        requested: tokens.len() as u32,
-        output: tokens.len() as u32,
-        first: tokens.first().map(|ms| at(*ms)),
-        second: tokens.get(1).map(|ms| at(*ms)),
-        last: tokens.last().map(|ms| at(*ms)),
-        tokens: &[],
-        worker: Some(number as u32 % 2),
-        prefill_worker: None,
+        facts: RequestOutcomeFacts {
+            session: number,
+            number,
+            arrival: at(arrival),
+            ended: at(tokens.last().copied().unwrap_or(arrival)),
+            status,
+            input: 64,
+            requested: tokens.len() as u32,
+            output: tokens.len() as u32,
+            first: tokens.first().map(|ms| at(*ms)),
+            second: tokens.get(1).map(|ms| at(*ms)),
+            last: tokens.last().map(|ms| at(*ms)),
+            worker: Some(number as u32 % 2),
+            ..RequestOutcomeFacts::default()
+        },
         admissions: &admissions,
-        preemptions: &[],
-        preempted: &[],
-        handoff: None,
-        overlap: 0,
-        best_overlap: None,
-        block_size: 0,
-        reply: None,
-        ranks: 1,
-        decode_first: false,
-        queued_ns: 0,
         error: (status == RequestStatus::Failed).then_some("went, \"away\""),
+        ..RequestOutcome::default()
     });
     for pair in tokens.windows(2) {
         sink.on_token_gaps((pair[1] - pair[0]) * 1_000_000, 1);
