@@ -111,6 +111,11 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
+    /// Creates a session that starts at time 0 and belongs to no agent run.
+    pub fn new(id: Option<Arc<str>>, turns: Vec<SessionTurn>) -> Self {
+        Self { id, start: SimTime::ZERO, turns, play: None }
+    }
+
     /// Returns whether any turn of the session waits for a turn of another session.
     pub fn has_turn_dependencies(&self) -> bool {
         self.turns.iter().any(|turn| !turn.after.is_empty())

@@ -272,12 +272,7 @@ impl WorkloadSource for CsvStream {
 /// Creates a session of one request whose prompt shares no tokens with others.
 pub(super) fn single_request_session(number: u64, input: u32, output: u32) -> ClientSession {
     let run = PromptTokenRun { id: mix_u64_pair(7, number), len: input, same: false };
-    ClientSession {
-        id: None,
-        start: sim_time_from_ms(0.0),
-        turns: vec![SessionTurn::new(TurnPrompt::Whole(vec![run]), output)],
-        play: None,
-    }
+    ClientSession::new(None, vec![SessionTurn::new(TurnPrompt::Whole(vec![run]), output)])
 }
 
 /// Parses a date `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]` to milliseconds since 1970.

@@ -24,6 +24,7 @@ mod sharegpt;
 mod weka;
 mod weka_chains;
 
+use std::fmt::Display;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
@@ -63,25 +64,21 @@ pub fn open_workload_files(
         format => format,
     };
     let order = options.session_order;
-    let rules = |content| mooncake::MooncakeParseRules {
-        block: match content {
+    let open_mooncake = |content| {
+        let block = match content {
             MooncakeRowContent::Bailian => mooncake::BAILIAN_BLOCK_TOKENS,
             _ => options.trace_block_size,
-        },
-        content,
-        order,
-        name_rows: options.name_rows,
+        };
+        let name_rows = options.name_rows;
+        let rules = mooncake::MooncakeParseRules { block, content, order, name_rows };
+        mooncake::open_mooncake_traces(paths, rules)
     };
     let source: Box<dyn WorkloadSource> = match format {
         WorkloadFormat::Auto | WorkloadFormat::Mooncake => {
-            mooncake::open_mooncake_traces(paths, rules(MooncakeRowContent::Whole))?
+            open_mooncake(MooncakeRowContent::Whole)?
         }
-        WorkloadFormat::MooncakeDelta => {
-            mooncake::open_mooncake_traces(paths, rules(MooncakeRowContent::Added))?
-        }
-        WorkloadFormat::Bailian => {
-            mooncake::open_mooncake_traces(paths, rules(MooncakeRowContent::Bailian))?
-        }
+        WorkloadFormat::MooncakeDelta => open_mooncake(MooncakeRowContent::Added)?,
+        WorkloadFormat::Bailian => open_mooncake(MooncakeRowContent::Bailian)?,
         WorkloadFormat::AgenticMooncake => {
             Box::new(agentic::open_agentic_mooncake_traces(paths, options)?)
         }
@@ -102,7 +99,7 @@ pub fn open_workload_files(
         WorkloadFormat::Recording => Box::new(recording::open_recorded_datasets(paths, options)?),
         #[cfg(not(feature = "sqlite"))]
         WorkloadFormat::Recording => {
-            return Err(file_error(&first.display().to_string(), NO_SQLITE));
+            return Err(file_error(first.display(), NO_SQLITE));
         }
         WorkloadFormat::ShareGpt => {
             Box::new(sharegpt::open_sharegpt_conversations(paths, &options.count, options.limit)?)
@@ -152,15 +149,15 @@ pub fn read_bench_runs(
         WorkloadFormat::Csv => Ok(vec![csv::read_measured_requests(path)?]),
         WorkloadFormat::Report => Ok(vec![results::read_replay_report(path)?]),
         _ => Err(file_error(
-            &path.display().to_string(),
+            path.display(),
             "has no measurements of vllm bench serve, guidellm, inference-perf, aiperf, \
              InferenceX or a CSV",
         )),
     }
 }
 
-fn file_error(place: &str, problem: &str) -> WorkloadError {
-    WorkloadError::Bad { place: place.to_owned(), problem: problem.to_owned() }
+fn file_error(place: impl Display, problem: &str) -> WorkloadError {
+    WorkloadError::Bad { place: place.to_string(), problem: problem.to_owned() }
 }
 
 /// Detects the format of a workload file from its first bytes.
@@ -178,16 +175,13 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
     while head.iter().all(u8::is_ascii_whitespace) {
         head.clear();
         if reader.read_until(b'\n', &mut head).map_err(lines::io_error_of_file(path))? == 0 {
-            return Err(file_error(&path.display().to_string(), "is empty"));
+            return Err(file_error(path.display(), "is empty"));
         }
     }
     let line = String::from_utf8_lossy(&head).trim().to_owned();
     if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line) {
         if weka::is_weka_request_without_run(&row) {
-            return Err(file_error(
-                &path.display().to_string(),
-                weka::WEKA_REQUEST_WITHOUT_RUN_ERROR,
-            ));
+            return Err(file_error(path.display(), weka::WEKA_REQUEST_WITHOUT_RUN_ERROR));
         }
         if let Some(format) = format_of_json_row(&row) {
             return Ok(format);
@@ -198,10 +192,7 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
         let text = String::from_utf8_lossy(&head);
         let has = |key| text.contains(&format!("\"{key}\""));
         if !has("requests") && ["t", "in", "out", "hash_ids"].map(has) == [true; 4] {
-            return Err(file_error(
-                &path.display().to_string(),
-                weka::WEKA_REQUEST_WITHOUT_RUN_ERROR,
-            ));
+            return Err(file_error(path.display(), weka::WEKA_REQUEST_WITHOUT_RUN_ERROR));
         }
         let spans = has("spans") || has("span_id");
         let found = if has("resourceSpans") || (spans && text.contains("\"gen_ai.")) {
@@ -273,10 +264,7 @@ fn unknown_format_error(path: &Path) -> WorkloadError {
     let names: Vec<&str> =
         WorkloadFormat::NAMED_WORKLOAD_FORMATS.iter().skip(1).map(|(name, _)| *name).collect();
     let names = names.join(", ");
-    file_error(
-        &path.display().to_string(),
-        &format!("has none of the formats {names}; set the format"),
-    )
+    file_error(path.display(), &format!("has none of the formats {names}; set the format"))
 }
 
 struct RequestLimitedSource {

@@ -131,12 +131,10 @@ fn parse_row(
     lines: &WorkloadLines,
     rules: MooncakeParseRules,
 ) -> Result<MooncakeRow, WorkloadError> {
-    let value: Value = serde_json::from_str(lines.current_line())
-        .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
+    let value = lines.parse_json_line()?;
     let place = || lines.file_and_line();
     let row = JsonRow::json_row_from_value(&value, &place)?;
-    let ids =
-        row.integer_array_field("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
+    let ids = row.required(JsonRow::integer_array_field, "hash_ids")?;
     let input = row.prompt_length_field()?;
     let runs = hash_ids_to_token_runs(&row, &ids, input, rules.block, 0)?;
     let output = row.required_token_count_field(&["output_length", "output_tokens"], 0)?;
@@ -227,12 +225,9 @@ impl WorkloadSource for MooncakeStream {
             }
             let parsed = parse_row(lines, self.rules)?;
             let at_ms = parsed.stamp_ms.unwrap_or(0.0) - self.first_ms;
-            return Ok(Some(ClientSession {
-                id: None,
-                start: sim_time_from_ms(at_ms),
-                turns: vec![SessionTurn { prompt: TurnPrompt::Whole(parsed.runs), ..parsed.turn }],
-                play: None,
-            }));
+            let turn = SessionTurn { prompt: TurnPrompt::Whole(parsed.runs), ..parsed.turn };
+            let session = ClientSession::new(None, vec![turn]);
+            return Ok(Some(ClientSession { start: sim_time_from_ms(at_ms), ..session }));
         }
     }
 
@@ -259,13 +254,7 @@ fn load_sessions(
                 known.insert(Arc::clone(id), (sessions.len(), start_ms));
             }
             parsed.turn.prompt = TurnPrompt::Whole(parsed.runs);
-            let session = ClientSession {
-                id: parsed.session,
-                start: sim_time_from_ms(0.0),
-                turns: vec![parsed.turn],
-                play: None,
-            };
-            sessions.push((start_ms, session));
+            sessions.push((start_ms, ClientSession::new(parsed.session, vec![parsed.turn])));
             return Ok(());
         };
         let between = parsed.stamp_ms.map_or(0.0, |ms| (ms - *last_ms).max(0.0));

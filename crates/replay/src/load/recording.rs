@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags, Row};
 use serde_json::Value;
 
-use super::loaded::{LoadedSessions, nanos_from_ms, sim_time_from_ms};
+use super::loaded::{LoadedSessions, nanos_from_ms};
 use super::options::WorkloadReadOptions;
 use crate::workload::{
     ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
@@ -211,12 +211,7 @@ impl SessionBuilder {
 }
 
 fn new_session(request: &RecordedRequest, id: Option<String>) -> ClientSession {
-    ClientSession {
-        id: id.map(Into::into),
-        start: sim_time_from_ms(0.0),
-        turns: vec![new_turn(request, None)],
-        play: None,
-    }
+    ClientSession::new(id.map(Into::into), vec![new_turn(request, None)])
 }
 
 /// Builds a turn. If the prompt begins with prompt and output of the request `last`, the turn has

@@ -10,7 +10,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::lines;
-use super::loaded::{LoadedSessions, sim_time_from_ms};
+use super::loaded::LoadedSessions;
 use crate::workload::{
     ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
     WorkloadError,
@@ -157,10 +157,5 @@ fn build_session(item: Conversation, number: u64, count: &TokenCounter) -> Optio
         Some(Value::String(id)) => id,
         _ => format!("conversation-{number}"),
     };
-    (!turns.is_empty()).then(|| ClientSession {
-        id: Some(id.into()),
-        start: sim_time_from_ms(0.0),
-        turns,
-        play: None,
-    })
+    (!turns.is_empty()).then(|| ClientSession::new(Some(id.into()), turns))
 }

@@ -216,12 +216,9 @@ impl WorkloadSource for SyntheticSource {
             }
             turns.push(turn);
         }
-        Ok(Some(ClientSession {
-            id: (!plain).then(|| format!("session_{i}").into()),
-            start: SimTime::from_nanos(start),
-            turns,
-            play: None,
-        }))
+        let id = (!plain).then(|| format!("session_{i}").into());
+        let start = SimTime::from_nanos(start);
+        Ok(Some(ClientSession { start, ..ClientSession::new(id, turns) }))
     }
 
     fn facts(&self) -> WorkloadFacts {
