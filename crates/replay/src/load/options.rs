@@ -151,12 +151,3 @@ impl Default for WorkloadReadOptions {
         }
     }
 }
-
-impl std::fmt::Debug for WorkloadReadOptions {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("LoadOptions")
-            .field("format", &self.format)
-            .field("trace_block_size", &self.trace_block_size)
-            .finish_non_exhaustive()
-    }
-}
