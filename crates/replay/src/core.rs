@@ -21,8 +21,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use vllm_sim_engine::sched::{AdmittedSequence, SchedulerConfigError};
-use vllm_sim_engine::{Outbox, SchedulerEvent, SeqId, SequenceEndReason};
-use vllm_sim_engine::{SimTime, TimerQueue};
+use vllm_sim_engine::{
+    Outbox, Scheduler, SchedulerEvent, SeqId, SequenceEndReason, SimTime, TimerQueue,
+};
 
 use super::disaggregation::prefill_handoff_order;
 use super::outcome::{
@@ -98,9 +99,9 @@ enum TimerEvent {
     Transferred(u32),
 }
 
-struct EventLoop<'a, S, N> {
+struct EventLoop<'a, S: ?Sized, N> {
     settings: &'a ReplaySettings,
-    sink: S,
+    sink: &'a mut S,
     sessions: SessionQueue<N>,
     /// Index, within the whole deployment, of this event loop's first worker.
     first_worker: u32,
@@ -132,11 +133,11 @@ struct EventLoop<'a, S, N> {
     totals: ReplayTotals,
 }
 
-impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> {
+impl<'a, S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'a, S, N> {
     fn new(
         settings: &'a ReplaySettings,
         sessions: SessionQueue<N>,
-        sink: S,
+        sink: &'a mut S,
         first_worker: u32,
     ) -> Result<Self, ReplayError> {
         if settings.pace.speedup.is_nan() || settings.pace.speedup <= 0.0 {
@@ -317,6 +318,22 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
                 self.calendar.push(Reverse((wake, pool, worker)));
             }
         }
+    }
+
+    /// Calls `change` with the engine of a worker and the current time, and handles the events that
+    /// the engine emits.
+    fn change_engine(
+        &mut self,
+        address: WorkerAddress,
+        change: impl FnOnce(&mut dyn Scheduler, SimTime, &mut Outbox),
+    ) -> Result<(), ReplayError> {
+        let (pool, at) = address;
+        let mut out = std::mem::take(&mut self.out);
+        change(&mut *self.pools[pool].workers[at as usize].engine, self.now, &mut out);
+        self.handle_events(address, &mut out)?;
+        self.out = out;
+        self.update_next_wakeup(address);
+        Ok(())
     }
 
     fn handle_events(

@@ -290,33 +290,3 @@ pub trait ReplaySink {
         let _ = sample;
     }
 }
-
-impl ReplaySink for &mut (dyn ReplaySink + '_) {
-    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
-        (**self).on_request_finished(outcome);
-    }
-    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
-        (**self).on_token_gaps(nanos, times);
-    }
-    fn wants_token_times(&self) -> bool {
-        (**self).wants_token_times()
-    }
-    fn wants_steps(&self) -> bool {
-        (**self).wants_steps()
-    }
-    fn on_step(&mut self, step: &EngineStep) {
-        (**self).on_step(step);
-    }
-    fn on_step_record(&mut self, record: &LoggedStepRecord) {
-        (**self).on_step_record(record);
-    }
-    fn should_stop(&self) -> bool {
-        (**self).should_stop()
-    }
-    fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
-        (**self).on_worker_change(at, worker, pool, change);
-    }
-    fn on_worker_sample(&mut self, sample: &WorkerSample) {
-        (**self).on_worker_sample(sample);
-    }
-}

@@ -62,9 +62,10 @@ pub(super) fn run_workers_in_parallel(
     let workers = settings.pool.engines.iter();
     let own: Vec<ReplaySettings> =
         workers.map(|engine| settings_of_one_worker(settings, engine)).collect();
-    let cores = own.iter().zip(0u32..).map(|(own, at)| {
+    let mut recorders: Vec<_> = own.iter().map(|_| ReplaySinkCallRecorder::new(sink)).collect();
+    let cores = own.iter().zip(&mut recorders).zip(0u32..).map(|((own, recorder), at)| {
         let sessions = SessionQueue::new(AssignedSessions::default(), ArrivalPacing::default())?;
-        EventLoop::new(own, sessions, ReplaySinkCallRecorder::new(sink), at)
+        EventLoop::new(own, sessions, recorder, at)
     });
     let cores: Vec<WorkerCore<'_>> = cores.collect::<Result<_, _>>()?;
     for at in 0..cores.len() as u32 {
@@ -231,7 +232,7 @@ impl ParallelRun<'_> {
             let last = self.arrivals.assign_sessions_until(&mut self.worker_cores, most, last)?;
             stretch = stretch.max(last.as_nanos().saturating_sub(begin.as_nanos()));
             self.run_workers_until(last)?;
-            let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
+            let parts = self.worker_cores.iter_mut().map(|core| &mut *core.sink);
             forward_recorded_sink_calls(parts, &self.arrivals.sent, &mut self.counts, sink);
         }
         Ok(())
@@ -282,7 +283,7 @@ impl ParallelRun<'_> {
             most_requests: self.counts.most,
             ..ReplayTotals::default()
         };
-        let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
+        let parts = self.worker_cores.iter_mut().map(|core| &mut *core.sink);
         forward_recorded_sink_calls(parts, &[], &mut self.counts, sink);
         for core in &mut self.worker_cores {
             all.add_worker_totals(&core.totals);

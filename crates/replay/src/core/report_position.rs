@@ -38,7 +38,7 @@ impl EventLoopPosition {
 }
 
 /// Extends [`ReplaySink`] by a position in the event loop for each call.
-pub(super) trait PositionedReplaySink: ReplaySink + Sized {
+pub(super) trait PositionedReplaySink: ReplaySink {
     /// Sets the event-loop position of all sink calls that follow.
     fn set_position(&mut self, report_position: EventLoopPosition) {
         let _ = report_position;
@@ -47,4 +47,4 @@ pub(super) trait PositionedReplaySink: ReplaySink + Sized {
     fn count_preemption(&mut self) {}
 }
 
-impl PositionedReplaySink for &mut (dyn ReplaySink + '_) {}
+impl PositionedReplaySink for dyn ReplaySink + '_ {}

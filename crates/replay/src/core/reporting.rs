@@ -9,7 +9,7 @@ use vllm_sim_engine::SimTime;
 use super::EventLoop;
 use super::report_position::{EventLoopPosition, PositionedReplaySink};
 
-impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+impl<S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'_, S, N> {
     pub(super) fn report_ended_request(
         &mut self,
         slot: u32,
@@ -30,7 +30,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         if let Some(worker) = request.worker {
             let log = &mut self.pools[DECODE_OR_UNIFIED_POOL_INDEX].workers[worker as usize].log;
             if status == RequestStatus::Completed {
-                request.tokens.report_token_gaps(log, &mut self.sink);
+                request.tokens.report_token_gaps(log, self.sink);
             }
             second = request.tokens.token_times(log).nth(1);
             last = request.tokens.last_token_time(log);
