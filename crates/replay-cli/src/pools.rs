@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,7 +15,9 @@ use vllm_sim_replay::{
     RouterConfig, RouterQueuePolicy, WorkerScaling,
 };
 
-use super::deploy::{DeploymentFactory, ResultProvenance, StepTimeSettingSource};
+use super::deploy::{
+    DeploymentFactory, EngineDeployment, ResultProvenance, StepTimeSettingSource,
+};
 use super::options::{PoolArgs, QueuePolicyName, RouterName, read_json_or_file};
 use super::scaling::{build_worker_scaling, parse_seconds};
 
@@ -29,6 +32,15 @@ struct WorkerDeployment {
 }
 
 impl WorkerDeployment {
+    fn new(deployment: &EngineDeployment) -> Self {
+        Self {
+            engine: deployment.engine.clone(),
+            gpus: deployment.gpus,
+            ranks: deployment.ranks,
+            transfer: KvTransferTime::default(),
+        }
+    }
+
     fn engine_specs(&self, workers: u32) -> Vec<SchedulerSpec> {
         vec![self.engine.clone(); (workers * self.ranks) as usize]
     }
@@ -71,28 +83,26 @@ pub struct WorkerPools {
     pub provenance: ResultProvenance,
 }
 
-fn mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployment>> {
-    let Some(text) = text else {
-        return Ok(None);
-    };
-    let value = read_json_or_file(flag, text)?;
+/// Builds a worker from engine arguments of Dynamo's mocker, which are in the value of `flag`.
+fn mocker_worker(flag: &str, value: &Value) -> Result<WorkerDeployment> {
     let tables = dynamo_run::python_env_kernel_table_folder();
-    let worker = dynamo_run::parse_dynamo_worker(&value, dynamo_run_folders(tables.as_deref()));
-    let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
+    let folders =
+        dynamo_run::DynamoRunFolders { run: Path::new("."), kernel_tables: tables.as_deref() };
+    let worker = dynamo_run::parse_dynamo_worker(value, folders)
+        .map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
     if worker.ranks > 1 {
         refuse!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
     }
-    Ok(Some(WorkerDeployment {
+    Ok(WorkerDeployment {
         engine: worker.engine,
         gpus: worker.gpus,
         ranks: 1,
         transfer: worker.transfer,
-    }))
+    })
 }
 
-/// Returns the folders for a recorded Dynamo run, with paths relative to the working directory.
-fn dynamo_run_folders(kernel_tables: Option<&std::path::Path>) -> dynamo_run::DynamoRunFolders<'_> {
-    dynamo_run::DynamoRunFolders { run: std::path::Path::new("."), kernel_tables }
+fn optional_mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployment>> {
+    text.map(|text| mocker_worker(flag, &read_json_or_file(flag, text)?)).transpose()
 }
 
 /// Builds the worker pools from the arguments of `replay`; `flags` describe the engine.
@@ -103,13 +113,8 @@ pub fn build_worker_pools(
 ) -> Result<WorkerPools> {
     let own_flags = PoolFlags::parse_json(args.pool_flags.as_deref())?;
     let plain = deploy(&own_flags.common_engine_flags(flags))?;
-    let shared = mocker_worker("--extra-engine-args", args.extra_engine_args.as_deref())?;
-    let own = WorkerDeployment {
-        engine: plain.engine.clone(),
-        gpus: plain.gpus,
-        ranks: plain.ranks,
-        transfer: KvTransferTime::default(),
-    };
+    let shared = optional_mocker_worker("--extra-engine-args", args.extra_engine_args.as_deref())?;
+    let own = WorkerDeployment::new(&plain);
     let router = router_config(args)?;
     let pool = |engines: Vec<SchedulerSpec>, router: RouterConfig| -> Result<PoolSpec> {
         Ok(PoolSpec {
@@ -239,13 +244,11 @@ fn prefill_and_decode_workers(
     usual: WorkerDeployment,
 ) -> Result<(WorkerDeployment, WorkerDeployment)> {
     let one = |flag, engine: Option<&str>, own: Option<&Map<_, _>>| -> Result<WorkerDeployment> {
-        if let Some(worker) = mocker_worker(flag, engine)? {
-            return Ok(worker);
-        }
-        match own {
-            Some(own) => deploy_worker(&append_json_flags(flags, own), deploy),
-            None => Ok(usual.clone()),
-        }
+        Ok(match (optional_mocker_worker(flag, engine)?, own) {
+            (Some(worker), _) => worker,
+            (None, Some(own)) => WorkerDeployment::new(&deploy(&append_json_flags(flags, own))?),
+            (None, None) => usual.clone(),
+        })
     };
     let engine = args.prefill_engine_args.as_deref();
     let first = one("--prefill-engine-args", engine, own.prefill.as_ref())?;
@@ -299,19 +302,9 @@ fn append_json_flags(flags: &[String], more: &Map<String, Value>) -> Vec<String>
     flags.iter().cloned().chain(more).collect()
 }
 
-fn deploy_worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<WorkerDeployment> {
-    let found = deploy(flags)?;
-    Ok(WorkerDeployment {
-        engine: found.engine,
-        gpus: found.gpus,
-        ranks: found.ranks,
-        transfer: KvTransferTime::default(),
-    })
-}
-
 /// Reads the engines of a `--workers` file, and the mean number of GPUs of these engines.
 fn read_workers_file(
-    file: &std::path::Path,
+    file: &Path,
     flags: &[String],
     deploy: DeploymentFactory<'_>,
 ) -> Result<(Vec<SchedulerSpec>, u32)> {
@@ -321,26 +314,15 @@ fn read_workers_file(
         serde_saphyr::from_str(&text).with_context(|| format!("--workers: {shown}"))?;
     let (mut engines, mut gpus) = (Vec::new(), 0);
     for group in &groups {
-        let (engine, each) = match &group.engine_args {
-            Some(value) => {
-                let tables = dynamo_run::python_env_kernel_table_folder();
-                let worker =
-                    dynamo_run::parse_dynamo_worker(value, dynamo_run_folders(tables.as_deref()))?;
-                if worker.ranks > 1 {
-                    refuse!("--workers: dp_size above 1 is modelled for --dynamo-run alone");
-                }
-                (worker.engine, worker.gpus)
-            }
-            None => {
-                let found = deploy(&append_json_flags(flags, &group.flags))?;
-                if found.ranks > 1 {
-                    refuse!("--workers: --data-parallel-size above 1 is not modelled in a list");
-                }
-                (found.engine, found.gpus)
-            }
+        let worker = match &group.engine_args {
+            Some(value) => mocker_worker("--workers", value)?,
+            None => WorkerDeployment::new(&deploy(&append_json_flags(flags, &group.flags))?),
         };
-        gpus += each * group.count;
-        engines.extend(std::iter::repeat_n(engine, group.count as usize));
+        if worker.ranks > 1 {
+            refuse!("--workers: --data-parallel-size above 1 is not modelled in a list");
+        }
+        gpus += worker.gpus * group.count;
+        engines.extend(std::iter::repeat_n(worker.engine, group.count as usize));
     }
     if engines.is_empty() {
         refuse!("--workers: {shown} has no workers");
