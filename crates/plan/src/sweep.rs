@@ -18,7 +18,7 @@ use vllm_sim_command_line::{format_command_line, output_files, refuse};
 use vllm_sim_replay_cli::{
     DeploymentFactory, PoolArgs, ReportArgs, ResultProvenance, ServeFlagSplitter,
     WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
-    replay_single_threaded, simulated_time_limit,
+    replay_pools, simulated_time_limit,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -236,7 +236,7 @@ fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
     let quiet =
         ReportArgs { report_json: None, per_request: None, html: None, ..args.report.clone() };
     let limit = simulated_time_limit(&args.workload)?;
-    let report = replay_single_threaded(pools, source.as_mut(), pace, limit, &quiet)?;
+    let report = replay_pools(pools, source.as_mut(), (pace, limit, 1), &quiet, None)?;
     let seconds = (report.summary_number("duration_ms") / 1e3).max(1e-9);
     Ok(Ok(PlayedSummary {
         gpus: report.summary_number("gpu_hours") * 3600.0 / seconds,

@@ -101,12 +101,12 @@ pub fn run_replay_command(
         progress_bar.add_finished_work_units(1);
         ControlFlow::Continue(())
     };
-    let mut report = replay_with_watcher(
+    let mut report = replay_pools(
         &pools,
         source.as_mut(),
         (pace, limit, threads),
         &args.report,
-        &mut count_finished,
+        Some(&mut count_finished),
     )?;
     drop(progress_bar);
     workload::add_left_out_row_count(&mut report, source.as_ref());
@@ -173,27 +173,15 @@ fn available_cpu_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Replays a workload against pools of workers on one thread.
-pub fn replay_single_threaded(
-    pools: &WorkerPools,
-    source: &mut dyn WorkloadSource,
-    pace: ArrivalPacing,
-    limit: Option<SimTime>,
-    args: &ReportArgs,
-) -> Result<ReplayReport> {
-    let mut nobody = |_: &RequestOutcome<'_>| ControlFlow::Continue(());
-    replay_with_watcher(pools, source, (pace, limit, 1), args, &mut nobody)
-}
-
 /// Replays a workload against pools of workers on up to `threads` threads.
 ///
 /// `watch` receives every finished request and may end the replay.
-pub fn replay_with_watcher(
+pub fn replay_pools<'a>(
     pools: &WorkerPools,
     source: &mut dyn WorkloadSource,
     (pace, limit, threads): (ArrivalPacing, Option<SimTime>, usize),
     args: &ReportArgs,
-    watch: &mut OutcomeWatcher<'_>,
+    watch: Option<&'a mut OutcomeWatcher<'a>>,
 ) -> Result<ReplayReport> {
     let interval = args.sample_interval_ms;
     if !interval.is_finite() || interval <= 0.0 {
@@ -217,11 +205,10 @@ pub fn replay_with_watcher(
         threads,
         ..ReplaySettings::new(serving)
     };
-    let mut sink = create_report_sink(args, args.report_json.is_some())?;
-    let mut watched = sink.watched_report_sink(watch);
-    let totals = vllm_sim_replay::run_replay(&settings, source, &mut watched)?;
+    let mut sink = create_report_sink(args, args.report_json.is_some(), watch)?;
+    let totals = vllm_sim_replay::run_replay(&settings, source, &mut sink)?;
     if let Some(first) = totals.stuck.first()
-        && !watched.ended
+        && !sink.ended
         && !is_job_stop_requested()
     {
         bail!(

@@ -49,8 +49,8 @@ pub(super) fn run_online_replay(
         seed: asked.workload_seed,
         ..OnlineReplayOptions::default()
     };
-    let mut sink =
-        create_report_sink(report, report.html.is_some() || report.report_json.is_some())?;
+    let keep_request_records = report.html.is_some() || report.report_json.is_some();
+    let mut sink = create_report_sink(report, keep_request_records, None)?;
     let bar = request_progress_bar(source.facts().max_requests);
     let sent = online::replay_over_http(source.as_mut(), &options, &mut sink, &mut |done| {
         bar.set_position(done);

@@ -20,7 +20,7 @@ use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_job_stop_requested;
 use vllm_sim_replay_cli::{
     ReportArgs, WeightsDoNotFitError, WorkerPools, WorkloadArgs, open_workload,
-    parse_workload_text, replay_with_watcher, simulated_time_limit,
+    parse_workload_text, replay_pools, simulated_time_limit,
 };
 
 #[derive(Debug, Clone)]
@@ -394,7 +394,7 @@ impl<'c> TrialRunner<'c> {
         };
         let is_open = pace.concurrency_limit().is_none();
         let report =
-            replay_with_watcher(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
+            replay_pools(&pools, source.as_mut(), (pace, limit, 1), args, Some(&mut watch))?;
         let stopped = tracker.is_attainment_lost();
         let bounds = self.question.bounds.iter().filter(|_| !stopped);
         let mut missed: Vec<String> =
