@@ -124,6 +124,27 @@ pub fn shell_quote(word: &str) -> String {
     }
 }
 
+/// Renders a heading and rows as the lines of a text table. The first `left_aligned` columns are
+/// aligned to the left, all others to the right.
+pub fn render_text_table(
+    head: &[String],
+    rows: &[Vec<String>],
+    left_aligned: usize,
+) -> Vec<String> {
+    let all = || std::iter::once(head).chain(rows.iter().map(Vec::as_slice));
+    let width = |column: usize| all().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |row: &[String]| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, &width))| match column < left_aligned {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    all().map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -219,20 +219,7 @@ impl ScoreReport {
 
     pub(super) fn render_score_table(&self) -> String {
         let (head, rows) = self.score_table_cells();
-        let width = |column: usize| {
-            let all = rows.iter().chain([&head]);
-            all.map(|row| row[column].chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..head.len()).map(width).collect();
-        let line = |row: &Vec<String>| {
-            let cells = row.iter().zip(&widths).enumerate();
-            let cells = cells.map(|(column, (cell, &width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-        };
-        let table = [&head].into_iter().chain(&rows).map(line);
+        let table = render_text_table(&head, &rows, 1).into_iter();
         table.chain(self.score_summary_lines()).collect::<Vec<_>>().join("\n")
     }
 

@@ -11,6 +11,7 @@ use super::search::{
 };
 use super::worker_count::WorkerCountByKind;
 use crate::grid::flag_combination_label;
+use vllm_sim_command_line::render_text_table;
 use vllm_sim_explain::{KnownPredictionErrors, PromptCacheUse};
 use vllm_sim_replay_cli::{ResultProvenance, WorkerPools};
 
@@ -115,10 +116,7 @@ impl PlanReport {
         let (candidates, rows): (Vec<&DeploymentCandidate>, Vec<DeploymentCandidateRow>) =
             answers.map(row).unzip();
         let origin = ResultProvenance::combine_provenances(candidates.iter().map(|candidate| {
-            match &candidate.pools {
-                Ok(pools) => &pools.provenance,
-                Err(misfit) => &misfit.provenance,
-            }
+            candidate.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
         }));
         let costs = |at: &usize| {
             let row = &rows[*at];
@@ -413,31 +411,15 @@ impl PlanReport {
 
     pub(super) fn render_plan_table(&self) -> String {
         let (head, rows) = self.candidate_table_cells();
-        let widths: Vec<usize> = (0..head.len())
-            .map(|column| {
-                let all = rows.iter().chain([&head]);
-                let widths = all.map(|row| row[column].chars().count());
-                widths.max().unwrap_or(0)
-            })
-            .collect();
-        let line = |row: &[String], mark: &str| {
-            let cells = row.iter().zip(&widths).enumerate();
-            let cells = cells.map(|(column, (cell, &width))| match column < self.names.len() {
-                true => format!("{cell:<width$}"),
-                false => format!("{cell:>width$}"),
-            });
-            let cells: Vec<String> = cells.collect();
-            format!("{}{mark}", cells.join("  "))
-        };
         let mut lines: Vec<String> = self.best_deployment_summary_line().into_iter().collect();
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        lines.push(line(&head, ""));
-        for (at, row) in rows.iter().enumerate() {
-            let is_best = at == 0 && !self.order.is_empty();
-            lines.push(line(row, if is_best { "  *" } else { "" }));
+        let mut table = render_text_table(&head, &rows, self.names.len());
+        if !self.order.is_empty() {
+            table[1].push_str("  *");
         }
+        lines.extend(table);
         lines.extend(self.candidate_table_notes());
         lines.join("\n")
     }
