@@ -15,21 +15,20 @@ mod report;
 mod search;
 mod worker_count;
 
-use std::borrow::Borrow;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
 use crate::grid::{self, FlagGridAxis, flag_combination_label};
-use crate::shard::{self, FlagGridShardArgs, FlagGridTask};
+use crate::shard::{self, FlagGridRun, FlagGridShardArgs};
 use bound::LatencyPercentileBound;
 use layout::{ParallelLayout, ParallelLayoutSearch};
 use manifests::DeploymentFiles;
 use prices::GpuPrices;
 use report::PlanReport;
-use search::{CandidateSearchResult, DeploymentCandidate, PlanRequirements};
-use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
+use search::{DeploymentCandidate, PlanRequirements};
 use vllm_sim_command_line::{
     MissedMetricRequirementsError, format_command_line, output_files, refuse,
 };
@@ -146,19 +145,19 @@ pub fn run_plan_command(
         bounds: base.bound.clone(),
         fixed_workers: base.fixed_workers,
     };
-    let common = format_command_line("plan", &shard::command_common_to_shards(args));
-    let answers = match base.shard.flag_grid_task()? {
-        FlagGridTask::All => search_candidates(&candidates, base.threads, &question)?,
-        FlagGridTask::Merge(files) => shard::merge_shard_files(&common, &files, candidates.len())?,
-        FlagGridTask::Shard(shard) => {
-            let mine: Vec<&DeploymentCandidate> = shard.grid_points_of_shard(&candidates).collect();
-            let answers = search_candidates(&mine, base.threads, &question)?;
-            return shard.write_shard_results(
-                &common,
-                &answers,
-                base.report.report_json.as_deref(),
-            );
-        }
+    let run = FlagGridRun {
+        tool: ("plan", "combinations"),
+        words: args,
+        shard: &base.shard,
+        threads: base.threads,
+        report_json: base.report.report_json.as_deref(),
+    };
+    let search =
+        |candidate: &DeploymentCandidate| search::search_deployment_candidate(candidate, &question);
+    let stopped = || search::empty_search_result("stopped".to_owned());
+    let answers = match run.run_grid_points(&candidates, search, stopped)? {
+        ControlFlow::Continue(answers) => answers,
+        ControlFlow::Break(text) => return Ok(text),
     };
     let typed = format_command_line("plan", &shard::command_without_shard_flags(args));
     let answers = candidates.iter().zip(answers);
@@ -173,28 +172,6 @@ pub fn run_plan_command(
         }
         .into()),
     }
-}
-
-fn search_candidates<C>(
-    candidates: &[C],
-    threads: usize,
-    question: &PlanRequirements,
-) -> Result<Vec<CandidateSearchResult>>
-where
-    C: Borrow<DeploymentCandidate> + Sync,
-{
-    let progress_bar =
-        JobProgress::begin_job("plan", "combinations", Some(candidates.len() as u64));
-    let answers = grid::map_in_parallel(candidates, threads, |candidate: &C| {
-        let answer = search::search_deployment_candidate(candidate.borrow(), question);
-        progress_bar.add_finished_work_units(1);
-        // The result of an interrupted search means nothing.
-        match is_job_stop_requested() {
-            true => Ok(search::empty_search_result("stopped".to_owned())),
-            false => answer,
-        }
-    });
-    answers.into_iter().collect()
 }
 
 fn check_args(args: &Args) -> Result<()> {
@@ -284,10 +261,7 @@ fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
 /// Refuses a search whose deployment files could not be written at its end.
 fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> Result<()> {
     let lacks_model = |candidate: &DeploymentCandidate| {
-        let about = match &candidate.pools {
-            Ok(pools) => &pools.about,
-            Err(misfit) => &misfit.about,
-        };
+        let about = candidate.pools.as_ref().map_or_else(|misfit| &misfit.about, |it| &it.about);
         about.iter().all(|(name, _)| name != "--model")
     };
     if let Some(output) = deployment_outputs(args).next()

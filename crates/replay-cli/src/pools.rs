@@ -15,9 +15,7 @@ use vllm_sim_replay::{
     RouterConfig, RouterQueuePolicy, WorkerScaling,
 };
 
-use super::deploy::{
-    DeploymentFactory, EngineDeployment, ResultProvenance, StepTimeSettingSource,
-};
+use super::deploy::{DeploymentFactory, EngineDeployment, ResultProvenance, StepTimeSettingSource};
 use super::options::{PoolArgs, QueuePolicyName, RouterName, read_json_or_file};
 use super::scaling::{build_worker_scaling, parse_seconds};
 
