@@ -4,6 +4,9 @@ pub mod metric_requirement;
 pub mod output_files;
 pub mod progress;
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use anyhow::Result;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -143,6 +146,33 @@ pub fn render_text_table(
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     all().map(line).collect()
+}
+
+/// Applies the function `play` to each item on up to `threads` threads; results are in the order of
+/// the items.
+pub fn map_in_parallel<T: Sync, R: Send + Sync>(
+    items: &[T],
+    threads: usize,
+    play: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results: Vec<OnceLock<R>> = items.iter().map(|_| OnceLock::new()).collect();
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let (Some(item), Some(result)) = (items.get(at), results.get(at)) else {
+                return;
+            };
+            let _ = result.set(play(item));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.clamp(1, items.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    results.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
 #[cfg(test)]

@@ -13,9 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::grid::map_in_parallel;
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
-use vllm_sim_command_line::{format_command_line, output_files, refuse};
+use vllm_sim_command_line::{format_command_line, map_in_parallel, output_files, refuse};
 
 const SHARD_FILE_SCHEMA: &str = "vllm-sim/shard/1";
 
