@@ -11,7 +11,7 @@ mod report;
 mod spec;
 mod validation;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -24,6 +24,7 @@ use client::ClientRequestTiming;
 pub(crate) use client::SimulatedBenchClient;
 pub use error::RecordedRunValidationError;
 pub use report::{LatencyPrediction, RunLatencySummary};
+pub(crate) use report::{error_over_stages, measured_summaries};
 pub(crate) use spec::{RecordedRequest, RecordedRun};
 pub use validation::{VALIDATION_REPORT_SCHEMA, ValidatedRun, ValidationReport};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
@@ -41,18 +42,7 @@ pub fn validate_recorded_runs(
     coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
 ) -> Result<ValidationReport, RecordedRunValidationError> {
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |error| RecordedRunValidationError::Io { path, error }
-    };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(runs).map_err(io(runs))? {
-        let path = entry.map_err(io(runs))?.path();
-        if path.extension().is_some_and(|e| e == "json") {
-            files.push(path);
-        }
-    }
-    files.sort();
+    let files = recorded_run_files(runs)?;
     if files.is_empty() {
         return Err(RecordedRunValidationError::Empty(runs.to_owned()));
     }
@@ -62,9 +52,7 @@ pub fn validate_recorded_runs(
         if is_job_stop_requested() && !validated.is_empty() {
             break;
         }
-        let text = std::fs::read_to_string(&path).map_err(io(&path))?;
-        let json: Value = serde_json::from_str(&text)
-            .map_err(|error| RecordedRunValidationError::Json { path: path.clone(), error })?;
+        let json = read_recorded_run(&path)?;
         match simulate_run(&json, coefficients, kernel_tables) {
             Ok(replays) => validated.push(ValidatedRun::new(&json, &replays)),
             Err(RecordedRunValidationError::Tables { run, error }) => {
@@ -78,6 +66,29 @@ pub fn validate_recorded_runs(
         progress_bar.add_finished_work_units(1);
     }
     Ok(ValidationReport { runs: validated, left_out })
+}
+
+/// Returns the `*.json` files of a folder, sorted by name.
+pub(crate) fn recorded_run_files(
+    folder: &Path,
+) -> Result<Vec<PathBuf>, RecordedRunValidationError> {
+    let io = |error| RecordedRunValidationError::Io { path: folder.to_owned(), error };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.extension().is_some_and(|end| end == "json") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+pub(crate) fn read_recorded_run(path: &Path) -> Result<Value, RecordedRunValidationError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| RecordedRunValidationError::Io { path: path.to_owned(), error })?;
+    serde_json::from_str(&text)
+        .map_err(|error| RecordedRunValidationError::Json { path: path.to_owned(), error })
 }
 
 /// Predicts the latencies of one recorded run.
