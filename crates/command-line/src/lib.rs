@@ -6,6 +6,7 @@ pub mod progress;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
@@ -115,6 +116,18 @@ pub fn format_command_line(tool: &str, words: &[String]) -> String {
         hides = secret && value.is_none() && !hides;
     }
     line
+}
+
+/// Converts the seconds of a flag to a duration.
+///
+/// # Errors
+/// [`UsageError`] unless the value is a number above 0.
+pub fn parse_positive_seconds(flag: &str, value: f64) -> Result<Duration> {
+    let duration = Duration::try_from_secs_f64(value).ok();
+    match duration.filter(|duration| !duration.is_zero()) {
+        Some(duration) => Ok(duration),
+        None => refuse!("{flag} is {value}, must be a number of seconds above 0"),
+    }
 }
 
 /// Quotes a word for a POSIX shell if needed.

@@ -10,7 +10,17 @@ use serde_json::Value;
 use vllm_sim_replay::online::{RequestHeaderNames, TargetServer};
 
 /// Timeout of admin and metrics requests to pods.
-pub(super) const POD_ADMIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const POD_ADMIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Sends an admin or metrics request to a pod, and returns the response, whatever its status.
+pub(super) async fn send_admin_request(
+    pod: &TargetServer,
+    method: Method,
+    path: &str,
+    body: impl Into<Bytes>,
+) -> Result<Response<Bytes>, String> {
+    pod.request_accepting_any_status(method, path, body.into(), POD_ADMIN_REQUEST_TIMEOUT).await
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GatewayPodState {
@@ -108,13 +118,7 @@ impl GatewayPod {
 
     /// Resets the pod's prefix cache; returns false if the pod does not allow it.
     pub(super) async fn reset_prefix_cache(&self) -> bool {
-        let path = "/reset_prefix_cache";
-        let reset = self.target.request_accepting_any_status(
-            Method::POST,
-            path,
-            Bytes::new(),
-            POD_ADMIN_REQUEST_TIMEOUT,
-        );
+        let reset = send_admin_request(&self.target, Method::POST, "/reset_prefix_cache", "");
         reset.await.is_ok_and(|answer| answer.status().is_success())
     }
 
@@ -127,10 +131,7 @@ impl GatewayPod {
     }
 
     async fn get_any_status(&self, path: &str) -> Result<Response<Bytes>, String> {
-        let nothing = Bytes::new();
-        self.target
-            .request_accepting_any_status(Method::GET, path, nothing, POD_ADMIN_REQUEST_TIMEOUT)
-            .await
+        send_admin_request(&self.target, Method::GET, path, "").await
     }
 
     async fn get_successful(&self, path: &str) -> Option<Bytes> {
