@@ -37,16 +37,10 @@ pub struct RecordingSummary {
     pub skipped: BTreeMap<String, u64>,
 }
 
-#[derive(Debug, Default)]
-struct RecordCounts {
-    replies: u64,
-    skipped: BTreeMap<String, u64>,
-}
-
 #[derive(Clone)]
 pub(super) struct CapturedExchangeQueue {
     to: SyncSender<CapturedHttpExchange>,
-    counts: Arc<Mutex<RecordCounts>>,
+    counts: Arc<Mutex<RecordingSummary>>,
 }
 
 impl CapturedExchangeQueue {
@@ -102,7 +96,7 @@ impl RecordingStore {
         }
         let database = RecordingDatabase::open(path, table).map_err(|e| failed(e.to_string()))?;
         let (to, from) = sync_channel(MAX_QUEUED_RESPONSES);
-        let counts = Arc::new(Mutex::new(RecordCounts::default()));
+        let counts = Arc::new(Mutex::new(RecordingSummary::default()));
         let queue = CapturedExchangeQueue { to, counts };
         // The thread must not hold a sender, which would keep it running.
         let counts = queue.counts.clone();
@@ -133,8 +127,8 @@ impl RecordingStore {
             Err(_) => Err("the writer panicked".to_owned()),
         };
         written.map_err(|why| RecordError::File { path, why })?;
-        let counts = std::mem::take(&mut *counts.lock());
-        Ok(RecordingSummary { replies: counts.replies, skipped: counts.skipped })
+        let summary = std::mem::take(&mut *counts.lock());
+        Ok(summary)
     }
 }
 
@@ -143,7 +137,7 @@ impl RecordingStore {
 fn write_queued_responses(
     mut database: RecordingDatabase,
     from: &Receiver<CapturedHttpExchange>,
-    counts: &Mutex<RecordCounts>,
+    counts: &Mutex<RecordingSummary>,
     tokenizer: &Tokenizer,
 ) -> rusqlite::Result<()> {
     loop {
