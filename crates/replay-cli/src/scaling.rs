@@ -74,7 +74,6 @@ fn build_autoscaler_rule(args: &PoolArgs, max: u32) -> Result<AutoscalerRule> {
         target_kv_usage: kv,
         interval,
         cool_down: parse_seconds("--autoscale-cool-down", args.autoscale_cool_down)?,
-        ..AutoscalerRule::default()
     })
 }
 

@@ -179,7 +179,7 @@ fn parse_arrivals(args: &WorkloadArgs) -> Result<Option<ArrivalProcess>> {
         // The rate with which `vllm bench serve` sends all requests immediately.
         (Some(rate), None) if rate == f64::INFINITY => ArrivalProcess::Burst,
         (Some(rate), None) => match args.burstiness {
-            Some(burstiness) => ArrivalProcess::gamma_at_rate(rate, burstiness),
+            Some(burstiness) => ArrivalProcess::Gamma { rate, burstiness },
             None => ArrivalProcess::Poisson(rate),
         },
         (None, Some(0.0)) => ArrivalProcess::Burst,

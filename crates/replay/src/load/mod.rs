@@ -38,7 +38,6 @@ use mooncake::MooncakeRowContent;
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 pub use loaded::SessionOrder;
 pub use options::{AgentRunOrder, WorkloadFormat, WorkloadReadOptions};
-pub use sharegpt::TokenCounter;
 
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 #[cfg(not(feature = "sqlite"))]
@@ -102,7 +101,7 @@ pub fn open_workload_files(
             return Err(file_error(first.display(), NO_SQLITE));
         }
         WorkloadFormat::ShareGpt => {
-            Box::new(sharegpt::open_sharegpt_conversations(paths, &options.count, options.limit)?)
+            Box::new(sharegpt::open_sharegpt_conversations(paths, options.limit)?)
         }
         WorkloadFormat::BurstGpt => csv::open_csv_trace(paths, CsvTraceKind::BurstGpt, order)?,
         WorkloadFormat::Azure => csv::open_csv_trace(paths, CsvTraceKind::Azure, order)?,

@@ -51,7 +51,7 @@ pub(super) fn open_otel_traces(
             }
         }
     }
-    let mut contents = RecordedPromptTexts::new(options.count.clone());
+    let mut contents = RecordedPromptTexts::default();
     let (mut left_out, mut recorded) = (0, Vec::new());
     for (name, spans) in runs {
         left_out += spans.iter().filter(|span| span.kind == GenAiSpanKind::Unusable).count() as u64;

@@ -36,9 +36,10 @@ pub(super) fn read_vllm_bench_result(path: &Path) -> Result<BenchRun, WorkloadEr
     let burstiness = row.positive_number_field(&["burstiness"])?.filter(|b| *b > 0.0);
     run.cap = row.token_count_field(&["max_concurrency"], 1)?;
     run.load = match (rate, run.cap) {
-        (Some(rate), _) => {
-            OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(rate, burstiness.unwrap_or(1.0)))
-        }
+        (Some(rate), _) => OfferedLoad::Drawn(ArrivalProcess::Gamma {
+            rate,
+            burstiness: burstiness.unwrap_or(1.0),
+        }),
         (None, Some(n)) => OfferedLoad::Closed(n),
         (None, None) => OfferedLoad::AtOnce,
     };

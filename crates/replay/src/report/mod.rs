@@ -21,9 +21,7 @@ use super::outcome::{
 use super::sample_distribution::SampleDistribution;
 use vllm_sim_engine::SimTime;
 
-pub use compare::{
-    ReplayReportGroup, ReportComparison, compare_report_groups, compare_two_reports,
-};
+pub use compare::{ReplayReportGroup, ReportComparison, compare_report_groups};
 pub use over_time::ReportTimeSeries;
 use record::sim_time_ms;
 pub use record::{AdmissionRecord, RequestOutcomeRecord, RequestRecord};

@@ -234,7 +234,7 @@ impl Router {
                     true => self.index.cached_prefix_blocks_by_worker(ask.full_prompt_block_keys()),
                     false => &[],
                 };
-                self.gauges.scrape_gauges_if_due(config, serving, now, gauges);
+                self.gauges.scrape_gauges_if_due(serving, now, gauges);
                 let scores = self.gauges.weighted_endpoint_scores(
                     config,
                     serving,

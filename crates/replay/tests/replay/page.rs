@@ -37,7 +37,7 @@ fn report(sessions: u64, workers: u32) -> ReplayReport {
         sessions,
         input: "lognormal:700:500".parse().expect("is known"),
         output: TokenLengthDistribution::Uniform(50, 300),
-        arrivals: ArrivalProcess::gamma_at_rate(30.0, 0.4),
+        arrivals: ArrivalProcess::Gamma { rate: 30.0, burstiness: 0.4 },
         shared_prefix_ratio: 0.3,
         prefix_groups: 8,
         ..SyntheticWorkload::default()

@@ -11,8 +11,9 @@ use vllm_sim_replay::outcome::{
     WorkerSample,
 };
 use vllm_sim_replay::report::{
-    KeptRequestRecords, LatencySlo, PerUserRateSamples, ReplayReport, ReplayRunTotals,
-    ReportCollector, ReportOptions, RequestRowWriter, RowFileFormat, compare_two_reports,
+    KeptRequestRecords, LatencySlo, PerUserRateSamples, ReplayReport, ReplayReportGroup,
+    ReplayRunTotals, ReportCollector, ReportOptions, RequestRowWriter, RowFileFormat,
+    compare_report_groups,
 };
 
 fn at(ms: u64) -> SimTime {
@@ -249,9 +250,14 @@ fn comparison_lists_each_metric_change() {
     let mut other = report.clone();
     other["summary"]["mean_ttft_ms"] = json!(70.0);
     other["summary"]["request_throughput_rps"] = json!(22.222);
-    let table = compare_two_reports(&report, &other, ("a.json", "b.json"))
-        .expect("are reports")
-        .render_comparison_table();
+    let compare = |other: &Value| {
+        let group = |name: &str, report: &Value| ReplayReportGroup {
+            name: name.to_owned(),
+            reports: vec![report.clone()],
+        };
+        compare_report_groups(&[group("a.json", &report), group("b.json", other)])
+    };
+    let table = compare(&other).expect("are reports").render_comparison_table();
     let line = |start: &str| {
         let mut lines = table.lines().filter(|line| line.contains(start));
         let line = lines.next().expect(start);
@@ -260,8 +266,8 @@ fn comparison_lists_each_metric_change() {
     assert_eq!(line("TTFT mean"), "|TTFT mean (ms)|35.00|70.00|+35.00|+100.0|worse|");
     assert!(line("Request throughput").ends_with("|better|"));
     assert_eq!(line("E2E mean"), "|E2E mean (ms)|85.00|85.00|0.00|+0.0|=|");
-    let error = compare_two_reports(&report, &json!({"a": 1}), ("a", "b")).expect_err("is none");
-    assert_eq!(error, "b is not a report: it has no summary");
+    let error = compare(&json!({"a": 1})).expect_err("is none");
+    assert_eq!(error, "b.json is not a report: it has no summary");
 }
 
 #[test]

@@ -12,7 +12,10 @@ fn vllm_bench_results_give_runs_and_workload() {
     let (_dir, path) = file("t", text);
     let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("is a result");
     assert_eq!(runs.len(), 1);
-    assert_eq!(runs[0].load, OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(4.0, 0.5)));
+    assert_eq!(
+        runs[0].load,
+        OfferedLoad::Drawn(ArrivalProcess::Gamma { rate: 4.0, burstiness: 0.5 })
+    );
     let close = |found: Option<f64>, value: f64| {
         assert!((found.expect("is known") - value).abs() < 1e-9, "{found:?} {value}");
     };
