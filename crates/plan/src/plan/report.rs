@@ -7,7 +7,8 @@ use super::answer::DeploymentCost;
 use super::deploy::DeploymentCommands;
 use super::prices::GpuPrices;
 use super::search::{
-    self, CandidateSearchResult, DeploymentCandidate, PlanRequirements, SimulatedDeploymentTrial,
+    CandidateSearchResult, DeploymentCandidate, PlanRequirements, SimulatedDeploymentTrial,
+    TrialRunner,
 };
 use super::worker_count::WorkerCountByKind;
 use crate::grid::flag_combination_label;
@@ -136,9 +137,9 @@ impl PlanReport {
                 if question.fixed_workers.is_none()
                     && candidate.workload.replay_concurrency.is_none() =>
             {
-                let at = |traffic| search::search_fewest_workers(candidate, &question, traffic);
-                let [less, more] = TRAFFIC_FACTORS.map(at);
-                let room = search::search_highest_traffic(candidate, &question, workers)?;
+                let mut runner = TrialRunner::new(candidate, &question).map_err(Clone::clone)?;
+                let [less, more] = TRAFFIC_FACTORS.map(|traffic| runner.fewest(traffic));
+                let room = runner.bisect_most_traffic(workers)?;
                 Some(TrafficSensitivity {
                     swings: [less?, more?].map(|trial| trial.map(|trial| trial.workers)),
                     room: room.map(|trial| trial.traffic),
@@ -147,10 +148,6 @@ impl PlanReport {
             _ => None,
         };
         Ok(Self { names, question, prices, rows, order, outlook, untried_notes, origin, command })
-    }
-
-    pub(super) fn has_successful_deployment(&self) -> bool {
-        self.best_candidate_and_trial().is_some()
     }
 
     /// Returns a note that the tensor-parallel size was not varied, as another one might give a

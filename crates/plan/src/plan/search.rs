@@ -3,8 +3,10 @@
 mod split;
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -23,14 +25,29 @@ use vllm_sim_replay_cli::{
     parse_workload_text, replay_pools, simulated_time_limit,
 };
 
-#[derive(Debug, Clone)]
+/// Command-line flags with the requirements on a deployment.
+#[derive(Debug, Clone, Args)]
 pub(super) struct PlanRequirements {
+    /// Fraction of all requests that must be good, above 0 up to 1.
+    #[arg(long, default_value_t = 0.95, help_heading = "Plan")]
     pub(super) attainment: f64,
+    /// Maximum number of GPUs of a deployment.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
     pub(super) max_gpus: u32,
+    /// YAML file of GPU prices: `date`, `currency` and `gpu_hour: {H100: 2.5}`. With it the answer
+    /// has costs per hour, month and million tokens; without it GPUs are counted.
+    #[arg(long, value_name = "FILE", help_heading = "Plan")]
+    pub(super) prices: Option<PathBuf>,
+    /// Maximum cost of a deployment per hour, in the currency of --prices.
+    #[arg(long, value_name = "MONEY", requires = "prices", help_heading = "Plan")]
     pub(super) max_cost: Option<f64>,
+    /// Upper bound of a percentile: METRIC-pPERCENT=MS with METRIC ttft, itl (single gaps between
+    /// tokens), tpot (the mean gap of a request) or e2e, such as ttft-p99=500. Rounded up to a
+    /// quarter of a percent. Repeat it for several bounds.
+    #[arg(long = "bound", value_name = "BOUND", help_heading = "Plan")]
     pub(super) bounds: Vec<LatencyPercentileBound>,
-    /// Number of workers for which the search finds the highest traffic, instead of finding the
-    /// fewest workers.
+    /// Find the highest traffic that this number of workers serves, instead of the fewest workers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
     pub(super) fixed_workers: Option<u32>,
 }
 
@@ -142,37 +159,6 @@ fn affordable_units(cost: f64, price: f64) -> u32 {
     (cost * (1.0 + 1e-9) / price) as u32
 }
 
-/// Finds the fewest workers that serve `traffic` times the requested traffic; `None` if they exceed
-/// the GPU or cost budget.
-///
-/// # Errors
-/// Returns the errors of the simulated runs.
-pub(super) fn search_fewest_workers(
-    candidate: &DeploymentCandidate,
-    question: &PlanRequirements,
-    traffic: f64,
-) -> Result<Option<SimulatedDeploymentTrial>> {
-    match TrialRunner::new(candidate, question) {
-        Ok(mut runner) => runner.fewest(traffic),
-        Err(_) => Ok(None),
-    }
-}
-
-/// Finds the highest traffic that `workers` workers serve within the latency bounds.
-///
-/// # Errors
-/// Returns the errors of the simulated runs.
-pub(super) fn search_highest_traffic(
-    candidate: &DeploymentCandidate,
-    question: &PlanRequirements,
-    workers: WorkerCountByKind,
-) -> Result<Option<SimulatedDeploymentTrial>> {
-    match TrialRunner::new(candidate, question) {
-        Ok(mut runner) => runner.bisect_most_traffic(workers),
-        Err(_) => Ok(None),
-    }
-}
-
 pub(super) fn empty_search_result(why: String) -> CandidateSearchResult {
     CandidateSearchResult { found: None, trials: Vec::new(), why: Some(why) }
 }
@@ -212,7 +198,7 @@ fn missed_bounds_description(
     }
 }
 
-struct TrialRunner<'c> {
+pub(super) struct TrialRunner<'c> {
     candidate: &'c DeploymentCandidate,
     pools: &'c WorkerPools,
     question: &'c PlanRequirements,
@@ -226,7 +212,7 @@ impl<'c> TrialRunner<'c> {
     ///
     /// # Errors
     /// [`WeightsDoNotFitError`] if the model does not fit.
-    fn new(
+    pub(super) fn new(
         candidate: &'c DeploymentCandidate,
         question: &'c PlanRequirements,
     ) -> Result<Self, &'c WeightsDoNotFitError> {
@@ -260,8 +246,9 @@ impl<'c> TrialRunner<'c> {
         self.most_gpus / gpus_of_workers(self.pools, WorkerCountByKind::Groups(1)).max(1)
     }
 
-    /// Finds the fewest workers that serve `traffic` times the requested traffic.
-    fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedDeploymentTrial>> {
+    /// Finds the fewest workers that serve `traffic` times the requested traffic; `None` if they
+    /// exceed the GPU or cost budget.
+    pub(super) fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedDeploymentTrial>> {
         if self.candidate.layout.is_some_and(|layout| layout.split) {
             return self.search_fewest_prefill_decode_workers(traffic);
         }
@@ -309,7 +296,7 @@ impl<'c> TrialRunner<'c> {
 
     /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
     /// bisects to 1 %.
-    fn bisect_most_traffic(
+    pub(super) fn bisect_most_traffic(
         &mut self,
         workers: WorkerCountByKind,
     ) -> Result<Option<SimulatedDeploymentTrial>> {
