@@ -67,7 +67,7 @@ pub(super) struct GatewayPod {
     counted: Option<(f64, f64)>,
     pub(super) is_cold: bool,
     /// Id of the newest request in the pod's history before the run; `None` without a history.
-    newest: Option<u64>,
+    pub(super) newest: Option<u64>,
 }
 
 impl GatewayPod {
@@ -120,14 +120,6 @@ impl GatewayPod {
     pub(super) async fn reset_prefix_cache(&self) -> bool {
         let reset = send_admin_request(&self.target, Method::POST, "/reset_prefix_cache", "");
         reset.await.is_ok_and(|answer| answer.status().is_success())
-    }
-
-    pub(super) fn http_authority(&self) -> &str {
-        self.target.host_and_port()
-    }
-
-    pub(super) fn has_request_history(&self) -> bool {
-        self.newest.is_some()
     }
 
     async fn get_any_status(&self, path: &str) -> Result<Response<Bytes>, String> {

@@ -69,7 +69,7 @@ impl CapturedExchangeQueue {
 }
 
 pub(super) struct RecordingStore {
-    queue: CapturedExchangeQueue,
+    pub(super) queue: CapturedExchangeQueue,
     writing: JoinHandle<rusqlite::Result<()>>,
     path: PathBuf,
 }
@@ -105,10 +105,6 @@ impl RecordingStore {
             .spawn(move || write_queued_responses(database, &from, &counts, &tokenizer))
             .map_err(|error| failed(error.to_string()))?;
         Ok(Self { queue, writing, path: path.into() })
-    }
-
-    pub(super) fn capture_queue(&self) -> CapturedExchangeQueue {
-        self.queue.clone()
     }
 
     /// Writes all queued responses and closes the dataset file. All other handles of the queue must
@@ -235,12 +231,6 @@ struct ReplyRow<'r> {
     tokens: RecordedReplyTokens,
 }
 
-fn recording_columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
-    let mut columns = connection.prepare(&schema::recording_columns_sql(table))?;
-    let columns = columns.query_map([], |row| row.get(0))?;
-    columns.collect()
-}
-
 struct RecordingDatabase {
     connection: Connection,
     table: String,
@@ -256,7 +246,11 @@ impl RecordingDatabase {
         connection.execute_batch(&schema::create_dataset_tables_sql(table))?;
         // Opening the dataset then need not read the replies.
         connection.execute_batch(&schema::create_prompt_index_sql(table))?;
-        let columns = recording_columns(&connection, table)?;
+        let columns: Vec<String> = {
+            let mut query = connection.prepare(&schema::recording_columns_sql(table))?;
+            let names = query.query_map([], |row| row.get(0))?;
+            names.collect::<rusqlite::Result<_>>()?
+        };
         for column in schema::RECORDING_COLUMNS_ADDED_LATER {
             if !columns.iter().any(|name| name == column.0) {
                 connection.execute_batch(&schema::add_recording_column_sql(table, column))?;

@@ -163,7 +163,8 @@ pub fn build_worker_pools(
         plain.step_times.warn_if_default_step_times();
         plain.provenance
     } else {
-        plain.provenance.provenance_of_differing_workers()
+        let step_times = format!("several, by worker; {}", plain.provenance.step_times);
+        ResultProvenance { step_times, ..plain.provenance }
     };
     Ok(WorkerPools {
         prefill,
@@ -275,17 +276,13 @@ fn check_scaling(prefill: Option<&PoolSpec>, scaling: &WorkerScaling, ranks: u32
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WorkerGroup {
-    #[serde(default = "default_group_size")]
-    count: u32,
+    /// Number of workers of the group. Default 1.
+    count: Option<u32>,
     /// Flags of `vllm-sim serve`, added to those of the command line.
     #[serde(default)]
     flags: Map<String, Value>,
     /// Engine arguments of Dynamo's mocker, which replace `flags`.
     engine_args: Option<Value>,
-}
-
-fn default_group_size() -> u32 {
-    1
 }
 
 /// Returns the flags of the command line followed by the flags in a JSON object.
@@ -319,8 +316,9 @@ fn read_workers_file(
         if worker.ranks > 1 {
             refuse!("--workers: --data-parallel-size above 1 is not modelled in a list");
         }
-        gpus += worker.gpus * group.count;
-        engines.extend(std::iter::repeat_n(worker.engine, group.count as usize));
+        let count = group.count.unwrap_or(1);
+        gpus += worker.gpus * count;
+        engines.extend(std::iter::repeat_n(worker.engine, count as usize));
     }
     if engines.is_empty() {
         refuse!("--workers: {shown} has no workers");

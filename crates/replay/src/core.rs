@@ -39,6 +39,7 @@ use super::workload::WorkloadError;
 use handoff::PrefillHandoffQueue;
 use report_position::{EventLoopPosition, PositionedReplaySink};
 use sample_clock::WorkerSampleClock;
+use workers::samples_of_pools;
 
 /// Length of a worker's step log, in steps, at which the inter-token gaps of the logged steps are
 /// reported and these steps are removed.
@@ -207,17 +208,15 @@ impl<'a, S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'
         Ok(core)
     }
 
-    fn run_to_end(&mut self) -> Result<(), ReplayError> {
-        self.run_until(self.settings.limit.unwrap_or(SimTime::MAX))
-    }
-
     fn run_until(&mut self, last: SimTime) -> Result<(), ReplayError> {
         while let Some(now) = self.next_instant().filter(|&now| now <= last) {
             // Samples are taken only before the first round of an instant.
             if now > self.now
                 && let Some(at) = self.sample_clock.pop_due_sample_time(now)
             {
-                self.sample_workers(at);
+                for sample in samples_of_pools(&self.pools, self.first_worker, at) {
+                    self.sink.on_worker_sample(&sample);
+                }
             }
             let again = now == self.now && self.totals.events > 0;
             self.round = if again { self.round + 1 } else { 0 };

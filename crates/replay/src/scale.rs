@@ -163,14 +163,6 @@ impl AutoscalerRule {
             |target| unless_near(kv_usage / target, kv_usage / target * ready),
         )
     }
-
-    /// Returns whether the autoscaler scales down no further than to the highest number of workers
-    /// that it wanted within the last [`AutoscalerRule::cool_down`].
-    ///
-    /// Otherwise the rule scales down when the worker count has not changed for this time.
-    pub(super) fn uses_stabilization_window(&self) -> bool {
-        self.policy != AutoscalerPolicy::Hpa
-    }
 }
 
 /// Returns whether a gauge is so near to its target that the autoscaler changes nothing.

@@ -120,11 +120,6 @@ impl ClientSession {
     pub fn has_turn_dependencies(&self) -> bool {
         self.turns.iter().any(|turn| !turn.after.is_empty())
     }
-
-    /// Returns whether the session waits for another session before its first turn.
-    pub fn starts_after_other_sessions(&self) -> bool {
-        self.turns.first().is_some_and(|turn| !turn.after.is_empty())
-    }
 }
 
 /// Agent run (sessions of one agentic task): its index among the runs, and its name.

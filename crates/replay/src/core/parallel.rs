@@ -21,6 +21,7 @@ use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
 use super::recorder::{InFlightRequestCounts, ReplaySinkCallRecorder, forward_recorded_sink_calls};
 use super::report_position::EventLoopPosition;
 use super::sample_clock::WorkerSampleClock;
+use super::workers::samples_of_pools;
 use super::{EventLoop, ReplayError, ReplayTotals};
 
 /// Maximum number of requests, per worker and in total, that are simulated in one stretch of
@@ -173,7 +174,7 @@ impl<'a> SessionAssigner<'a> {
                 None => break,
             };
             let core = &mut worker_cores[worker as usize];
-            core.sessions.session_source_mut().0.push_back((self.given, session));
+            core.sessions.source.0.push_back((self.given, session));
             self.given += 1;
             self.read_next_session()?;
         }
@@ -219,7 +220,9 @@ impl ParallelRun<'_> {
             && !sink.should_stop()
         {
             if let Some(at) = self.sample_clock.pop_due_sample_time(begin) {
-                let samples = self.worker_cores.iter().flat_map(|core| core.worker_samples(at));
+                let samples = self.worker_cores.iter();
+                let samples =
+                    samples.flat_map(|core| samples_of_pools(&core.pools, core.first_worker, at));
                 samples.for_each(|sample| sink.on_worker_sample(&sample));
             }
             let mut last =

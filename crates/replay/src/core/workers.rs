@@ -126,19 +126,9 @@ impl<S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'_, S
         }
         Ok(())
     }
-
-    pub(super) fn sample_workers(&mut self, at: SimTime) {
-        for sample in samples_of_pool(&self.pools, self.first_worker, at) {
-            self.sink.on_worker_sample(&sample);
-        }
-    }
-
-    pub(super) fn worker_samples(&self, at: SimTime) -> impl Iterator<Item = WorkerSample> {
-        samples_of_pool(&self.pools, self.first_worker, at)
-    }
 }
 
-fn samples_of_pool(
+pub(super) fn samples_of_pools(
     pools: &[WorkerPool],
     first_worker: u32,
     at: SimTime,
