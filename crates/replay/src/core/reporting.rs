@@ -85,15 +85,23 @@ impl<S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'_, S
             let over = self.requests.get(slot).over;
             let (at, status) = over.unwrap_or((end, RequestStatus::Incomplete));
             let number = self.requests.get(slot).number;
-            self.sink.set_position(EventLoopPosition::unfinished_request_position(number));
+            self.sink.set_position(EventLoopPosition::sent_request_position(
+                SimTime::MAX,
+                0,
+                number,
+            ));
             self.report_ended_request(slot, at, status);
         }
         for pool in [PREFILL_POOL_INDEX, DECODE_OR_UNIFIED_POOL_INDEX] {
             self.pools[pool].router.drop_block_index();
             for at in 0..self.pools[pool].workers.len() as u32 {
-                let report_position =
-                    EventLoopPosition::last_worker_steps_position(self.first_worker + at);
-                self.sink.set_position(report_position);
+                // The last steps of workers follow the unfinished requests.
+                let worker = self.first_worker + at;
+                self.sink.set_position(EventLoopPosition::worker_step_position(
+                    SimTime::MAX,
+                    1,
+                    worker,
+                ));
                 self.retire_worker((pool, at));
             }
         }
