@@ -279,6 +279,21 @@ fn contradictory_runs_change_nothing() {
     );
 }
 
+/// The first token of a reply cannot come after the last one.
+#[test]
+fn swapped_latencies_are_refused() {
+    let mut run = recorded("swapped", 32, 2, 1.0);
+    run["actual"]["summary"]["ttft_mean"] = 5_000.0.into();
+    run["actual"]["summary"]["e2e_mean"] = 150.0.into();
+    let folder = tempfile::tempdir().expect("can be made");
+    std::fs::write(folder.path().join("run.json"), run.to_string()).expect("can be written");
+    let options = CalibrateOptions::default();
+    let error = calibrate::fit_roofline_to_recorded_runs(folder.path(), &options)
+        .expect_err("contradicts itself")
+        .to_string();
+    assert!(error.contains("mean TTFT (5000 ms) must not be above the mean E2E"), "{error}");
+}
+
 #[test]
 fn unfitted_coefficients_have_reasons() {
     let deployment = (engine(), setup(RooflineCoefficients::default()));

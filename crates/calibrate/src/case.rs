@@ -213,6 +213,20 @@ impl CalibrationCase {
             let problem = format!("{}: contains no measured latency", self.name);
             return Err(CalibrateError::Other(problem));
         }
+        let measured = |kind, stage| {
+            let target = self.targets.iter().find(|of| of.kind == kind && of.stage == stage);
+            target.map(|target| target.measured)
+        };
+        for target in self.targets.iter().filter(|of| of.kind == LatencyStatistic::E2e) {
+            let (e2e, ttft) = (target.measured, measured(LatencyStatistic::Ttft, target.stage));
+            if let Some(ttft) = ttft.filter(|ttft| *ttft > e2e) {
+                return Err(CalibrateError::Other(format!(
+                    "{}: the measured mean TTFT ({ttft} ms) must not be above the mean E2E latency \
+                     ({e2e} ms)",
+                    self.name
+                )));
+            }
+        }
         // A run without overload is stationary; a queue builds up over a whole run.
         if self.warning.is_none() && self.measured_stage_count() == 1 {
             self.start = start_of_run(&self.run);

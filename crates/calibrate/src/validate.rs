@@ -13,7 +13,7 @@ mod validation;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use vllm_sim_engine::latency::{
     AiConfiguratorSetup, AiConfiguratorStepTimes, LatencyModel, RooflineCoefficients, RooflineModel,
@@ -53,6 +53,9 @@ pub fn validate_recorded_runs(
             break;
         }
         let json = read_recorded_run(&path)?;
+        for problem in questionable_fields(&json) {
+            tracing::warn!("{}: {problem}", path.display());
+        }
         match simulate_run(&json, coefficients, kernel_tables) {
             Ok(replays) => validated.push(ValidatedRun::new(&json, &replays)),
             Err(RecordedRunValidationError::Tables { run, error }) => {
@@ -66,6 +69,55 @@ pub fn validate_recorded_runs(
         progress_bar.add_finished_work_units(1);
     }
     Ok(ValidationReport { runs: validated, left_out })
+}
+
+/// Fields of a recorded run, apart from those of `vllm` and `workload`.
+const RUN_FIELDS: [&str; 19] = [
+    "actual",
+    "assumptions",
+    "dp",
+    "ep",
+    "experiment",
+    "group",
+    "hardware",
+    "id",
+    "model",
+    "model_config",
+    "peers",
+    "regime",
+    "roofline_factors",
+    "sampling",
+    "score_level",
+    "source",
+    "split",
+    "vllm",
+    "workload",
+];
+
+/// Describes the fields of a recorded run that are missing, unknown or unreadable although the run
+/// can be predicted.
+fn questionable_fields(run: &Value) -> Vec<String> {
+    let mut problems = Vec::new();
+    for key in run.as_object().into_iter().flat_map(Map::keys) {
+        if !RUN_FIELDS.contains(&key.as_str()) {
+            problems.push(format!("{key} is not a field of a recorded run, and is ignored"));
+        }
+    }
+    if !run["id"].is_string() {
+        problems.push("id must be a string: the run has no name in the report".to_owned());
+    }
+    let regime = run["regime"].as_str().unwrap_or_default();
+    let word = regime.split([' ', ':']).next().unwrap_or_default();
+    if !["stable", "overload", "mixed"].contains(&word) {
+        problems.push(format!(
+            "regime is {regime:?}, must begin with stable, overload or mixed: the run counts in no \
+             median by regime"
+        ));
+    }
+    if run["actual"]["summary"].is_null() && run["actual"]["stages"].is_null() {
+        problems.push("actual.summary is missing: the run is only predicted".to_owned());
+    }
+    problems
 }
 
 /// Returns the `*.json` files of a folder, sorted by name.

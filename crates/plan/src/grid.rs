@@ -31,6 +31,10 @@ pub(super) fn parse_grid_axes(flag: &str, given: &[String]) -> Result<Vec<FlagGr
         Ok(FlagGridAxis { name, values })
     });
     let axes: Vec<FlagGridAxis> = axes.collect::<Result<_>>()?;
+    let mut names = HashSet::new();
+    if let Some(axis) = axes.iter().find(|axis| !names.insert(&axis.name)) {
+        refuse!("{flag} {} is given twice: list all its values once", axis.name);
+    }
     let points = axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
     match points.filter(|&n| n <= MAX_GRID_POINTS) {
         Some(_) => Ok(axes),

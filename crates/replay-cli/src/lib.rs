@@ -31,7 +31,8 @@ pub use deploy::{
     StepTimeSettingSource, WeightsDoNotFitError,
 };
 pub use options::{
-    AdapterArgs, GenerationApiName, PoolArgs, ReportArgs, WorkloadArgs, split_known_args,
+    AdapterArgs, GenerationApiName, PoolArgs, ReportArgs, SyntheticArgs, WorkloadArgs,
+    split_known_args,
 };
 use options::{ReplayArgs, ReplayMode};
 pub use pools::{WorkerPools, build_worker_pools};

@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::Once;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -341,6 +342,7 @@ fn router_config(args: &PoolArgs) -> Result<RouterConfig> {
         refuse!("--kv-event-lag-ms is {lag}, must be a number of 0 or more");
     }
     let event_lag = Duration::from_secs_f64(args.kv_event_lag_ms / 1e3);
+    warn_of_unread_router_flags(args);
     Ok(match args.router {
         RouterName::RoundRobin => RouterConfig::RoundRobin,
         RouterName::Random => RouterConfig::Random,
@@ -377,6 +379,28 @@ fn router_config(args: &PoolArgs) -> Result<RouterConfig> {
             RouterConfig::Scorers(scorers)
         }
     })
+}
+
+/// Logs a warning about the flags that the chosen router does not read: only once per process,
+/// because a sweep builds a router for every point.
+fn warn_of_unread_router_flags(args: &PoolArgs) {
+    static WARNED: Once = Once::new();
+    let (is_kv, is_llmd) = (args.router == RouterName::KvRouter, args.router == RouterName::LlmD);
+    let flags = [
+        ("--router-config", args.router_config.is_some(), is_kv || is_llmd),
+        ("--kv-event-lag-ms", args.kv_event_lag_ms > 0.0, is_kv || is_llmd),
+        ("--router-queue-threshold", args.router_queue_threshold.is_some(), is_kv),
+        ("--router-queue-policy", args.router_queue_policy.is_some(), is_kv),
+        ("--router-temperature", args.router_temperature.is_some(), is_kv),
+    ];
+    let unread = flags.into_iter().filter(|(_, given, is_read)| *given && !is_read);
+    let unread: Vec<&str> = unread.map(|(flag, ..)| flag).collect();
+    if !unread.is_empty() {
+        let router = router_name(args);
+        WARNED.call_once(|| {
+            tracing::warn!("{}: no effect with --router {router}", unread.join(", "));
+        });
+    }
 }
 
 fn json_number(name: &str, value: &Value) -> Result<f64> {

@@ -226,6 +226,11 @@ fn roofline_setup(
         },
         ..RooflineModelSetup::new(model_shape(fields)?, gpu)
     };
+    let heads = setup.shape.heads;
+    if setup.tp > 0 && heads % setup.tp != 0 {
+        let problem = format!("is {}, must divide the {heads} attention heads", setup.tp);
+        return Err(fields.invalid_field("tp", problem));
+    }
     match fields.value_at(FACTORS_FIELD) {
         Value::Null => {}
         Value::Object(factors) => scale_roofline(&mut setup, factors)

@@ -428,8 +428,9 @@ impl<'c> TrialRunner<'c> {
 /// [`SimulatedDeploymentTrial`].
 fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
     let rate = workload.request_rate.filter(|rate| rate.is_finite());
-    let is_plain =
-        workload.rate_curve.is_none() && workload.turns_per_session.constant_tokens() == Some(1);
+    let turns = workload.synthetic.turns_per_session.as_ref();
+    let is_plain = workload.rate_curve.is_none()
+        && turns.is_none_or(|turns| turns.constant_tokens() == Some(1));
     let seconds = match rate.filter(|_| is_plain) {
         Some(rate) => {
             report.summary_number("completed_requests") / (rate * workload.arrival_speedup_ratio)
