@@ -16,6 +16,7 @@ use crate::error::HandlerResult;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokenHandling;
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::openai::shared_request_fields::ChatTool;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChatRequest, TokenizeRequest};
 
@@ -81,7 +82,7 @@ pub(super) async fn detokenize(
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = DetokenizeRequest::parse_detokenize_request(&value)?;
+    let request = validate_and_read_body::<DetokenizeRequest>(&value)?;
     generation::resolve_model_target(&app, request.model.as_deref())?;
     app.service.check_tokenizer_available()?;
     // An id outside the vocabulary has no text.

@@ -4,9 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::body;
-use super::bounds::{self, RequestBounds};
-use super::fault::Fault;
+use super::bounds;
 use super::openai::shared_request_fields::{
     CACHE_SALT_SCHEMA, ExtraSamplingArgs, MM_PAYLOAD_SCHEMA,
 };
@@ -400,16 +398,6 @@ fn validate_thinking_budget(map: &Map<String, Value>) -> Result<(), ValidatorErr
     }
 }
 
-impl MessagesRequest {
-    /// Validates and reads the request body, within the configured limits.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
-    pub fn parse_messages_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        body::read_body_within_bounds(value, bounds)
-    }
-}
-
 wire_model! {
     /// A request of `POST /v1/messages/count_tokens`.
     pub struct CountTokensRequest: Plain "AnthropicCountTokensRequest" {
@@ -429,15 +417,5 @@ wire_model! {
         tools: Option<Vec<AnthropicTool>> = None,
         /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
-    }
-}
-
-impl CountTokensRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
-    pub fn parse_count_tokens_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
     }
 }

@@ -267,7 +267,7 @@ pub fn validate_and_read_body<T: RequestField>(value: &Value) -> Result<T, Fault
 ///
 /// # Errors
 /// The errors of [`validate_and_read_body`].
-pub(crate) fn read_body_within_bounds<T: RequestField>(
+pub fn read_body_within_bounds<T: RequestField>(
     value: &Value,
     bounds: &RequestBounds,
 ) -> Result<T, Fault> {

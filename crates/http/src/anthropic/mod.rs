@@ -29,6 +29,7 @@ use crate::request_head::request_id;
 use crate::stream;
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::PromptSource;
+use vllm_sim_wire::body::{read_body_within_bounds, validate_and_read_body};
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -38,7 +39,7 @@ impl GenerationRequestBody for MessagesRequest {
     const TEXT_MEMBERS: &[&str] = &["messages", "system", "tools"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse_messages_request(body, bounds)
+        read_body_within_bounds(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -64,7 +65,7 @@ pub(super) async fn count_message_tokens(
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = CountTokensRequest::parse_count_tokens_request(&value)?;
+    let request = validate_and_read_body::<CountTokensRequest>(&value)?;
     let count = async {
         generation::resolve_model_target(&app, Some(&request.model))?;
         received.check_prompt_encodable(MessagesRequest::TEXT_MEMBERS)?;

@@ -15,6 +15,7 @@ use crate::generation::{self, GenerationRequestBody as _};
 use crate::request_head::request_id;
 use crate::transfer;
 use vllm_sim_python::PythonValue;
+use vllm_sim_wire::body::read_body_within_bounds;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::BatchChatRequest;
@@ -68,7 +69,7 @@ fn count_json_values(value: &Value) -> usize {
 
 fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
     check_batch_size(&value)?;
-    BatchChatRequest::parse_batch_chat_request(&value, bounds)?;
+    read_body_within_bounds::<BatchChatRequest>(&value, bounds)?;
     let Value::Object(mut body) = value else { return Ok(Vec::new()) };
     let messages = body.shift_remove("messages");
     // vLLM takes `stream` and answers with the last token alone.

@@ -14,6 +14,7 @@ use crate::dialect::OperatorRouteStyle;
 use crate::error;
 use crate::error::HandlerResult;
 use vllm_sim_service::LoraAdapterLoadMode;
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
@@ -39,7 +40,7 @@ pub(crate) async fn load_lora_adapter(
 
 /// Loads the LoRA adapter that a request body names, and returns the adapter's name.
 pub(super) fn add_lora_adapter(app: &App, value: &Value) -> Result<String, Fault> {
-    let request = LoadLoraRequest::parse_load_lora_request(value)?;
+    let request = validate_and_read_body::<LoadLoraRequest>(value)?;
     check_load(app, &request)?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let mode = match request.load_inplace {
@@ -54,7 +55,7 @@ pub(super) fn add_lora_adapter(app: &App, value: &Value) -> Result<String, Fault
 
 /// Unloads the LoRA adapter that a request body names, and returns the adapter's name.
 pub(super) fn remove_lora_adapter(app: &App, value: &Value) -> Result<String, Fault> {
-    let request = UnloadLoraRequest::parse_unload_lora_request(value)?;
+    let request = validate_and_read_body::<UnloadLoraRequest>(value)?;
     request.validate_unload_lora_request()?;
     let name = request.lora_name;
     if !app.service.models.unload_lora_adapter(&name) {

@@ -23,6 +23,7 @@ use crate::openai::{chat, completion};
 use crate::request_head::{new_random_hex_id, request_id};
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{Conversation, PromptSource};
+use vllm_sim_wire::body::read_body_within_bounds;
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::anthropic::MessagesRequest;
 use vllm_sim_wire::fault::Fault;
@@ -49,7 +50,7 @@ pub(crate) async fn render_messages(
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = MessagesRequest::parse_messages_request(&value, &app.rules.defaults.bounds)?;
+    let request = read_body_within_bounds::<MessagesRequest>(&value, &app.rules.defaults.bounds)?;
     let mut chat = convert_messages::to_chat_body(&app, &request)?;
     if let Some(members) = chat.as_object_mut() {
         // vLLM converts messages to a chat without a tool choice, not to one with `none`.
@@ -136,7 +137,7 @@ pub(crate) async fn render_responses(
     mut received: RawRequest,
 ) -> HandlerResult {
     let (app, value) = (&app, &received.parse_dialect_json(&app)?);
-    let request = ResponsesRequest::parse_responses_request(value, &app.rules.defaults.bounds)?;
+    let request = read_body_within_bounds::<ResponsesRequest>(value, &app.rules.defaults.bounds)?;
     check_renders_model(app, request.model.as_deref())?;
     received.check_prompt_encodable(ResponsesRequest::TEXT_MEMBERS)?;
     request.validate_without_prompt(&app.rules.limits)?;

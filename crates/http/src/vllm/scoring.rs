@@ -21,6 +21,7 @@ use vllm_sim_service::logprobs::LogprobInputs;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{GenerationRequest, OutputTokenBudget, RequestSubmissionChecks};
 use vllm_sim_tokenizer::SpecialTokenHandling;
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
@@ -30,7 +31,7 @@ pub(crate) async fn create_generative_scoring(
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = GenerativeScoringRequest::parse_generative_scoring_request(&value)?;
+    let request = validate_and_read_body::<GenerativeScoringRequest>(&value)?;
     let resolved = generation::resolve_model_target(&app, request.model.as_deref())?;
     let shown = app.service.models.model_name_in_responses(&resolved);
     check_scoring_request(&app, &request)?;

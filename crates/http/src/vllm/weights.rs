@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use vllm_sim_observe::metrics::AdminOperation;
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::server_control::WeightVersionRequest;
 
@@ -78,7 +79,7 @@ pub(crate) async fn set_weight_version(
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = WeightVersionRequest::parse_weight_version_request(&value)?;
+    let request = validate_and_read_body::<WeightVersionRequest>(&value)?;
     if request.abort_all_requests {
         app.service.abort_requests(None);
     }

@@ -13,8 +13,6 @@ use super::shared_request_fields::{
     LogitBias, StopStrings, StructuredOutputs, TOP_LOGPROBS_SCHEMA,
 };
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
-use crate::body;
-use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::schema::{LengthLimits, RequestField, Schema, wire_model};
 
@@ -164,13 +162,5 @@ impl BatchChatRequest {
         body.retain(|_, value| !value.is_null());
         body.entry("tool_choice").or_insert("none".into());
         body.entry("add_generation_prompt").or_insert(true.into());
-    }
-
-    /// Validates and reads the request body, within the configured limits.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_batch_chat_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        body::read_body_within_bounds(value, bounds)
     }
 }

@@ -15,7 +15,6 @@ use super::shared_request_fields::{
 };
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member};
 use crate::body;
-use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_between_schema, wire_model};
 
@@ -216,16 +215,6 @@ wire_model! {
         ec_transfer_params: Option<Map<String, Value>> = None,
         /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
-    }
-}
-
-impl ResponsesRequest {
-    /// Validates and reads the request body, within the configured limits.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_responses_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        body::read_body_within_bounds(value, bounds)
     }
 }
 

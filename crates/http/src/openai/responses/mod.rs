@@ -39,6 +39,7 @@ use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
 use vllm_sim_service::{
     GenerationRequest, ModelTarget, PrefixCacheReadRules, Reply, ValidatedRequestFacts,
 };
+use vllm_sim_wire::body::read_body_within_bounds;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -53,7 +54,7 @@ impl GenerationRequestBody for ResponsesRequest {
     const TEXT_MEMBERS: &[&str] = &["input", "instructions", "tools"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse_responses_request(body, bounds)
+        read_body_within_bounds(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
