@@ -10,8 +10,8 @@ use super::openai::shared_request_fields::{
 };
 use super::openai::validators;
 use super::schema::{
-    ANY_LENGTH, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
-    int_at_least_schema, optional_field, required_field, wire_model,
+    ANY_LENGTH, INT, LengthLimits, RequestField, STR, Schema, ValidatorError, int_at_least_schema,
+    optional_field, plain_model, required_field, wire_model,
 };
 
 /// Content of an Anthropic message or system prompt.
@@ -81,23 +81,19 @@ const TOOL_CHANGE_SCHEMA: Schema = Schema::Tagged {
     choices: &[
         (
             "tool_reference",
-            &Schema::Model(&Model::plain(
+            &plain_model!(
                 "AnthropicToolChangeReference",
-                &[
-                    required_field("type", Schema::Literal(&["tool_reference"])),
-                    required_field("name", STR),
-                ],
-            )),
+                required_field("type", Schema::Literal(&["tool_reference"])),
+                required_field("name", STR)
+            ),
         ),
         (
             "tool_definition",
-            &Schema::Model(&Model::plain(
+            &plain_model!(
                 "AnthropicToolChangeDefinition",
-                &[
-                    required_field("type", Schema::Literal(&["tool_definition"])),
-                    required_field("definition", AnthropicTool::SCHEMA),
-                ],
-            )),
+                required_field("type", Schema::Literal(&["tool_definition"])),
+                required_field("definition", AnthropicTool::SCHEMA)
+            ),
         ),
     ],
 };
@@ -263,31 +259,27 @@ impl RequestField for ThinkingConfig {
         choices: &[
             (
                 "enabled",
-                &Schema::Model(&Model::plain(
+                &plain_model!(
                     "AnthropicThinkingConfigEnabled",
-                    &[
-                        required_field("type", Schema::Literal(&["enabled"])),
-                        required_field("budget_tokens", int_at_least_schema(1024)),
-                        optional_field("display", DISPLAY_SCHEMA),
-                    ],
-                )),
+                    required_field("type", Schema::Literal(&["enabled"])),
+                    required_field("budget_tokens", int_at_least_schema(1024)),
+                    optional_field("display", DISPLAY_SCHEMA)
+                ),
             ),
             (
                 "disabled",
-                &Schema::Model(&Model::plain(
+                &plain_model!(
                     "AnthropicThinkingConfigDisabled",
-                    &[required_field("type", Schema::Literal(&["disabled"]))],
-                )),
+                    required_field("type", Schema::Literal(&["disabled"]))
+                ),
             ),
             (
                 "adaptive",
-                &Schema::Model(&Model::plain(
+                &plain_model!(
                     "AnthropicThinkingConfigAdaptive",
-                    &[
-                        required_field("type", Schema::Literal(&["adaptive"])),
-                        optional_field("display", DISPLAY_SCHEMA),
-                    ],
-                )),
+                    required_field("type", Schema::Literal(&["adaptive"])),
+                    optional_field("display", DISPLAY_SCHEMA)
+                ),
             ),
         ],
     };

@@ -29,8 +29,8 @@ use crate::request_head::request_id;
 use crate::stream;
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::PromptSource;
-use vllm_sim_wire::body::{read_body_within_bounds, validate_and_read_body};
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
+use vllm_sim_wire::body::{read_body_within_bounds, validate_and_read_body};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 

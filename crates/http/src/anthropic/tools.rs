@@ -6,10 +6,10 @@ use indexmap::IndexMap;
 use serde_json::Value;
 
 use vllm_sim_python as python;
-use vllm_sim_wire::body::read_body_within_bounds;
 use vllm_sim_wire::anthropic::{
     AnthropicContent, AnthropicContentBlock, AnthropicMessage, AnthropicTool,
 };
+use vllm_sim_wire::body::read_body_within_bounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
 
