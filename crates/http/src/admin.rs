@@ -15,9 +15,9 @@ use super::annotations::SettingValueVisibility;
 use super::app::App;
 use super::bearer::has_valid_bearer_token;
 use super::dialect::OperatorRouteStyle;
-use super::vllm::ok_json_response;
 use super::{body, error, query};
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use vllm_sim_service::scenario::FaultScenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::admin;
 use crate::annotations::{SettingValueVisibility, settings_json};
 use crate::app::App;
-use crate::vllm::ok_json_response;
+use crate::error::ok_json_response;
 
 pub(super) fn has_other_replicas(app: &App) -> bool {
     !app.peers.has_no_peers() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)

@@ -17,6 +17,7 @@ use super::error;
 use super::openai::responses::ids::OutputItemIds;
 use super::request_head::{ToolCallIds, new_random_hex_id, request_id};
 use super::transfer::params::KvTransferParams;
+use crate::error::ok_json_response;
 use vllm_sim_service::ModelTarget;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::{ServerDialect, VllmDialect};
@@ -402,7 +403,7 @@ impl OperatorRouteStyle {
     pub(crate) fn operation_success_response(self, value: &Value) -> Response<Body> {
         match self {
             Self::Lenient => error::empty_response(StatusCode::OK),
-            Self::Checked => error::json_response(StatusCode::OK, value.to_string()),
+            Self::Checked => ok_json_response(&value),
         }
     }
 }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, SglangChatFormat};
 use super::disaggregation::PrefillBootstrapTarget;
+use super::errors::SglangResult;
 use super::meta::MetaInfoSettings;
 use super::request::{
     self, LogprobOptions, SglangGenerationRequest, first_element_or_self, given_or_new_request_id,
@@ -27,24 +26,17 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
-pub(super) async fn create_chat(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
-    errors::response_or_openai_error(answer(&app, &received).await)
-}
-
-async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let body = endpoint::parse_body_or_fault(received, &endpoint::CHAT_COMPLETIONS)?;
+pub(super) async fn create_chat(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+    let body = endpoint::parse_body_or_fault(&received, &endpoint::CHAT_COMPLETIONS)?;
     // SGLang's first validator expects an object.
     if body.as_ref().is_some_and(|body| !body.is_object()) {
-        return Err(errors::unhandled_exception_fault());
+        return Err(errors::unhandled_exception_fault().into());
     }
     let request: SglangChatRequest =
-        endpoint::read_parsed_body(app, body.as_ref(), &endpoint::CHAT_COMPLETIONS)?;
-    request.validate_chat_request(&app.rules.limits, request::explicit_context_length(app))?;
-    let calls = reply_tool_call_rendering(app);
-    let started = match start_chat(app, received, &request, calls).await {
+        endpoint::read_parsed_body(&app, body.as_ref(), &endpoint::CHAT_COMPLETIONS)?;
+    request.validate_chat_request(&app.rules.limits, request::explicit_context_length(&app))?;
+    let calls = reply_tool_call_rendering(&app);
+    let started = match start_chat(&app, &received, &request, calls).await {
         Ok(started) => started,
         Err(refused) if request.stream => {
             let fault = request::kv_negotiation_fault_or_other(refused)?;
@@ -56,13 +48,13 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     if request.stream {
         let interval = generation::min_tokens_per_event(None);
         let render = ChatStream::new(format, counter, &reply);
-        return Ok(stream::stream_reply(app, received, reply, render, interval).await);
+        return Ok(stream::stream_reply(&app, &received, reply, render, interval).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         counter.count_ended_reply(reply);
         format.chat_completion_body_json(reply)
     });
-    Ok(generation::json_response_with_load_header(app, &received.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load_header(&app, &received.headers, body.await?.to_string()))
 }
 
 /// Returns how a reply renders tool calls: as text if the server has no tool parser, else parsed.

@@ -20,6 +20,7 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
+use crate::error::ok_json_response;
 use crate::generation::{self, RejectedGeneration};
 use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
@@ -60,7 +61,7 @@ pub(super) async fn answer_generate_request(
     request: &GenerateRequest,
 ) -> Response<Body> {
     match answer(app, received, request).await {
-        Ok(Output::Json(body)) => error::json_response(StatusCode::OK, body.to_string()),
+        Ok(Output::Json(body)) => ok_json_response(&body),
         Ok(Output::Stream(response)) => response,
         Err(fault) if request.stream && is_wrong_value(&fault) => {
             errors::invalid_native_stream_response(&fault)
@@ -93,7 +94,7 @@ pub(super) async fn vertex_generate(
     match answer(&app, &received, &request).await {
         Ok(Output::Json(body)) => {
             let body = json!({"predictions": body});
-            error::json_response(StatusCode::OK, body.to_string())
+            ok_json_response(&body)
         }
         Ok(Output::Stream(response)) => response,
         Err(fault) => errors::native_route_error_response(&fault),

@@ -11,14 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::errors;
 use crate::app::App;
+use crate::error::ok_json_response;
 use crate::{error, ops};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_observe::kv_events::KvEventFormat;
 use vllm_sim_wire::sglang::SGLANG_VERSION;
-
-fn json_ok(value: &Value) -> Response<Body> {
-    error::json_response(StatusCode::OK, value.to_string())
-}
 
 /// Longest wait of a health check for a token (`HEALTH_CHECK_TIMEOUT`).
 const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(20);
@@ -78,7 +75,7 @@ pub(super) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
             "max_model_len": null,
         }));
     }
-    json_ok(&json!({"object": "list", "data": cards}))
+    ok_json_response(&json!({"object": "list", "data": cards}))
 }
 
 fn base_card(app: &App) -> Value {
@@ -100,7 +97,7 @@ pub(super) async fn retrieve_model(
     Path(model): Path<String>,
 ) -> Response<Body> {
     if *model == **app.service.models.displayed_model_name() {
-        return json_ok(&base_card(&app));
+        return ok_json_response(&base_card(&app));
     }
     let message = format!("The model '{model}' does not exist");
     errors::json_error(
@@ -119,7 +116,7 @@ pub(super) async fn retrieve_model(
 pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body> {
     let (settings, config) = (&app.settings, app.settings.model.hf_config.as_deref());
     let of_config = |name: &str| config.and_then(|config| config.get(name)).cloned();
-    json_ok(&json!({
+    ok_json_response(&json!({
         "model_path": settings.model.name,
         "served_model_name": **app.service.models.displayed_model_name(),
         "tokenizer_path": settings.server.shown_config.get("tokenizer"),
@@ -193,7 +190,7 @@ pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Bod
     info["internal_states"] = states.into();
     info["version"] = SGLANG_VERSION.into();
     info["frontend"] = "python".into();
-    json_ok(&info)
+    ok_json_response(&info)
 }
 
 /// Returns the JSON description of the KV event publisher; null without events in SGLang's format.

@@ -14,7 +14,7 @@ use super::app::App;
 use super::media;
 use super::request_head::names;
 use super::request_head::new_random_hex_id;
-use super::vllm::ok_json_response;
+use crate::error::ok_json_response;
 use vllm_sim_config::KvConnector;
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_service::generate::request::TokenizedPrompt;

@@ -7,10 +7,11 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode, Uri};
 use serde_json::{Value, json};
 
-use super::{http_exception, ok_json_response, parse_raw_json};
+use super::{http_exception, parse_raw_json};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use crate::{error, query};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_observe::metrics::{AdminOperation, SleepState};

@@ -8,10 +8,11 @@ use axum::extract::State;
 use axum::http::{Response, Uri};
 use serde_json::{Map, Value, json};
 
-use super::{http_exception, ok_json_response, parse_raw_json};
+use super::{http_exception, parse_raw_json};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use crate::query;
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::{ErrorType, Fault};

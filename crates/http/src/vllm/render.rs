@@ -10,12 +10,12 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Map, Value, json};
 
-use super::ok_json_response;
 use crate::anthropic::chat_conversion as convert_messages;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::{ApiEndpoint, RenderRouteFormat};
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use crate::generation::{self, GenerationRequestBody as _};
 use crate::media;
 use crate::openai::responses::chat_conversion as convert_responses;

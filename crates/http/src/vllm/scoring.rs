@@ -6,9 +6,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::ok_json_response;
 use crate::app::App;
 use crate::body::RawRequest;
+use crate::error::ok_json_response;
 use crate::error::{self, HandlerResult};
 use crate::generation;
 use crate::request_head::request_id;

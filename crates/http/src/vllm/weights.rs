@@ -11,10 +11,11 @@ use axum::http::Response;
 use serde_json::{Value, json};
 
 use super::engine_control::record_admin_operation_time;
-use super::{http_exception, ok_json_response, parse_raw_json};
+use super::{http_exception, parse_raw_json};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use vllm_sim_observe::metrics::AdminOperation;
 use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::Fault;

@@ -19,10 +19,10 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::ok_json_response;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use crate::request_head::ToolCallIds;
 use json_list::iter_array_field;
 use options::DerenderOptions;
