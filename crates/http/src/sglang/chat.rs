@@ -114,7 +114,7 @@ pub(super) async fn start_chat(
         rank,
         priority: request.priority,
         cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_element_or_self)),
-        echo: false,
+        ..SglangGenerationRequest::default()
     };
     let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
     let bootstrap = bootstrap.map(Option::as_ref);
@@ -139,12 +139,7 @@ pub(super) async fn start_chat(
     );
     format.hides_output = hides_output;
     format.parses_calls = calls == ToolCallRendering::Parsed && chat.tools.is_some();
-    let counter = EndedRequestCounter {
-        metrics: app.metrics.clone(),
-        streaming: request.stream,
-        structured,
-        session: None,
-    };
+    let counter = EndedRequestCounter::new(app, request.stream, structured);
     Ok(StartedChatGeneration { reply, format, counter })
 }
 

@@ -56,10 +56,8 @@ pub(super) async fn create_completion(
         rank,
         priority: request.priority,
         cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_element_or_self)),
-        tools: None,
-        parses_calls: false,
-        reasoning: None,
         echo: request.echo,
+        ..SglangGenerationRequest::default()
     };
     let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
     let bootstrap = bootstrap.map(Option::as_ref);
@@ -85,12 +83,7 @@ pub(super) async fn create_completion(
     let usage = UsageSettings::new(&app, request.stream_options.as_ref());
     let echo = request.echo.then(|| echoed_texts(&app, &request));
     let format = CompletionFormat::new(&request, id, meta, usage, echo.unwrap_or_default());
-    let counter = EndedRequestCounter {
-        metrics: app.metrics.clone(),
-        streaming: request.stream,
-        structured,
-        session: None,
-    };
+    let counter = EndedRequestCounter::new(&app, request.stream, structured);
     if request.stream {
         let interval = generation::min_tokens_per_event(None);
         let render = CompletionStream::new(format, counter, &reply);

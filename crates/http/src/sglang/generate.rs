@@ -270,12 +270,8 @@ async fn start(
     let resolved = request::resolve_model(app, received, None, lora)?;
     let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
     let structured = from.sampling.is_structured_output();
-    let counter = EndedRequestCounter {
-        metrics: app.metrics.clone(),
-        streaming: request.stream,
-        structured,
-        session: from.session,
-    };
+    let mut counter = EndedRequestCounter::new(app, request.stream, structured);
+    counter.session = from.session;
     let hides_output = from.sampling.max_new_tokens() == Some(0);
     let (rank, outputs) = (from.rank, from.sampling.output_count());
     let generation = SglangGenerationRequest {
@@ -290,10 +286,7 @@ async fn start(
         rank,
         priority: request.priority,
         cache_salt: request::cache_salt(item(request.cache_salt.as_ref(), from.index)),
-        tools: None,
-        parses_calls: false,
-        reasoning: None,
-        echo: false,
+        ..SglangGenerationRequest::default()
     };
     let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
     let bootstrap = bootstrap.map(Option::as_ref);

@@ -181,25 +181,13 @@ async fn generate_from(
         id: new_request_id(),
         prompts,
         sampling,
-        logprobs: LogprobOptions::default(),
-        rank: None,
-        priority: None,
-        cache_salt: None,
-        tools: None,
-        parses_calls: false,
-        reasoning: None,
-        echo: false,
+        ..SglangGenerationRequest::default()
     };
     // These bodies cannot name another server.
     let target = PrefillBootstrapTarget::from_request_body([None; 3], None, &received.headers, 0)?;
     let (reply, _) =
         request::start_sglang_generation(app, received, resolved, generation, &target).await?;
-    let counter = EndedRequestCounter {
-        metrics: app.metrics.clone(),
-        streaming: stream,
-        structured,
-        session: None,
-    };
+    let counter = EndedRequestCounter::new(app, stream, structured);
     let model = app.service.models.displayed_model_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };

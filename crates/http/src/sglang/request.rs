@@ -19,6 +19,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
 /// Fields of a generation request that SGLang's routes read from request bodies.
+#[derive(Default)]
 pub(super) struct SglangGenerationRequest {
     pub(super) id: Arc<str>,
     pub(super) prompts: PromptSource,
