@@ -23,8 +23,8 @@ use crate::body::RawRequest;
 use crate::error::ok_json_response;
 use crate::json;
 use crate::pooling::binary::EmbeddingBinaryFormat;
+use crate::pooling::classify::class_label;
 use crate::pooling::{rows, vector};
-use crate::{error, json};
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::pooling::{class_probabilities, unit_embedding};
@@ -192,13 +192,6 @@ pub(super) async fn create_classification(
         "usage": prompt_only_usage_json(inputs.input_token_count()),
     });
     Ok(ok_json_response(&body))
-}
-
-/// Returns the name of a class in the model's `config.json`, else `LABEL_n`.
-fn class_label(app: &App, class: usize) -> String {
-    let config = app.settings.model.hf_config.as_deref();
-    let named = config.and_then(|config| config.get("id2label")?.get(class.to_string())?.as_str());
-    named.map_or_else(|| format!("LABEL_{class}"), str::to_owned)
 }
 
 /// Handles `POST /v1/rerank`: scores documents against a query.
