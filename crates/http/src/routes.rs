@@ -121,7 +121,7 @@ fn operator_routes(config: &Config) -> Vec<Route> {
     }
     if config.server.routes.dev_mode {
         routes.extend(development_routes());
-        routes.extend(weight_update_routes());
+        routes.extend(weights::weight_update_routes());
     } else if config.api.scale_out.tokens_only {
         routes.push((
             "/abort_requests",
@@ -310,20 +310,6 @@ fn development_routes() -> Vec<Route> {
         ("/abort_requests", "POST", post(engine_control::abort_requests)),
         ("/get_world_size", "GET", get(vllm::info::get_world_size)),
         ("/debug/kv_cache", "GET", get(vllm::kv_cache::list_cached_blocks)),
-    ]
-}
-
-fn weight_update_routes() -> Vec<Route> {
-    vec![
-        ("/init_weight_transfer_engine", "POST", post(weights::init_weight_transfer)),
-        ("/shutdown_weight_transfer_engine", "POST", post(weights::shutdown_weight_transfer)),
-        ("/start_weight_update", "POST", post(weights::start_weight_update)),
-        ("/start_draft_weight_update", "POST", post(weights::start_draft_weight_update)),
-        ("/update_weights", "POST", post(weights::update_weights)),
-        ("/finish_weight_update", "POST", post(weights::finish_weight_update)),
-        ("/update_weight_version", "POST", post(weights::set_weight_version)),
-        ("/weight_checker", "POST", post(weights::check_weights)),
-        ("/weight_info", "GET", get(weights::get_weight_version)),
     ]
 }
 

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
+use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use super::engine_control::record_admin_operation_time;
 use super::{http_exception, parse_raw_json};
-use crate::app::App;
+use crate::app::{App, Route};
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::error::ok_json_response;
@@ -21,61 +22,56 @@ use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::server_control::WeightVersionRequest;
 
-pub(crate) async fn init_weight_transfer(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Weight transfer initialized";
-    run_weight_operation(app, received, AdminOperation::WeightsInit, Some("init_info"), message)
-        .await
+pub(crate) fn weight_update_routes() -> Vec<Route> {
+    use AdminOperation::{
+        WeightsFinish, WeightsInit, WeightsShutdown, WeightsStart, WeightsStartDraft, WeightsUpdate,
+    };
+    vec![
+        operation_route(
+            "/init_weight_transfer_engine",
+            WeightsInit,
+            Some("init_info"),
+            "Weight transfer initialized",
+        ),
+        operation_route(
+            "/shutdown_weight_transfer_engine",
+            WeightsShutdown,
+            None,
+            "Weight transfer shut down",
+        ),
+        operation_route("/start_weight_update", WeightsStart, None, "Weight update started"),
+        operation_route(
+            "/start_draft_weight_update",
+            WeightsStartDraft,
+            None,
+            "Draft weight update started",
+        ),
+        operation_route("/update_weights", WeightsUpdate, Some("update_info"), "Weights updated"),
+        operation_route("/finish_weight_update", WeightsFinish, None, "Weight update finished"),
+        ("/update_weight_version", "POST", post(set_weight_version)),
+        ("/weight_checker", "POST", post(check_weights)),
+        ("/weight_info", "GET", get(get_weight_version)),
+    ]
 }
 
-pub(crate) async fn shutdown_weight_transfer(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Weight transfer shut down";
-    run_weight_operation(app, received, AdminOperation::WeightsShutdown, None, message).await
+/// Creates the route of an operation; `required` is the member that its body must have.
+fn operation_route(
+    path: &'static str,
+    operation: AdminOperation,
+    required: Option<&'static str>,
+    message: &'static str,
+) -> Route {
+    let handler = move |State(app): State<Arc<App>>, received: RawRequest| {
+        run_weight_operation(app, received, operation, required, message)
+    };
+    (path, "POST", post(handler))
 }
 
-pub(crate) async fn start_weight_update(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Weight update started";
-    run_weight_operation(app, received, AdminOperation::WeightsStart, None, message).await
-}
-
-pub(crate) async fn start_draft_weight_update(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Draft weight update started";
-    run_weight_operation(app, received, AdminOperation::WeightsStartDraft, None, message).await
-}
-
-pub(crate) async fn update_weights(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Weights updated";
-    run_weight_operation(app, received, AdminOperation::WeightsUpdate, Some("update_info"), message)
-        .await
-}
-
-pub(crate) async fn finish_weight_update(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Weight update finished";
-    run_weight_operation(app, received, AdminOperation::WeightsFinish, None, message).await
-}
-
-pub(crate) async fn get_weight_version(State(app): State<Arc<App>>) -> Response<Body> {
+async fn get_weight_version(State(app): State<Arc<App>>) -> Response<Body> {
     ok_json_response(&json!({"weight_version": &**app.weight_version.load()}))
 }
 
-pub(crate) async fn set_weight_version(
+async fn set_weight_version(
     State(app): State<Arc<App>>,
     mut received: RawRequest,
 ) -> HandlerResult {
@@ -89,10 +85,7 @@ pub(crate) async fn set_weight_version(
 }
 
 /// Handles `POST /weight_checker`: always succeeds, as there are no weights to compare.
-pub(crate) async fn check_weights(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+async fn check_weights(State(app): State<Arc<App>>, mut received: RawRequest) -> HandlerResult {
     received.parse_dialect_json(&app)?;
     Ok(ok_json_response(&json!({"success": true})))
 }
