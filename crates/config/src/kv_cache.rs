@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::choices::{KvOffloadBackend, SchedulerKind};
 use super::cli_mode::CliMode;
 use super::engine::EngineConfig;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail};
 use super::flags::{self, kv};
 use super::model::ModelConfig;
 use super::reserved_memory::ReservedGpuMemory;
@@ -71,18 +71,16 @@ fn describe_block_count_source(engine: &EngineConfig) -> &'static str {
 /// Rejects engine settings that are not simulated for models with several groups of layers.
 fn check_groups(engine: &EngineConfig) -> Result<(), ConfigError> {
     if engine.scheduling.victim == PreemptionVictim::First {
-        return Err(ConfigError::Invalid(
+        bail!(
             "--preemption-mode: fifo is not simulated for models with sliding-window or state \
              layers; use lifo, or --disable-hybrid-kv-cache-manager for sliding windows"
-                .to_owned(),
-        ));
+        );
     }
     if engine.parallel.context > 1 {
-        return Err(ConfigError::Invalid(
+        bail!(
             "--decode-context-parallel-size: the KV cache of sliding-window and state layers \
              cannot be shared between GPUs"
-                .to_owned(),
-        ));
+        );
     }
     Ok(())
 }

@@ -3,8 +3,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
-use super::did_you_mean::closest_known_name;
-use super::error::ConfigError;
+use super::did_you_mean::spelling_hint;
+use super::error::{ConfigError, bail};
 use super::flags::kv;
 use super::parallel::ParallelConfig;
 use super::values::FlagValues;
@@ -252,9 +252,8 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
     if SIMULATED_CONNECTORS.contains(&name) {
         return Ok(());
     }
-    let hint =
-        closest_known_name(name, SIMULATED_CONNECTORS.into_iter().chain(CONNECTORS_WITHOUT_EFFECT))
-            .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+    let known = SIMULATED_CONNECTORS.into_iter().chain(CONNECTORS_WITHOUT_EFFECT);
+    let hint = spelling_hint(name, known);
     let text = format!("Unsupported connector type: {name}{hint}");
     match v.cli_mode {
         CliMode::Vllm => Err(ConfigError::Invalid(text)),
@@ -303,9 +302,7 @@ fn read_kv_role(
             ));
         }
         None if connector.is_some() && v.cli_mode == CliMode::Vllm => {
-            return Err(ConfigError::Invalid(format!(
-                "Please specify kv_role when kv_connector is set, supported roles are {roles}"
-            )));
+            bail!("Please specify kv_role when kv_connector is set, supported roles are {roles}");
         }
         None => (true, true),
     })

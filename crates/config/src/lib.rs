@@ -106,6 +106,7 @@ pub use vllm_sim_observe::metrics::MetricsCompat;
 pub use without_effect::warnings_of_unknown_env_variables;
 
 use self::flags::kv;
+use crate::error::bail;
 use values::FlagValues;
 use vllm_sim_engine::kv::BlockHashAlgorithm;
 use vllm_sim_engine::latency::ModelShape;
@@ -267,20 +268,20 @@ impl Config {
         };
         let last = u64::from(self.server.port) + u64::from(ports * self.engine.replicas.count) - 1;
         if last > u64::from(u16::MAX) {
-            return Err(ConfigError::Invalid(format!(
+            bail!(
                 "invalid port: {} ranks and replicas from port {} on reach {last}, beyond 65535",
                 ports * self.engine.replicas.count,
                 self.server.port
-            )));
+            );
         }
         let roofline = self.engine.timing.latency_source.step_times_depend_on_gpu();
         let shaped = self.model.hf_config.is_some()
             || vllm_sim_engine::latency::known_model_shape(&self.model.name).is_some();
         if roofline && !shaped {
-            return Err(ConfigError::Invalid(format!(
+            bail!(
                 "--gpu needs the model's config.json, which {:?} does not have; name one with --hf-config-path",
                 self.model.name
-            )));
+            );
         }
         self.check_heads(v)?;
         without_effect::warn_of_settings_without_effect(self, v);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::flags::{api, kv, model};
 use super::preview::{PreviewedPullRequest, read_previewed_pull_requests};
 use super::values::FlagValues;
@@ -129,9 +129,9 @@ fn served_names(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
 
 impl ModelConfig {
     pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
-        let name = v.get(&model::MODEL)?.ok_or_else(|| {
-            ConfigError::Invalid("model parameter is empty; name one with --model".to_owned())
-        })?;
+        let name = v
+            .get(&model::MODEL)?
+            .ok_or_else(|| invalid!("model parameter is empty; name one with --model"))?;
         let mut served_names = served_names(v)?;
         if served_names.is_empty() {
             served_names.push(name.clone());
@@ -140,9 +140,7 @@ impl ModelConfig {
         if is_local_path(&name) && !Path::new(&name).exists() {
             let lost = format!("--model {name}: no such folder");
             if v.cli_mode == CliMode::Vllm {
-                return Err(ConfigError::Invalid(format!(
-                    "{lost}; name a folder that holds a model, or a model like org/name"
-                )));
+                bail!("{lost}; name a folder that holds a model, or a model like org/name");
             }
             v.add_warning(format!("{lost}; it is served under this name, as an unknown model"));
         }
@@ -270,10 +268,8 @@ pub(super) fn class_count(v: &FlagValues, model: &ModelConfig) -> Result<u32, Co
         return Ok(typed);
     };
     u32::try_from(found).ok().filter(|count| (1..=api::MAX_CLASSES).contains(count)).ok_or_else(|| {
-        ConfigError::Invalid(format!(
-            "config.json: the model has {found} classes (id2label, num_labels), must be 1 to {}",
-            api::MAX_CLASSES
-        ))
+        invalid!("config.json: the model has {found} classes (id2label, num_labels), must be 1 to {}",
+            api::MAX_CLASSES)
     })
 }
 
@@ -390,10 +386,10 @@ fn chat_template(v: &FlagValues) -> Result<Option<String>, ConfigError> {
     }
     match read_optional_text_file(Path::new(&given))? {
         Some(text) => Ok(Some(text)),
-        None => Err(ConfigError::Invalid(format!(
+        None => Err(invalid!(
             "The supplied chat template ({given}) appears path-like, but doesn't exist! \
              (--chat-template)"
-        ))),
+        )),
     }
 }
 
