@@ -56,8 +56,7 @@ pub(super) async fn tokenize(
     };
     let mut out = String::from("{\"count\":");
     json::write_json_int(&mut out, tokens.len());
-    out.push_str(",\"max_model_len\":");
-    json::write_json_int(&mut out, app.settings.model.max_model_len);
+    json::write_member(&mut out, ",\"max_model_len\":", app.settings.model.max_model_len);
     out.push_str(",\"tokens\":");
     json::write_json_int_array(&mut out, tokens.iter().copied());
     out.push_str(",\"token_strs\":");

@@ -37,18 +37,15 @@ pub(super) fn anthropic_message_json(
 ) -> String {
     let view = &chat.view;
     let mut out = String::with_capacity(512);
-    out.push_str("{\"id\":");
-    json::write_json_string(&mut out, &view.id);
+    json::write_member(&mut out, "{\"id\":", &view.id);
     out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
     let choice = &reply.choices[0];
     let start = out.len();
     let released = choice.released_tokens();
     let reasoning = choice.script.channel_text(OutputChannel::Reasoning, released);
     if !reasoning.is_empty() {
-        out.push_str("{\"type\":\"thinking\",\"thinking\":");
-        json::write_json_string(&mut out, &reasoning);
-        out.push_str(",\"signature\":");
-        json::write_json_string(&mut out, &random_signature());
+        json::write_member(&mut out, "{\"type\":\"thinking\",\"thinking\":", &reasoning);
+        json::write_member(&mut out, ",\"signature\":", &random_signature());
         out.push('}');
     }
     let separate = |out: &mut String| {
@@ -60,22 +57,19 @@ pub(super) fn anthropic_message_json(
     let calls = chat.tool_calls_in_released_tokens(choice, released);
     if !content.is_empty() || (reasoning.is_empty() && calls.is_empty()) {
         separate(&mut out);
-        out.push_str("{\"type\":\"text\",\"text\":");
-        json::write_json_string(&mut out, &content);
+        json::write_member(&mut out, "{\"type\":\"text\",\"text\":", &content);
         out.push('}');
     }
     for (index, (name, arguments)) in calls.iter().enumerate() {
         separate(&mut out);
         out.push_str("{\"type\":\"tool_use\",\"id\":");
         json::write_json_string(&mut out, &chat.call_ids.tool_call_id(0, index));
-        out.push_str(",\"name\":");
-        json::write_json_string(&mut out, name);
+        json::write_member(&mut out, ",\"name\":", name);
         out.push_str(",\"input\":");
         out.push_str(complete_json_object(arguments).unwrap_or("{}"));
         out.push('}');
     }
-    out.push_str("],\"model\":");
-    json::write_json_string(&mut out, &view.model);
+    json::write_member(&mut out, "],\"model\":", &view.model);
     let before = out.len();
     out.push(',');
     let end = AnthropicStopReasonInputs {
@@ -210,8 +204,7 @@ impl AnthropicMessageStream {
         out.push_str(kind);
         out.push_str("\",\"");
         out.push_str(member);
-        out.push_str("\":");
-        json::write_json_string(out, text);
+        json::write_member(out, "\":", text);
         out.push('}');
         self.end_block_event(out);
     }
@@ -219,8 +212,7 @@ impl AnthropicMessageStream {
     /// Appends the index of the content block to an Anthropic stream event, as the event's last
     /// member, and ends the event.
     fn end_block_event(&self, out: &mut String) {
-        out.push_str(",\"index\":");
-        json::write_json_int(out, self.index);
+        json::write_member(out, ",\"index\":", self.index);
         out.push_str("}\n\n");
     }
 

@@ -75,8 +75,7 @@ impl CompletionResponseSettings {
 
     fn write_choice(&self, out: &mut String, index: usize, choice: &ReplyChoice) {
         let released = if self.echo_only { 0 } else { choice.released_tokens() };
-        out.push_str("{\"index\":");
-        json::write_json_int(out, index);
+        json::write_member(out, "{\"index\":", index);
         out.push_str(",\"text\":\"");
         json::push_json_escaped_unicode(out, self.echoed_text(choice));
         for token in choice.script.output_tokens().take(released as usize) {
@@ -179,8 +178,7 @@ impl CompletionStream {
         let view = &self.completion.view;
         let last = self.heads.len() - 1;
         out.push_str(&self.heads[choice.prompt.min(last)]);
-        out.push_str("{\"index\":");
-        json::write_json_int(out, step.index);
+        json::write_member(out, "{\"index\":", step.index);
         out.push_str(",\"text\":\"");
         if step.first {
             json::push_json_escaped_unicode(out, self.completion.echoed_text(choice));

@@ -163,10 +163,8 @@ impl DraftTokenReport {
         let share = |of: u64| {
             if of > 0 { accepted as f64 / of as f64 } else { 0.0 }
         };
-        out.push_str("{\"mean_acceptance_length\":");
-        json::write_python_float(out, 1.0 + share(steps.len() as u64));
-        out.push_str(",\"draft_acceptance_rate\":");
-        json::write_python_float(out, share(drafted));
+        json::write_member(out, "{\"mean_acceptance_length\":", 1.0 + share(steps.len() as u64));
+        json::write_member(out, ",\"draft_acceptance_rate\":", share(drafted));
         out.push_str(",\"acceptance_histogram\":");
         json::write_json_int_array(out, histogram);
         for (name, count) in [
@@ -177,8 +175,7 @@ impl DraftTokenReport {
         ] {
             out.push_str(",\"");
             out.push_str(name);
-            out.push_str("\":");
-            json::write_json_int(out, count);
+            json::write_member(out, "\":", count);
         }
         let listed = self.detailed && !steps.is_empty();
         if listed {
@@ -232,8 +229,7 @@ impl ResponseShape {
         // Leaves room for member names and for what a chat stream appends.
         let names = self.id.len() + object.len() + self.model.len();
         let mut head = String::with_capacity(names + 96);
-        head.push_str("data: {\"id\":");
-        json::write_json_string(&mut head, &self.id);
+        json::write_member(&mut head, "data: {\"id\":", &self.id);
         self.write_head_members(&mut head, object);
         head
     }
@@ -241,8 +237,7 @@ impl ResponseShape {
     /// Returns the beginning of the JSON of a response that is not a stream, up to its choices.
     pub(crate) fn response_head_json(&self, object: &str) -> String {
         let mut out = String::with_capacity(1024);
-        out.push_str("{\"id\":");
-        json::write_json_string(&mut out, &self.id);
+        json::write_member(&mut out, "{\"id\":", &self.id);
         self.write_head_members(&mut out, object);
         out
     }
@@ -250,10 +245,8 @@ impl ResponseShape {
     fn write_head_members(&self, out: &mut String, object: &str) {
         out.push_str(",\"object\":\"");
         out.push_str(object);
-        out.push_str("\",\"created\":");
-        json::write_json_int(out, self.created);
-        out.push_str(",\"model\":");
-        json::write_json_string(out, &self.model);
+        json::write_member(out, "\",\"created\":", self.created);
+        json::write_member(out, ",\"model\":", &self.model);
         out.push_str(",\"choices\":[");
     }
 
@@ -292,8 +285,7 @@ impl ResponseShape {
         write_token_counts(out, counts);
         out.push_str(",\"prompt_tokens_details\":");
         if self.prompt_details {
-            out.push_str("{\"cached_tokens\":");
-            json::write_json_int(out, counts.cached);
+            json::write_member(out, "{\"cached_tokens\":", counts.cached);
             out.push_str(",\"created_cache_tokens\":");
             if chat {
                 json::write_json_int(out, counts.created)
@@ -317,8 +309,7 @@ impl ResponseShape {
 
     fn write_completion_details(&self, out: &mut String, counts: TokenCounts) {
         if self.reasoning_details {
-            out.push_str("{\"reasoning_tokens\":");
-            json::write_json_int(out, counts.reasoning);
+            json::write_member(out, "{\"reasoning_tokens\":", counts.reasoning);
             out.push('}');
         } else {
             out.push_str("null");
@@ -354,8 +345,7 @@ impl ResponseShape {
             out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
             json::write_json_int(out, counts.cached);
             if chat {
-                out.push_str(",\"created_cache_tokens\":");
-                json::write_json_int(out, counts.created);
+                json::write_member(out, ",\"created_cache_tokens\":", counts.created);
             }
             if let Some(media) = &self.media {
                 out.push_str(",\"multimodal_tokens\":");
@@ -379,8 +369,7 @@ impl ResponseShape {
     /// Appends `,"system_fingerprint":"…"` if the server has a fingerprint.
     pub(crate) fn write_system_fingerprint(&self, out: &mut String) {
         if let Some(fingerprint) = &self.fingerprint {
-            out.push_str(",\"system_fingerprint\":");
-            json::write_json_string(out, fingerprint);
+            json::write_member(out, ",\"system_fingerprint\":", fingerprint);
         }
     }
 
@@ -489,10 +478,8 @@ impl ResponseShape {
         match (&self.weights, ended_choice_tokens) {
             (Some(_), Some(0)) => out.push_str("[]"),
             (Some(version), Some(tokens)) => {
-                out.push_str("[{\"version\":");
-                json::write_json_string(out, version);
-                out.push_str(",\"start\":0,\"end\":");
-                json::write_json_int(out, tokens);
+                json::write_member(out, "[{\"version\":", version);
+                json::write_member(out, ",\"start\":0,\"end\":", tokens);
                 out.push_str("}]");
             }
             _ => out.push_str("null"),
@@ -508,12 +495,10 @@ impl ResponseShape {
 }
 
 fn write_token_counts(out: &mut String, counts: TokenCounts) {
-    out.push_str("{\"prompt_tokens\":");
-    json::write_json_int(out, counts.prompt_tokens);
+    json::write_member(out, "{\"prompt_tokens\":", counts.prompt_tokens);
     out.push_str(",\"total_tokens\":");
     json::write_json_int(out, counts.prompt_tokens.saturating_add(counts.completion));
-    out.push_str(",\"completion_tokens\":");
-    json::write_json_int(out, counts.completion);
+    json::write_member(out, ",\"completion_tokens\":", counts.completion);
 }
 
 /// Appends the member `token_ids`: the ids of the first `released` output tokens, or null if

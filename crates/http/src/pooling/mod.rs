@@ -147,10 +147,8 @@ async fn tokenize_inputs(
 fn list_head_json(id: &str, model: &str) -> String {
     let mut head = String::from("{\"id\":");
     json::write_json_string(&mut head, id);
-    head.push_str(",\"object\":\"list\",\"created\":");
-    json::write_json_int(&mut head, unix_now_secs() as u64);
-    head.push_str(",\"model\":");
-    json::write_json_string(&mut head, model);
+    json::write_member(&mut head, ",\"object\":\"list\",\"created\":", unix_now_secs() as u64);
+    json::write_member(&mut head, ",\"model\":", model);
     head.push_str(",\"data\":[");
     head
 }

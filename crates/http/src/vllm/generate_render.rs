@@ -80,8 +80,7 @@ impl GenerateResponseSettings {
     /// Returns the JSON body of a finished reply of `/inference/v1/generate`.
     pub(super) fn generate_body_json(&self, reply: &Reply) -> String {
         let mut out = String::with_capacity(1024);
-        out.push_str("{\"request_id\":");
-        json::write_json_string(&mut out, &self.view.id);
+        json::write_member(&mut out, "{\"request_id\":", &self.view.id);
         (self.form.members)(self, &mut out, reply);
         out.push('}');
         out
@@ -89,10 +88,8 @@ impl GenerateResponseSettings {
 
     fn write_members(&self, out: &mut String, reply: &Reply) {
         let view = &self.view;
-        out.push_str(",\"model\":");
-        json::write_json_string(out, &view.model);
-        out.push_str(",\"created\":");
-        json::write_json_int(out, view.created);
+        json::write_member(out, ",\"model\":", &view.model);
+        json::write_member(out, ",\"created\":", view.created);
         out.push_str(",\"usage\":");
         view.write_usage(out, TokenCounts::count_reply_tokens(reply), UsageFields::Completion);
         out.push_str(",\"prompt_logprobs\":");
@@ -117,8 +114,7 @@ impl GenerateResponseSettings {
         view.write_kv_transfer_params(out);
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
-        out.push_str(",\"output_mode\":");
-        json::write_json_string(out, &self.mode);
+        json::write_member(out, ",\"output_mode\":", &self.mode);
         self.write_choices(out, reply);
     }
 
@@ -162,8 +158,7 @@ impl GenerateResponseSettings {
         piece: &OutputPiece,
         end: Option<SequenceEndReason>,
     ) {
-        out.push_str("{\"index\":");
-        json::write_json_int(out, index);
+        json::write_member(out, "{\"index\":", index);
         out.push_str(",\"finish_reason\":");
         let reason = end.map(|end| self.view.finish_reason(choice, end, "stop"));
         json::write_optional_json_string(out, reason);
@@ -180,8 +175,7 @@ impl GenerateResponseSettings {
         piece: &OutputPiece,
         end: Option<SequenceEndReason>,
     ) {
-        out.push_str("{\"index\":");
-        json::write_json_int(out, index);
+        json::write_member(out, "{\"index\":", index);
         out.push(',');
         match end {
             Some(end) => self.view.write_finish_reason(out, choice, end, "stop"),
@@ -192,17 +186,14 @@ impl GenerateResponseSettings {
         out.push_str(",\"routed_experts\":null,\"sampling_mask\":null,\"weight_versions\":");
         let tokens = piece.from + piece.ids.len();
         if end.is_some() && tokens > 0 {
-            out.push_str("[{\"version\":");
-            json::write_json_string(out, &self.weight_version);
-            out.push_str(",\"start\":0,\"end\":");
-            json::write_json_int(out, tokens);
+            json::write_member(out, "[{\"version\":", &self.weight_version);
+            json::write_member(out, ",\"start\":0,\"end\":", tokens);
             out.push_str("}]");
         } else {
             out.push_str("null");
         }
         if &*self.mode != "tokens" {
-            out.push_str(",\"text\":");
-            json::write_json_string(out, &piece.text);
+            json::write_member(out, ",\"text\":", &piece.text);
         }
         out.push_str(",\"logprobs\":");
         match self.view.logprobs {
@@ -247,12 +238,9 @@ impl GenerateResponseSettings {
 }
 
 fn write_logprob_entry(out: &mut String, entry: &logprobs::TokenLogprob) {
-    out.push_str("{\"token_id\":");
-    json::write_json_int(out, entry.id);
-    out.push_str(",\"logprob\":");
-    json::write_python_float(out, entry.logprob);
-    out.push_str(",\"rank\":");
-    json::write_json_int(out, entry.rank);
+    json::write_member(out, "{\"token_id\":", entry.id);
+    json::write_member(out, ",\"logprob\":", entry.logprob);
+    json::write_member(out, ",\"rank\":", entry.rank);
 }
 
 impl OutputPiece {
@@ -284,12 +272,9 @@ impl GenerateStream {
         out.push_str(",\"usage\":");
         if generate.view.continuous_usage {
             let (prompt, done) = (generate.prompt.len(), choice.sent as usize);
-            out.push_str("{\"prompt_tokens\":");
-            json::write_json_int(out, prompt);
-            out.push_str(",\"total_tokens\":");
-            json::write_json_int(out, prompt + done);
-            out.push_str(",\"completion_tokens\":");
-            json::write_json_int(out, done);
+            json::write_member(out, "{\"prompt_tokens\":", prompt);
+            json::write_member(out, ",\"total_tokens\":", prompt + done);
+            json::write_member(out, ",\"completion_tokens\":", done);
             out.push('}');
         } else {
             out.push_str("null");
@@ -301,8 +286,7 @@ impl GenerateStream {
             out.push_str(generate.placeholders.as_deref().unwrap_or("null"));
             self.shown_prompt = true;
         }
-        out.push_str(",\"output_mode\":");
-        json::write_json_string(out, &generate.mode);
+        json::write_member(out, ",\"output_mode\":", &generate.mode);
     }
 }
 
@@ -330,19 +314,16 @@ impl StreamRenderer for GenerateStream {
             out.push_str(&self.head);
             out.push_str(",\"usage\":");
             let counts = TokenCounts::count_reply_tokens(reply);
-            out.push_str("{\"prompt_tokens\":");
-            json::write_json_int(out, counts.prompt_tokens);
+            json::write_member(out, "{\"prompt_tokens\":", counts.prompt_tokens);
             out.push_str(",\"total_tokens\":");
             json::write_json_int(out, counts.prompt_tokens.saturating_add(counts.completion));
-            out.push_str(",\"completion_tokens\":");
-            json::write_json_int(out, counts.completion);
+            json::write_member(out, ",\"completion_tokens\":", counts.completion);
             if view.prompt_details {
                 out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
                 json::write_json_int(out, counts.cached);
                 out.push('}');
             }
-            out.push_str("},\"output_mode\":");
-            json::write_json_string(out, &self.generate.mode);
+            json::write_member(out, "},\"output_mode\":", &self.generate.mode);
             out.push_str(",\"choices\":[]}\n\n");
         }
         out.push_str("data: [DONE]\n\n");
