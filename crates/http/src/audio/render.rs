@@ -325,10 +325,7 @@ impl StreamRenderer for TranscriptStream {
         let Some(pending) = self.pending.get_mut(step.index) else {
             return;
         };
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
+        for token in choice.script.next_tokens(&mut choice.cursor, step.tokens) {
             pending.tokens += 1;
             if token.channel == OutputChannel::Content {
                 pending.text.push_str(token.text);

@@ -242,10 +242,7 @@ impl StreamRenderer for CompletionStream {
         }
         let mut text = String::new();
         let mut ids = Vec::new();
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
+        for token in choice.script.next_tokens(&mut choice.cursor, step.tokens) {
             let position = self.so_far[step.index].0 as usize;
             self.so_far[step.index].0 += 1;
             if self.completion.echo_only {

@@ -494,7 +494,8 @@ impl ResponseShape {
     }
 }
 
-fn write_token_counts(out: &mut String, counts: TokenCounts) {
+/// Appends the first members of `usage`, and leaves the object open.
+pub(crate) fn write_token_counts(out: &mut String, counts: TokenCounts) {
     json::write_member(out, "{\"prompt_tokens\":", counts.prompt_tokens);
     out.push_str(",\"total_tokens\":");
     json::write_json_int(out, counts.prompt_tokens.saturating_add(counts.completion));

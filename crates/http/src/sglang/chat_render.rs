@@ -349,10 +349,7 @@ impl ChatStream {
             return delta;
         }
         let sent = &mut self.choices[step.index];
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
+        for token in choice.script.next_tokens(&mut choice.cursor, step.tokens) {
             sent.tokens += 1;
             match token.channel {
                 OutputChannel::Reasoning => {

@@ -230,10 +230,7 @@ struct LineStream {
 impl StreamRenderer for LineStream {
     fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let mut delta = String::new();
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
+        for token in choice.script.next_tokens(&mut choice.cursor, step.tokens) {
             if token.channel == OutputChannel::Content {
                 delta.push_str(token.text);
             }

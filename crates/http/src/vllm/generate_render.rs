@@ -7,13 +7,13 @@ use std::sync::Arc;
 use crate::dialect::ResponseFieldSet;
 use crate::json;
 use crate::openai::logprobs;
-use crate::openai::response_shape::NullMemberHandling;
 use crate::openai::response_shape::{
-    ResponseShape, TokenCounts, UsageFields, end_reason_of_choice,
+    NullMemberHandling, ResponseShape, TokenCounts, UsageFields, end_reason_of_choice,
+    write_token_counts,
 };
+use crate::output_piece::OutputPiece;
 use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Settings that determine the JSON of a reply of `/inference/v1/generate`.
@@ -69,13 +69,6 @@ impl GenerateReplyFormat {
     }
 }
 
-#[derive(Default)]
-struct OutputPiece {
-    ids: Vec<u32>,
-    text: String,
-    from: usize,
-}
-
 impl GenerateResponseSettings {
     /// Returns the JSON body of a finished reply of `/inference/v1/generate`.
     pub(super) fn generate_body_json(&self, reply: &Reply) -> String {
@@ -124,18 +117,9 @@ impl GenerateResponseSettings {
             if index > 0 {
                 out.push(',');
             }
-            let mut piece = OutputPiece::default();
-            for token in choice.script.output_tokens().take(choice.released_tokens() as usize) {
-                piece.push_token(token.id, token.text, token.channel);
-            }
-            (self.form.choice)(
-                self,
-                out,
-                index,
-                choice,
-                &piece,
-                Some(end_reason_of_choice(choice)),
-            );
+            let piece = OutputPiece::released_output(choice);
+            let end = end_reason_of_choice(choice);
+            (self.form.choice)(self, out, index, choice, &piece, Some(end));
         }
         out.push(']');
     }
@@ -243,15 +227,6 @@ fn write_logprob_entry(out: &mut String, entry: &logprobs::TokenLogprob) {
     json::write_member(out, ",\"rank\":", entry.rank);
 }
 
-impl OutputPiece {
-    fn push_token(&mut self, id: u32, text: &str, channel: OutputChannel) {
-        self.ids.push(id);
-        if channel != OutputChannel::Marker {
-            self.text.push_str(text);
-        }
-    }
-}
-
 pub(super) struct GenerateStream {
     generate: GenerateResponseSettings,
     head: String,
@@ -271,10 +246,9 @@ impl GenerateStream {
         let generate = &self.generate;
         out.push_str(",\"usage\":");
         if generate.view.continuous_usage {
-            let (prompt, done) = (generate.prompt.len(), choice.sent as usize);
-            json::write_member(out, "{\"prompt_tokens\":", prompt);
-            json::write_member(out, ",\"total_tokens\":", prompt + done);
-            json::write_member(out, ",\"completion_tokens\":", done);
+            let (prompt_tokens, completion) = (generate.prompt.len() as u32, choice.sent);
+            let counts = TokenCounts { prompt_tokens, completion, ..TokenCounts::default() };
+            write_token_counts(out, counts);
             out.push('}');
         } else {
             out.push_str("null");
@@ -294,12 +268,7 @@ impl StreamRenderer for GenerateStream {
     fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
         let mut piece =
             OutputPiece { from: (choice.sent - step.tokens) as usize, ..OutputPiece::default() };
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
-            piece.push_token(token.id, token.text, token.channel);
-        }
+        piece.push_step(choice, step);
         out.push_str(&self.head);
         (self.generate.form.chunk_members)(self, out, choice);
         out.push_str(",\"choices\":[");
@@ -314,10 +283,7 @@ impl StreamRenderer for GenerateStream {
             out.push_str(&self.head);
             out.push_str(",\"usage\":");
             let counts = TokenCounts::count_reply_tokens(reply);
-            json::write_member(out, "{\"prompt_tokens\":", counts.prompt_tokens);
-            out.push_str(",\"total_tokens\":");
-            json::write_json_int(out, counts.prompt_tokens.saturating_add(counts.completion));
-            json::write_member(out, ",\"completion_tokens\":", counts.completion);
+            write_token_counts(out, counts);
             if view.prompt_details {
                 out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
                 json::write_json_int(out, counts.cached);
