@@ -338,14 +338,13 @@ fn usage_json(reply: &Reply) -> Value {
 
 /// Returns a JSON object with `members` first, in the given order and null if absent, then its
 /// other members.
-fn with_ordered_members(value: &Value, members: &[&str]) -> Value {
+fn with_ordered_members(value: &Value, members: &str) -> Value {
     let Value::Object(given) = value else {
         return value.clone();
     };
     let mut out = Map::new();
-    for member in members {
-        let value = given.get(*member).cloned().unwrap_or_default();
-        out.insert((*member).to_owned(), value);
+    for member in members.split_whitespace() {
+        out.insert(member.to_owned(), given.get(member).cloned().unwrap_or_default());
     }
     for (key, value) in given {
         if !out.contains_key(key) {
@@ -358,105 +357,63 @@ fn with_ordered_members(value: &Value, members: &[&str]) -> Value {
 /// Members of the tools in a response, in order, by the type of the tool.
 ///
 /// **Source:** openai 3.57 `types/responses/tool.py`, whose models vLLM 0.33 serializes.
-const TOOL_MEMBERS: &[(&[&str], &[&str])] = &[
+const TOOL_MEMBERS: [(&str, &str); 13] = [
     (
-        &["function"],
-        &[
-            "name",
-            "parameters",
-            "strict",
-            "type",
-            "allowed_callers",
-            "async",
-            "defer_loading",
-            "description",
-            "output_schema",
-        ],
+        "function",
+        "name parameters strict type allowed_callers async defer_loading description output_schema",
+    ),
+    ("custom", "name type allowed_callers async defer_loading description format"),
+    ("file_search", "type vector_store_ids filters max_num_results ranking_options"),
+    ("web_search", WEB_SEARCH_MEMBERS),
+    ("web_search_2025_08_26", WEB_SEARCH_MEMBERS),
+    ("web_search_preview", WEB_SEARCH_PREVIEW_MEMBERS),
+    ("web_search_preview_2025_03_11", WEB_SEARCH_PREVIEW_MEMBERS),
+    ("code_interpreter", "container type allowed_callers"),
+    ("shell", "type allowed_callers environment"),
+    ("apply_patch", "type allowed_callers"),
+    ("tool_search", "type description execution parameters"),
+    (
+        "mcp",
+        "server_label type allowed_callers allowed_tools authorization connector_id defer_loading \
+         headers require_approval server_description server_url tunnel_id",
     ),
     (
-        &["custom"],
-        &["name", "type", "allowed_callers", "async", "defer_loading", "description", "format"],
-    ),
-    (
-        &["file_search"],
-        &["type", "vector_store_ids", "filters", "max_num_results", "ranking_options"],
-    ),
-    (
-        &["web_search", "web_search_2025_08_26"],
-        &["type", "external_web_access", "filters", "search_context_size", "user_location"],
-    ),
-    (
-        &["web_search_preview", "web_search_preview_2025_03_11"],
-        &["type", "search_content_types", "search_context_size", "user_location"],
-    ),
-    (&["code_interpreter"], &["container", "type", "allowed_callers"]),
-    (&["shell"], &["type", "allowed_callers", "environment"]),
-    (&["apply_patch"], &["type", "allowed_callers"]),
-    (&["tool_search"], &["type", "description", "execution", "parameters"]),
-    (
-        &["mcp"],
-        &[
-            "server_label",
-            "type",
-            "allowed_callers",
-            "allowed_tools",
-            "authorization",
-            "connector_id",
-            "defer_loading",
-            "headers",
-            "require_approval",
-            "server_description",
-            "server_url",
-            "tunnel_id",
-        ],
-    ),
-    (
-        &["image_generation"],
-        &[
-            "type",
-            "action",
-            "background",
-            "complexity",
-            "frame_count",
-            "frame_duration_ms",
-            "input_fidelity",
-            "input_image_mask",
-            "model",
-            "moderation",
-            "output_compression",
-            "output_format",
-            "partial_images",
-            "quality",
-            "size",
-            "svg",
-        ],
+        "image_generation",
+        "type action background complexity frame_count frame_duration_ms input_fidelity \
+         input_image_mask model moderation output_compression output_format partial_images quality \
+         size svg",
     ),
 ];
 
+const WEB_SEARCH_MEMBERS: &str =
+    "type external_web_access filters search_context_size user_location";
+
+const WEB_SEARCH_PREVIEW_MEMBERS: &str =
+    "type search_content_types search_context_size user_location";
+
 fn tool_json(tool: &Value) -> Value {
     let kind = tool.get("type").and_then(Value::as_str).unwrap_or_default();
-    let known = TOOL_MEMBERS.iter().find(|(kinds, _)| kinds.contains(&kind));
+    let known = TOOL_MEMBERS.iter().find(|(name, _)| *name == kind);
     known.map_or_else(|| tool.clone(), |(_, members)| with_ordered_members(tool, members))
 }
 
 fn tool_choice_json(choice: &Value) -> Value {
     match choice.get("type").and_then(Value::as_str) {
-        Some("function") => with_ordered_members(choice, &["name", "type"]),
-        Some("allowed_tools") => with_ordered_members(choice, &["mode", "tools", "type"]),
+        Some("function") => with_ordered_members(choice, "name type"),
+        Some("allowed_tools") => with_ordered_members(choice, "mode tools type"),
         _ => choice.clone(),
     }
 }
 
 fn reasoning_json(reasoning: &Value) -> Value {
-    let members = ["context", "effort", "generate_summary", "mode", "summary"];
-    with_ordered_members(reasoning, &members)
+    with_ordered_members(reasoning, "context effort generate_summary mode summary")
 }
 
 fn text_config_json(text: &Value) -> Value {
-    let mut text = with_ordered_members(text, &["format", "verbosity"]);
+    let mut text = with_ordered_members(text, "format verbosity");
     if text["format"]["type"] == "json_schema" {
-        let members = ["name", "schema", "type", "description", "strict"];
-        text["format"] = with_ordered_members(&text["format"], &members);
+        let members = "name schema type description strict";
+        text["format"] = with_ordered_members(&text["format"], members);
     }
     text
 }
