@@ -68,7 +68,7 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
         app.admin_state.update_settings(&app.controls, rank, &update).map_err(admin_fault)?;
     let after = settings();
     let mut shown = add_pod_names(&app, shown);
-    if app.dialect.operator_route_style() != OperatorRouteStyle::Lenient {
+    if app.dialect.properties().operator_route_style != OperatorRouteStyle::Lenient {
         shown.shift_insert(0, "changed".to_owned(), differences(&before, &after));
     }
     let mut answer = ok_json_response(&Value::Object(shown));
@@ -199,7 +199,7 @@ fn admin_fault(error: AdminError) -> Fault {
 /// and the pod's name and address.
 fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = mask_secret_flags(flags);
-    if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
+    if app.dialect.properties().operator_route_style == OperatorRouteStyle::Lenient {
         let pod = &app.settings.server.pod;
         let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
         flags.insert(

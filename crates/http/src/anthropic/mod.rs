@@ -97,13 +97,13 @@ async fn answer_message(
     let mut request = chat_conversion::to_chat_request(app, &read.request)?;
     let (_, resolved) = read.into_body_and_model(app, received)?;
     let dialect = app.dialect;
-    let id = request_id(dialect.message_id_prefix(), &received.headers, None);
+    let id = request_id(dialect.properties().message_id_prefix, &received.headers, None);
     let requests = std::slice::from_mut(&mut request);
     let started =
         chat::start_chat_generation(app, received, requests, resolved, id, threshold).await;
-    let (mut chat, reply) = match started
-        .map_err(|refused| refused.with_stream_error_reporting(dialect.late_error_reporting()))
-    {
+    let (mut chat, reply) = match started.map_err(|refused| {
+        refused.with_stream_error_reporting(dialect.properties().late_error_reporting)
+    }) {
         Ok(started) => started,
         Err(RejectedGeneration::Late { fault, .. }) if stream => {
             return Ok(failed_message_stream(app, &fault));
@@ -111,7 +111,8 @@ async fn answer_message(
         Err(refused) => return Err(refused.into()),
     };
     chat.call_ids = dialect.id_format().tool_call_ids("toolu_");
-    let form = AnthropicMessageFormat::message_format_for_fields(dialect.response_field_set());
+    let form =
+        AnthropicMessageFormat::message_format_for_fields(dialect.properties().response_field_set);
     if stream {
         let render = AnthropicMessageStream::new(chat, form, reply.prompt_token_count());
         return Ok(stream::stream_reply_without_keep_alive(app, received, reply, render).await);

@@ -88,7 +88,7 @@ async fn respond_completion(
 ) -> HandlerResult {
     let (mut request, resolved) = read.into_body_and_model(app, received)?;
     if value.get("max_tokens").is_none_or(Value::is_null) {
-        request.max_tokens = app.dialect.default_max_tokens();
+        request.max_tokens = app.dialect.properties().default_max_tokens;
     }
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
@@ -191,7 +191,7 @@ fn completion_view(
         prompt_logprobs: request.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),
         prompts: shown.then(|| facts.prompts.iter().map(show).collect()),
         ec_transfer_params: None,
-        appends_prompt_index: app.dialect.appends_prompt_index(),
+        appends_prompt_index: app.dialect.properties().appends_prompt_index,
         view,
     }
 }

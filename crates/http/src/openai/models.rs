@@ -26,7 +26,7 @@ pub(crate) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
         write_model_card(&mut out, &ModelCard { id: name, root, parent: None, max, created });
     }
     let adapter_context =
-        app.dialect.lists_adapter_context().then_some(app.settings.model.max_model_len);
+        app.dialect.properties().lists_adapter_context.then_some(app.settings.model.max_model_len);
     for adapter in models.loaded_lora_adapters().iter() {
         out.push(',');
         let parent = adapter.base.as_deref().unwrap_or(models.displayed_model_name());

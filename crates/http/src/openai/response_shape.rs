@@ -58,10 +58,10 @@ impl ResponseShape {
             include_usage: answers.force_include_usage,
             continuous_usage: answers.force_include_usage,
             prompt_details: answers.prompt_tokens_details
-                || app.dialect.always_reports_cached_tokens(),
+                || app.dialect.properties().always_reports_cached_tokens,
             reasoning_details: app.settings.parsers.reasoning.is_some(),
             logprobs: None,
-            distribution: match app.dialect.has_positional_logprobs() {
+            distribution: match app.dialect.properties().has_positional_logprobs {
                 true => LogprobSource::ByPosition,
                 false => LogprobSource::ByRank {
                     seed: app.service.settings().seed,
@@ -78,7 +78,7 @@ impl ResponseShape {
             kv_transfer_params: None,
             media: None,
             weights: None,
-            prefill_reason: app.dialect.prefill_finish_reason(),
+            prefill_reason: app.dialect.properties().prefill_finish_reason,
         }
     }
 

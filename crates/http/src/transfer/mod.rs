@@ -244,7 +244,9 @@ pub(crate) fn cache_hit_threshold(app: &App, headers: &HeaderMap, request: &Valu
         // A fraction above 1 always misses.
         return Some(2.0);
     }
-    if !app.settings.cache.finds_prefixes && !app.dialect.applies_threshold_without_cache() {
+    if !app.settings.cache.finds_prefixes
+        && !app.dialect.properties().applies_threshold_without_cache
+    {
         // llm-d applies the threshold only with a prefix cache.
         return None;
     }

@@ -46,7 +46,7 @@ pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
         .await;
     }
     let done = json!({"status": "sleeping", "level": level});
-    Ok(app.dialect.operator_route_style().operation_success_response(&done))
+    Ok(app.dialect.properties().operator_route_style.operation_success_response(&done))
 }
 
 pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
@@ -73,7 +73,7 @@ pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> Ha
             set_sleep_metrics(&app, SleepState::Awake);
         }
         let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
-        return Ok(app.dialect.operator_route_style().operation_success_response(&done));
+        return Ok(app.dialect.properties().operator_route_style.operation_success_response(&done));
     }
     let awake = record_admin_operation_time(&app, AdminOperation::Wake, async {
         app.service.wake_up(&assets)

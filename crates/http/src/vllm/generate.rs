@@ -88,7 +88,7 @@ async fn answer_generate(
     let (mut request, resolved) = read.into_body_and_model(app, received)?;
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
-    let id = request_id(app.dialect.generate_id_prefix(), &received.headers, given);
+    let id = request_id(app.dialect.properties().generate_id_prefix, &received.headers, given);
     let terms = RequestKvTransfer::read_kv_transfer_params(app, &id, kv_transfer_params(&request));
     let params = request.sampling_params.clone();
     let interval = generation::min_tokens_per_event(params.stream_interval);
@@ -158,7 +158,9 @@ fn generate_view(
         },
         prompt_logprobs: facts.params.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),
         weight_version: app.weight_version.load_full(),
-        form: GenerateReplyFormat::generate_format_for_fields(app.dialect.response_field_set()),
+        form: GenerateReplyFormat::generate_format_for_fields(
+            app.dialect.properties().response_field_set,
+        ),
         ec_transfer_params: app
             .settings
             .model

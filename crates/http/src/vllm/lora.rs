@@ -22,7 +22,7 @@ pub(crate) async fn load_lora_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
-    if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
+    if app.dialect.properties().operator_route_style == OperatorRouteStyle::Lenient {
         let value = parse_lenient_body(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
         // llm-d accepts a name that is already loaded.
@@ -68,7 +68,7 @@ pub(crate) async fn unload_lora_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
-    if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
+    if app.dialect.properties().operator_route_style == OperatorRouteStyle::Lenient {
         let value = parse_lenient_body(&received, "unload")?;
         let name = value.get("lora_name").and_then(Value::as_str);
         app.service.models.unload_lora_adapter(name.unwrap_or_default());

@@ -189,7 +189,10 @@ async fn tokenize_conversation(
 }
 
 fn check_renders_model(app: &App, model: Option<&str>) -> Result<(), Fault> {
-    app.dialect.render_format().check_render_support(&generation::resolve_model_target(app, model)?)
+    app.dialect
+        .properties()
+        .render_format
+        .check_render_support(&generation::resolve_model_target(app, model)?)
 }
 
 fn render_result(
@@ -198,12 +201,12 @@ fn render_result(
     request: impl FnOnce() -> Result<Value, Fault>,
 ) -> Result<Value, Fault> {
     let features = || (!prompt.media.is_empty()).then(|| media::media_features_json(&prompt.media));
-    app.dialect.render_format().render_route_response(&prompt.tokens, features, request)
+    app.dialect.properties().render_format.render_route_response(&prompt.tokens, features, request)
 }
 
 /// Rejects beam search, which the render routes of vLLM do not support.
 fn reject_beam_search(app: &App) -> Result<(), Fault> {
-    match app.dialect.render_format() == RenderRouteFormat::Request {
+    match app.dialect.properties().render_format == RenderRouteFormat::Request {
         true => Err(Fault::bad_request("Beam search is not supported by the render endpoint")),
         false => Ok(()),
     }

@@ -151,9 +151,9 @@ async fn answer_response(
     let background = request.background.unwrap_or(false);
     let (generation, response) = prepare_response(app, received, request, threshold)?;
     let started = generation::start_generation(app, resolved, generation).await;
-    let (reply, facts) = match started
-        .map_err(|refused| refused.with_stream_error_reporting(app.dialect.late_error_reporting()))
-    {
+    let (reply, facts) = match started.map_err(|refused| {
+        refused.with_stream_error_reporting(app.dialect.properties().late_error_reporting)
+    }) {
         Ok(started) => started,
         Err(RejectedGeneration::Late { facts, .. }) if stream => {
             return Ok(failed_response_stream(app, response.object_builder(app, &facts)));
