@@ -11,9 +11,10 @@ use flate2::write::ZlibEncoder;
 use super::languages::transcript_separator;
 use crate::json;
 use crate::openai::logprobs;
+use crate::openai::response_shape::write_stop_reason;
 use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_service::generate::{OutputChannel, OutputEndReason, StopReason};
+use vllm_sim_service::generate::{OutputChannel, OutputEndReason};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, SpeechTask};
@@ -363,15 +364,7 @@ fn finish_members(choice: &ReplyChoice, end: SequenceEndReason) -> String {
         (SequenceEndReason::Finished, OutputEndReason::Length) => "length",
         (SequenceEndReason::Finished, OutputEndReason::Stop) => "stop",
     });
-    out.push_str("\",\"stop_reason\":");
-    match &choice.script.finish.stop {
-        Some(StopReason::Token(id)) if end == SequenceEndReason::Finished => {
-            json::write_json_int(&mut out, *id)
-        }
-        Some(StopReason::Text(text)) if end == SequenceEndReason::Finished => {
-            json::write_json_string(&mut out, text)
-        }
-        _ => out.push_str("null"),
-    }
+    out.push('"');
+    write_stop_reason(&mut out, choice, end);
     out
 }

@@ -434,16 +434,8 @@ impl ResponseShape {
     ) {
         out.push_str("\"finish_reason\":\"");
         out.push_str(self.finish_reason(choice, end, stop_word));
-        out.push_str("\",\"stop_reason\":");
-        match &choice.script.finish.stop {
-            Some(StopReason::Token(id)) if end == SequenceEndReason::Finished => {
-                json::write_json_int(out, *id)
-            }
-            Some(StopReason::Text(text)) if end == SequenceEndReason::Finished => {
-                json::write_json_string(out, text)
-            }
-            _ => out.push_str("null"),
-        }
+        out.push('"');
+        write_stop_reason(out, choice, end);
     }
 
     /// Returns the finish reason of an ended choice; `stop_word` is the API's word for a normal
@@ -491,6 +483,20 @@ impl ResponseShape {
             Some(params) => params.write_kv_transfer_params_json(out),
             None => out.push_str("null"),
         }
+    }
+}
+
+/// Appends the member `stop_reason` of an ended choice: the stop string or token that ended it.
+pub(crate) fn write_stop_reason(out: &mut String, choice: &ReplyChoice, end: SequenceEndReason) {
+    out.push_str(",\"stop_reason\":");
+    match &choice.script.finish.stop {
+        Some(StopReason::Token(id)) if end == SequenceEndReason::Finished => {
+            json::write_json_int(out, *id)
+        }
+        Some(StopReason::Text(text)) if end == SequenceEndReason::Finished => {
+            json::write_json_string(out, text)
+        }
+        _ => out.push_str("null"),
     }
 }
 
