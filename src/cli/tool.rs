@@ -50,6 +50,8 @@ pub(super) fn run_tool_command(
     if ["replay", "sweep", "plan", "validate"].contains(&name) && !online {
         super::signals::finish_tool_early_on_interrupt();
     }
+    let sort = |words: &[String]| split_serve_flags(name, words, env);
+    let build = |words: &[String]| build_deployment(words, env);
     match name {
         #[cfg(feature = "sqlite")]
         "dataset" => vllm_sim_record::dataset::run_dataset_command(words, env),
@@ -65,29 +67,20 @@ pub(super) fn run_tool_command(
         }
         "replay" | "bench" => {
             super::log::start_default_log();
-            let sort = |words: &[String]| split_serve_flags(name, words, env);
-            replay::run_replay_command(words, &sort, &|words| build_deployment(words, env))
+            replay::run_replay_command(words, &sort, &build)
         }
         "sweep" => {
             super::log::start_default_log();
-            let sort = |words: &[String]| split_serve_flags(name, words, env);
-            sweep::run_sweep_command(words, &sort, &|words| build_deployment(words, env))
+            sweep::run_sweep_command(words, &sort, &build)
         }
         "plan" => {
             super::log::start_default_log();
-            let sort = |words: &[String]| split_serve_flags(name, words, env);
-            plan::run_plan_command(words, &sort, &|words| build_deployment(words, env))
+            plan::run_plan_command(words, &sort, &build)
         }
         "gateway" => {
             super::log::start_default_log();
-            let sort = |words: &[String]| split_serve_flags(name, words, env);
             let serve = |words: &[String]| load_server_config(words, env).map(start_fleet);
-            vllm_sim_gateway_score::run_gateway_command(
-                words,
-                &sort,
-                &|words| build_deployment(words, env),
-                &serve,
-            )
+            vllm_sim_gateway_score::run_gateway_command(words, &sort, &build, &serve)
         }
         "explain" => {
             super::log::start_default_log();
