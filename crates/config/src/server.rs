@@ -35,7 +35,7 @@ pub struct HttpServerConfig {
     /// Settings of TLS on the server's port; `None`: plain text.
     pub tls: Option<TlsConfig>,
     /// Maximum size of a request body, in bytes (default 4 MiB; 64 MiB with `serve`).
-    pub max_request_body_bytes: usize,
+    pub max_body_bytes: usize,
     /// Timeouts of start, shutdown and idle connections.
     pub timeouts: HttpServerTimeouts,
     /// Whether every response has the header `x-request-id`.
@@ -233,7 +233,7 @@ impl HttpServerConfig {
                 credentials: v.get(&server::ALLOW_CREDENTIALS)?,
             },
             tls: read_tls(v)?,
-            max_request_body_bytes: body_mb << 20,
+            max_body_bytes: body_mb << 20,
             timeouts: HttpServerTimeouts {
                 shutdown: v.get(&server::SHUTDOWN_TIMEOUT)?,
                 startup: read_startup_duration(v)?,

@@ -209,7 +209,7 @@ fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
         flags.insert("IP".to_owned(), text(&pod.ip));
         flags.insert("PodName".to_owned(), text(&pod.name));
         flags.insert("PodNameSpace".to_owned(), text(&pod.namespace));
-        flags.insert("VllmDevMode".to_owned(), json!(app.settings.server.dev_mode));
+        flags.insert("VllmDevMode".to_owned(), json!(app.settings.server.routes.dev_mode));
     }
     flags
 }

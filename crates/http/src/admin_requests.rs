@@ -58,7 +58,7 @@ async fn wait_for_listed_requests<'a>(
     let history = request_history(app)?;
     let query = RequestListQuery::read(uri)?;
     if let Some(wanted) = query.wait {
-        let kept = app.settings.server.request_history;
+        let kept = app.settings.server.history.requests;
         if wanted > kept {
             return Err(Fault::bad_request(format!(
                 "wait is {wanted}, but --request-history keeps {kept} requests"

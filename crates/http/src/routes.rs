@@ -362,7 +362,7 @@ async fn unknown_path(State(app): State<Arc<App>>, request: Request) -> Response
     else {
         return error::not_found_response();
     };
-    let scheme = if app.settings.server.has_tls { "https" } else { "http" };
+    let scheme = if app.settings.server.tls.is_some() { "https" } else { "http" };
     let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok());
     let host = host.or(request.uri().authority().map(|a| a.as_str())).unwrap_or("localhost");
     let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));

@@ -37,8 +37,8 @@ const PAGE_SCRIPT: &str = concat!(
 
 pub(super) async fn get_dashboard_page(State(app): State<Arc<App>>) -> Response<Body> {
     let page = DashboardPage {
-        control: app.settings.server.dashboard_control,
-        config: app.settings.server.is_administered,
+        control: app.settings.server.dashboard.control,
+        config: app.settings.is_administered,
         replicas: replicas::has_other_replicas(&app),
         documentation: app.routes.serves_path("/docs"),
     };

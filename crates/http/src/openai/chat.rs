@@ -240,7 +240,6 @@ fn chat_view(
             .then(|| tokenizer.decode(&prompt.tokens, SpecialTokenHandling::With).into()),
         ec_transfer_params: app
             .settings
-            .model
             .is_encoder
             .then(|| media::encoder_transfer_params_json(&prompt.media))
             .flatten(),

@@ -53,7 +53,7 @@ impl ResponseShape {
             created: unix_now_secs() as u64,
             model: app.service.models.model_name_in_responses(&facts.target),
             version: app.version,
-            fingerprint: app.settings.model.fingerprint.clone(),
+            fingerprint: app.settings.fingerprint.clone(),
             tokenizer: app.service.generator.tokenizer().clone(),
             include_usage: answers.force_include_usage,
             continuous_usage: answers.force_include_usage,

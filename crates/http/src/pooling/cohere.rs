@@ -143,7 +143,7 @@ fn task_instruction<'a>(app: &'a App, kind: Option<&str>) -> Result<Option<&'a s
     let Some(kind) = kind.filter(|_| app.settings.pooling.embeds_like_model) else {
         return Ok(None);
     };
-    let known = &app.settings.pooling.task_instructions;
+    let known = &app.settings.model.task_instructions;
     let shown = vllm_sim_python::python_repr(&kind.into());
     match known.get(kind) {
         Some(text) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),

@@ -119,7 +119,7 @@ pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body
     ok_json_response(&json!({
         "model_path": settings.model.name,
         "served_model_name": **app.service.models.displayed_model_name(),
-        "tokenizer_path": settings.server.shown_config.get("tokenizer"),
+        "tokenizer_path": settings.shown_config.get("tokenizer"),
         "is_generation": super::pooling::has_generation_model(&app),
         "preferred_sampling_params": null,
         "weight_version": **app.weight_version.load(),
@@ -143,7 +143,7 @@ pub(super) fn disaggregation_mode(app: &App) -> &'static str {
 /// the state of each rank.
 pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Body> {
     let settings = &app.settings;
-    let config = &settings.server.shown_config;
+    let config = &settings.shown_config;
     let shown = |name: &str| config.get(name).cloned().unwrap_or(Value::Null);
     let capacity = kv_cache_token_capacity(&app, 0);
     let ranks = 0..app.service.rank_engines().len();

@@ -75,7 +75,7 @@ fn load(app: &App, rank: usize, include: Option<&[String]>) -> Value {
         let factor = 10f64.powi(digits);
         (value * factor).round() / factor
     };
-    let max_running = app.settings.server.shown_config.get("max_num_seqs").cloned();
+    let max_running = app.settings.shown_config.get("max_num_seqs").cloned();
     let mut load = json!({
         "timestamp": unix_now_secs(),
         "dp_rank": rank,

@@ -22,7 +22,7 @@ use vllm_sim_wire::vllm::server_control::{PauseQuery, ResetPrefixCacheQuery, Sle
 pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: SleepQuery = query::read_query(&uri)?;
     let level = u8::try_from(query.level).unwrap_or(1);
-    if app.settings.server.has_lenient_sleep {
+    if app.settings.has_lenient_sleep {
         if has_llmd_sleep(&app) {
             app.service.start_llmd_sleep();
             set_sleep_metrics(&app, SleepState::WeightsOffloaded);
@@ -58,7 +58,7 @@ pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> Ha
             "kv_cache" => assets.push(SleepTag::KvCache),
             "scheduling" => assets.push(SleepTag::Scheduling),
             // llm-d has only the tag `kv_cache` and ignores others.
-            _ if app.settings.server.has_lenient_sleep => {}
+            _ if app.settings.has_lenient_sleep => {}
             other => {
                 return Err(http_exception(format!(
                     "Unknown wake-up tag '{other}'; known are weights, kv_cache, scheduling"
@@ -66,7 +66,7 @@ pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> Ha
             }
         }
     }
-    if app.settings.server.has_lenient_sleep {
+    if app.settings.has_lenient_sleep {
         if has_llmd_sleep(&app) {
             let cache = assets.is_empty() || assets.contains(&SleepTag::KvCache);
             app.service.end_llmd_sleep(cache && app.settings.cache.finds_prefixes);
@@ -204,7 +204,7 @@ fn parse_pause_mode(mode: &str) -> PauseMode {
 /// Returns whether the sleep routes of llm-d have an effect: sleep mode and development mode are
 /// enabled.
 fn has_llmd_sleep(app: &App) -> bool {
-    app.settings.server.enable_sleep_mode && app.settings.server.dev_mode
+    app.settings.server.routes.enable_sleep_mode && app.settings.server.routes.dev_mode
 }
 
 fn tags_or_null(tags: &[String]) -> Value {

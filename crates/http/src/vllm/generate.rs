@@ -163,7 +163,6 @@ fn generate_view(
         ),
         ec_transfer_params: app
             .settings
-            .model
             .is_encoder
             .then(|| media::encoder_transfer_params_json(&prompt.media))
             .flatten(),

@@ -75,7 +75,7 @@ pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body
 
 pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: ServerInfoQuery = query::read_query(&uri)?;
-    let config = &app.settings.server.shown_config;
+    let config = &app.settings.shown_config;
     let config = if query.config_format == "json" {
         Value::Object(config.clone())
     } else {

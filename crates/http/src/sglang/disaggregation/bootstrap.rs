@@ -64,7 +64,7 @@ impl SglangBootstrapServer {
                         "rank_ip": ip.trim_matches(['[', ']']),
                         "rank_port": port.parse().unwrap_or(0_u16),
                         "page_size": app.settings.cache.block_size,
-                        "kv_cache_dtype": app.settings.server.shown_config.get("kv_cache_dtype"),
+                        "kv_cache_dtype": app.settings.shown_config.get("kv_cache_dtype"),
                         "load_balance_method": "follow_bootstrap_room",
                         "prefill_http_port": app.port,
                     });
