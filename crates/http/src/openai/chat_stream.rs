@@ -12,7 +12,7 @@ use crate::media::GREY_PIXEL_DATA_URL;
 use crate::request_head::ToolCallIds;
 use crate::stream::{ChoiceStreamStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode, ToolParserOutcome};
+use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode};
 use vllm_sim_service::generate::{OutputChannel, OutputToken};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
@@ -67,13 +67,12 @@ impl ChatResponseSettings {
 
     /// Counts one run of the tool parser in the metrics, on a choice or on a stream delta.
     pub(crate) fn count_tool_parser_run(&self, mode: ToolParserMode, found_tool_call: bool) {
-        let outcome = if found_tool_call {
-            ToolParserOutcome::ToolCall
-        } else {
-            ToolParserOutcome::NoToolCall
-        };
         if let Some(metrics) = &self.tool_parser {
-            metrics.on_tool_parser_invocations(mode, outcome, ToolParserApi::ChatCompletions, 1);
+            metrics.on_tool_parser_invocation(
+                mode,
+                found_tool_call,
+                ToolParserApi::ChatCompletions,
+            );
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
         run_to_completion(async move {
             record_admin_operation_time(
                 &app,
-                AdminOperation::Sleep,
+                AdminOperation::SleepMode("sleep"),
                 app.service.sleep(level, halt),
             )
             .await;
@@ -74,7 +74,7 @@ pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> Ha
         let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
         return Ok(app.dialect.operator_route_style().operation_success_response(&done));
     }
-    let awake = record_admin_operation_time(&app, AdminOperation::Wake, async {
+    let awake = record_admin_operation_time(&app, AdminOperation::SleepMode("wake"), async {
         app.service.wake_up(&assets)
     })
     .await;
@@ -94,7 +94,8 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Hand
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     let reset = async { app.service.reset_prefix_cache(PrefixCacheResetScope::Preempt) };
-    record_admin_operation_time(&app, AdminOperation::ReleaseKvCacheMemory, reset).await;
+    record_admin_operation_time(&app, AdminOperation::SleepMode("release_kv_cache_memory"), reset)
+        .await;
     Ok(ok_json_response(&json!({"status": "kv_cache_released"})))
 }
 

@@ -24,8 +24,7 @@ pub(crate) async fn init_weight_transfer(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weight transfer initialized";
-    run_weight_operation(app, received, AdminOperation::WeightsInit, Some("init_info"), message)
-        .await
+    run_weight_operation(app, received, "init", Some("init_info"), message).await
 }
 
 pub(crate) async fn shutdown_weight_transfer(
@@ -33,7 +32,7 @@ pub(crate) async fn shutdown_weight_transfer(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weight transfer shut down";
-    run_weight_operation(app, received, AdminOperation::WeightsShutdown, None, message).await
+    run_weight_operation(app, received, "shutdown", None, message).await
 }
 
 pub(crate) async fn start_weight_update(
@@ -41,7 +40,7 @@ pub(crate) async fn start_weight_update(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weight update started";
-    run_weight_operation(app, received, AdminOperation::WeightsStart, None, message).await
+    run_weight_operation(app, received, "start", None, message).await
 }
 
 pub(crate) async fn start_draft_weight_update(
@@ -49,7 +48,7 @@ pub(crate) async fn start_draft_weight_update(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Draft weight update started";
-    run_weight_operation(app, received, AdminOperation::WeightsStartDraft, None, message).await
+    run_weight_operation(app, received, "start_draft", None, message).await
 }
 
 pub(crate) async fn update_weights(
@@ -57,8 +56,7 @@ pub(crate) async fn update_weights(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weights updated";
-    run_weight_operation(app, received, AdminOperation::WeightsUpdate, Some("update_info"), message)
-        .await
+    run_weight_operation(app, received, "update", Some("update_info"), message).await
 }
 
 pub(crate) async fn finish_weight_update(
@@ -66,7 +64,7 @@ pub(crate) async fn finish_weight_update(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weight update finished";
-    run_weight_operation(app, received, AdminOperation::WeightsFinish, None, message).await
+    run_weight_operation(app, received, "finish", None, message).await
 }
 
 pub(crate) async fn get_weight_version(State(app): State<Arc<App>>) -> Response<Body> {
@@ -98,7 +96,7 @@ pub(crate) async fn check_weights(
 async fn run_weight_operation(
     app: Arc<App>,
     received: RawRequest,
-    operation: AdminOperation,
+    operation: &'static str,
     required: Option<&str>,
     message: &str,
 ) -> HandlerResult {
@@ -111,6 +109,6 @@ async fn run_weight_operation(
     if let Some(key) = required.filter(|key| value.get(*key).is_none_or(Value::is_null)) {
         return Err(http_exception(format!("Missing '{key}' in request body")));
     }
-    record_admin_operation_time(&app, operation, async {}).await;
+    record_admin_operation_time(&app, AdminOperation::WeightTransfer(operation), async {}).await;
     Ok::<_, Fault>(ok_json_response(&json!({"message": message})))
 }

@@ -49,9 +49,7 @@ pub use block_lifetime::KvBlockLifetimeObserver;
 pub use cache_config::cache_config_labels;
 pub use engine::{EngineFeatures, EngineMetrics, SleepState};
 pub use fake::{FakeMetrics, FakeMetricsDisabled};
-pub use frontend::{
-    AdminOperation, RejectionReason, ToolParserApi, ToolParserMode, ToolParserOutcome,
-};
+pub use frontend::{AdminOperation, RejectionReason, ToolParserApi, ToolParserMode};
 pub use http::{HttpHandlerId, HttpMetrics};
 pub use mfu::MfuObserver;
 pub use resident_adapters::LoraSlotCounts;

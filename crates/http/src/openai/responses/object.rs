@@ -13,7 +13,7 @@ use crate::openai::logprobs::TokenLogprob;
 use crate::openai::response_shape::NullMemberHandling;
 use crate::openai::response_shape::{ResponseShape, TokenCounts, end_reason_of_choice};
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode, ToolParserOutcome};
+use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode};
 use vllm_sim_service::generate::{OutputChannel, OutputEndReason};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_tokenizer::SpecialTokenHandling;
@@ -163,13 +163,8 @@ impl ResponseObjectBuilder {
 
     /// Counts one run of the tool parser in the metrics, on a reply or on a stream delta.
     pub(super) fn count_tool_parser_run(&self, mode: ToolParserMode, found_tool_call: bool) {
-        let outcome = if found_tool_call {
-            ToolParserOutcome::ToolCall
-        } else {
-            ToolParserOutcome::NoToolCall
-        };
         if let Some(metrics) = &self.tool_parser {
-            metrics.on_tool_parser_invocations(mode, outcome, ToolParserApi::Responses, 1);
+            metrics.on_tool_parser_invocation(mode, found_tool_call, ToolParserApi::Responses);
         }
     }
 

@@ -178,12 +178,9 @@ fn evictions_are_observed_with_the_gaps_between_accesses() {
 #[test]
 fn invocations_of_the_tool_parser_count_by_mode_outcome_and_request() {
     let m = metrics(MetricsSettings { tool_parser: true, ..base() });
-    m.on_tool_parser_invocations(
-        ToolParserMode::NonStreaming,
-        ToolParserOutcome::ToolCall,
-        ToolParserApi::Responses,
-        2,
-    );
+    for _ in 0..2 {
+        m.on_tool_parser_invocation(ToolParserMode::NonStreaming, true, ToolParserApi::Responses);
+    }
     let tools = series(&m, &["tool_call_parser_invocations_total"]);
     let counted: Vec<&str> =
         tools.iter().map(String::as_str).filter(|s| s.ends_with(" 2")).collect();
