@@ -97,7 +97,7 @@ pub(super) async fn abort_request(
         _ if request.abort_all => abort_all_requests(&app),
         Some(id) if !id.is_empty() && app.service.has_request(&id) => {
             app.service.abort_requests_with_prefix(&id);
-            app.metrics.on_abort_command();
+            count_abort_command(&app);
         }
         _ => {}
     }
@@ -107,7 +107,13 @@ pub(super) async fn abort_request(
 /// Aborts all requests, and counts the command in the metrics.
 pub(super) fn abort_all_requests(app: &App) {
     app.service.abort_requests(None);
-    app.metrics.on_abort_command();
+    count_abort_command(app);
+}
+
+fn count_abort_command(app: &App) {
+    if let Some(metrics) = app.metrics.imitated() {
+        metrics.on_abort_command();
+    }
 }
 
 /// Handles `POST /pause_generation`: by default aborts running requests; later requests wait.

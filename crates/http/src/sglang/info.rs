@@ -231,5 +231,5 @@ pub(super) fn kv_cache_token_capacity(app: &App, rank: usize) -> u64 {
 
 /// Returns the value of an SGLang gauge of a data-parallel rank, by the gauge's name.
 pub(super) fn metrics_gauge_value(app: &App, name: &str, rank: usize) -> f64 {
-    app.metrics.own_gauge(name, rank)
+    app.metrics.imitated().map_or(0.0, |metrics| metrics.gauge(name, rank))
 }

@@ -124,12 +124,13 @@ impl EndedRequestCounter {
         if let Some(turn) = &self.session {
             turn.store_reply(reply);
         }
+        let Some(metrics) = self.metrics.imitated() else { return };
         for choice in &reply.choices {
             let prompt_tokens = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
             let output_tokens = choice.released_tokens();
             let progress = choice.sequence_progress();
             let [_, first, last] = progress.admission_first_latest_token_times();
-            self.metrics.on_finished_request(&FinishedRequest {
+            metrics.on_finished(&FinishedRequest {
                 streaming: self.streaming,
                 structured: self.structured,
                 aborted: end_reason_of_choice(choice) != SequenceEndReason::Finished,
