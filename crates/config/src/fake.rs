@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::did_you_mean::closest_known_name;
 use super::error::ConfigError;
 use super::values::FlagValues;
-use vllm_sim_engine::duration;
+use vllm_sim_observe::metrics::Waveform;
 
 /// Keys of fake histograms that take counts per bucket, each with its maximum number of buckets. If
 /// llm-d-inference-sim limits this number too, its name of the metric follows.
@@ -40,8 +40,6 @@ pub(super) const FAKE_HISTOGRAM_AND_TOTAL_KEYS: [(&str, &str); 2] = [
 const GAUGE_KEYS: [&str; 3] = ["running-requests", "waiting-requests", "kv-cache-usage"];
 
 const OTHER_KEYS: [&str; 2] = ["loras", "request-success-total"];
-
-const GAUGE_FUNCTION_NAMES: [&str; 4] = ["oscillate", "ramp", "rampreset", "squarewave"];
 
 const FINISH_REASONS: [&str; 5] =
     ["stop", "length", "tool_calls", "remote_decode", "cache_threshold"];
@@ -122,7 +120,7 @@ fn check_gauge(
         return Ok(());
     };
     if let Some(text) = value.as_str() {
-        let (start, end) = gauge_function_range(text)?;
+        let Waveform { start, end, .. } = text.parse::<Waveform>().map_err(ConfigError::Invalid)?;
         if start > greatest || end > greatest {
             return Err(invalid_fake_metrics(format!("{ends_outside} ({key} is {text:?})")));
         }
@@ -135,47 +133,6 @@ fn check_gauge(
             "fake metrics {key} must be a number or a function, not {value}"
         ))),
     }
-}
-
-fn gauge_function_range(text: &str) -> Result<(f64, f64), ConfigError> {
-    let unreadable = |why: String| {
-        invalid_fake_metrics(format!("unknown format in fake metric generation function: {why}"))
-    };
-    let parts: Vec<&str> = text.split(':').collect();
-    let &[name, start, end, period] = parts.as_slice() else {
-        return Err(unreadable(format!(
-            "need func:start:end:period in fake metric generation function, not {text:?}"
-        )));
-    };
-    if !GAUGE_FUNCTION_NAMES.contains(&name) {
-        return Err(invalid_fake_metrics(format!(
-            "invalid fake metrics generation function {name}, valid functions are: {}",
-            GAUGE_FUNCTION_NAMES.join(", ")
-        )));
-    }
-    let number = |text: &str| {
-        text.parse::<f64>()
-            .ok()
-            .filter(|n| n.is_finite())
-            .ok_or_else(|| unreadable(format!("{text:?} is not a number")))
-    };
-    let (start, end) = (number(start)?, number(end)?);
-    // Go's message: a duration needs a unit here.
-    let typed = duration::parse_signed_duration(period, 1)
-        .map_err(|why| unreadable(format!("time: invalid duration {period:?}: {why}")))?;
-    if typed.bare {
-        return Err(unreadable(format!("time: missing unit in duration {period:?}")));
-    }
-    let parameter = |what: &str| {
-        invalid_fake_metrics(format!("invalid fake metrics generation parameter: {what}"))
-    };
-    if typed.nanos <= 0 {
-        return Err(parameter("period must be positive"));
-    }
-    if start < 0.0 || end < 0.0 {
-        return Err(parameter("start and end must not be negative"));
-    }
-    Ok((start, end))
 }
 
 fn check_histogram_buckets(

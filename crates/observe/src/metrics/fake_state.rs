@@ -1,17 +1,17 @@
 //! Applies fake metrics to the cells that `/metrics` shows.
 
-use std::convert::identity;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::fake::{FakeGauge, FakeMetrics, parse_fake_gauge};
+use super::fake::FakeMetrics;
 use super::families::{FAMILIES, FINISH_REASONS, Id};
 use super::lora::LoraRequestsInfo;
 use super::series::{MetricCellVec, MetricCells};
 use super::settings::{MetricsCompat, MetricsSettings, UnixClock};
+use crate::waveform::Waveform;
 
 /// Keys of fake metrics, each with the family whose values are replaced, and whether that family
 /// still counts requests under llm-d's rules. Gauges are first. Totals follow histograms, because a
@@ -38,6 +38,12 @@ const KEYS: [(&str, Id, bool); 20] = [
     ("prefill-time-buckets-values", Id::PrefillTime, false),
     ("decode-time-buckets-values", Id::DecodeTime, false),
 ];
+
+/// Value of a fake gauge.
+enum FakeGauge {
+    Fixed(f64),
+    Moving(Waveform),
+}
 
 pub(super) struct FakeMetricsState {
     /// Values of the metrics on `/metrics`, one set per engine.
@@ -80,10 +86,12 @@ impl FakeMetricsState {
     pub(super) fn update_fake_metrics(&self, update: &FakeMetrics) {
         let at = (self.clock.0)();
         let mut gauges = self.gauges.lock();
-        for ((key, id, _), gauge) in KEYS.iter().zip(&mut *gauges) {
-            let round = if *id == Id::KvUsage { identity } else { f64::trunc };
-            let value = update.0.get(*key);
-            if let Some(new) = value.and_then(|new| parse_fake_gauge(new, self.refresh, round)) {
+        for ((key, ..), gauge) in KEYS.iter().zip(&mut *gauges) {
+            let new = match update.0.get(*key) {
+                Some(Value::String(text)) => text.parse().ok().map(FakeGauge::Moving),
+                value => value.and_then(Value::as_f64).map(FakeGauge::Fixed),
+            };
+            if let Some(new) = new {
                 *gauge = Some((new, at));
             }
         }
@@ -117,8 +125,14 @@ impl FakeMetricsState {
     fn move_gauges(&self, gauges: &[Option<(FakeGauge, f64)>; 3], now_unix: f64) {
         for ((_, id, _), gauge) in KEYS.iter().zip(gauges) {
             let Some((gauge, since)) = gauge else { continue };
-            let t = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
-            let value = gauge(t);
+            let value = match gauge {
+                FakeGauge::Fixed(value) => *value,
+                FakeGauge::Moving(waveform) => {
+                    let elapsed = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
+                    let value = waveform.value_after(elapsed, self.refresh);
+                    if *id == Id::KvUsage { value } else { value.trunc() }
+                }
+            };
             for cells in &self.engines {
                 cells[*id].set(value);
                 if *id == Id::Waiting {

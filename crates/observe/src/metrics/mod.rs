@@ -61,6 +61,7 @@ pub use transfers::NixlTransferMetricParams;
 
 pub use crate::imitated::{FinishedRequest, OwnMetrics};
 pub use crate::recent::{LatencyPercentiles, RecentLatencies};
+pub use crate::waveform::Waveform;
 
 use crate::imitated::create_own_metrics;
 use crate::recent::latency_percentiles;
