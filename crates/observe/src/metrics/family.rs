@@ -13,21 +13,6 @@ use crate::release::first_vllm_release_of;
 /// Names and values of a metric series' labels.
 pub(crate) type MetricLabels = Vec<(String, String)>;
 
-/// Topic of a metric family; the families of a topic have one Prometheus collector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Topic {
-    Process,
-    Engine,
-    Requests,
-    Cache,
-    Adapters,
-    Transfers,
-    Speculation,
-    Http,
-    /// Metric families of vllm-sim itself.
-    Own,
-}
-
 /// Upper bounds of a histogram family's buckets, without `+Inf`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Buckets {
@@ -37,39 +22,16 @@ pub(crate) enum Buckets {
     Tokens,
 }
 
-/// Appearance on `/metrics` of a metric family that has no series.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EmptyFamilyRendering {
-    /// A metric family without series has HELP and TYPE lines, also for its `_created` family.
-    Header,
-    /// A metric family without series has HELP and TYPE lines if there is one API server.
-    HeaderOfOneServer,
-    Absent,
-}
-
-/// Position of a metric family on `/metrics` if there are several API servers; families are sorted
-/// by group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum MetricPageGroup {
-    Counter,
-    Gauge,
-    Histogram,
-    /// Group of the gauges that are summed over processes. Their files in Prometheus' multiprocess
-    /// mode sort after those of histograms.
-    SummedGauge,
-    Summary,
-}
-
 /// Declaration of one metric family. Names of counters include `_total`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Family {
-    pub(crate) topic: Topic,
     /// Condition on the settings under which the imitated server exposes the metric family.
     pub(crate) when: fn(&MetricsSettings) -> bool,
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) kind: MetricType,
-    pub(crate) group: MetricPageGroup,
+    /// Whether vLLM adds up the values of a gauge over its processes.
+    pub(crate) summed: bool,
     /// Names of the metric family's labels, sorted. A family with the label `engine` or `tp_rank`
     /// has series of each engine, others have series of the server.
     pub(crate) labels: &'static [&'static str],
@@ -77,7 +39,8 @@ pub(crate) struct Family {
     /// Values of the metric family's labels: each combination is a series, and the last label
     /// varies fastest. Values of other labels, such as `model_name`, come from the settings.
     pub(crate) values: &'static [&'static [&'static str]],
-    /// Whether series are added to the metric family when they are first used.
+    /// Whether series are added to the metric family when they are first used. Without series, such a
+    /// family has HELP and TYPE lines only if there is one API server, and its `_created` has none.
     pub(crate) added: bool,
     /// Returns further labels of the series in a metric family whose value is always 1.
     pub(crate) info: Option<fn(&MetricsSettings) -> MetricLabels>,
@@ -96,7 +59,8 @@ pub(crate) struct Family {
     /// prometheus_client shows the most recent value among processes, and a gauge that was never
     /// set has none.
     pub(crate) hidden_until_step: bool,
-    pub(crate) when_empty: EmptyFamilyRendering,
+    /// Whether the metric family has no HELP and TYPE lines while it has no series.
+    pub(crate) absent_when_empty: bool,
     /// Other metric family of the engine whose values this family exposes too, under the name of
     /// this family.
     pub(crate) alias: Option<Id>,
@@ -113,17 +77,11 @@ pub(crate) const fn family(
     help: &'static str,
 ) -> Family {
     Family {
-        topic: Topic::Own,
         when: |_| true,
         name,
         help,
         kind,
-        group: match kind {
-            MetricType::COUNTER => MetricPageGroup::Counter,
-            MetricType::HISTOGRAM => MetricPageGroup::Histogram,
-            MetricType::SUMMARY => MetricPageGroup::Summary,
-            _ => MetricPageGroup::Gauge,
-        },
+        summed: false,
         labels,
         buckets,
         values: &[],
@@ -133,16 +91,36 @@ pub(crate) const fn family(
         created: !matches!(kind, MetricType::GAUGE),
         hidden_from: usize::MAX,
         hidden_until_step: false,
-        when_empty: EmptyFamilyRendering::Header,
+        absent_when_empty: false,
         alias: None,
         divisor: None,
     }
 }
 
 impl Family {
-    /// Returns the metric family with the topic of a group, and the condition to expose the group.
-    pub(crate) const fn in_group(self, topic: Topic, when: fn(&MetricsSettings) -> bool) -> Self {
-        Self { topic, when, ..self }
+    /// Returns the metric family with the condition to expose it.
+    pub(crate) const fn exposed_when(self, when: fn(&MetricsSettings) -> bool) -> Self {
+        Self { when, ..self }
+    }
+
+    /// Returns whether the metric family is one of vllm-sim itself, which [`own`](super::own) has.
+    pub(crate) fn is_own(&self) -> bool {
+        self.name.starts_with("vllm_sim_")
+    }
+
+    /// Returns the position of the family on `/metrics` if there are several API servers: families are
+    /// sorted by type.
+    pub(crate) fn type_position(&self) -> u8 {
+        match self.kind {
+            MetricType::COUNTER => 0,
+            // The scenario phase is next to the faults.
+            MetricType::GAUGE if self.is_own() => 0,
+            MetricType::GAUGE if !self.summed => 1,
+            MetricType::HISTOGRAM => 2,
+            // The files of summed gauges in Prometheus' multiprocess mode sort after those of histograms.
+            MetricType::GAUGE => 3,
+            _ => 4,
+        }
     }
 
     /// Returns whether the imitated server exposes the metric family with these settings.
@@ -227,8 +205,7 @@ impl Family {
     /// Whole-number bounds are formatted as in Python (`1.0`); with llm-d's rules as in Go (`1`), in
     /// families that exist from the start.
     pub(crate) fn bucket_labels(&self, settings: &MetricsSettings) -> Vec<String> {
-        let whole = settings.compat == MetricsCompat::Llmd
-            && self.when_empty == EmptyFamilyRendering::Header;
+        let whole = settings.compat == MetricsCompat::Llmd && !self.added;
         let bounds = self.bucket_bounds(settings);
         let texts = bounds.iter().map(|bound| {
             let text = format_prometheus_float(*bound);

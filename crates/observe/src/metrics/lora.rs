@@ -196,6 +196,7 @@ impl EngineObserver for LoraObserver {
 mod tests {
     use super::super::UnixClock;
     use super::super::families::FAMILIES;
+    use super::super::series::MetricSeries;
     use super::*;
 
     fn info(max_lora: u32, compat: MetricsCompat) -> Arc<LoraRequestsInfo> {
@@ -212,13 +213,12 @@ mod tests {
 
     /// Returns the label values and the value of each series.
     fn text(info: &LoraRequestsInfo) -> Vec<String> {
-        let mut series = info.cell_vec.series().to_vec();
-        series.sort_by_key(|series| series.position);
-        let lines = series.iter().map(|series| {
-            let labels: Vec<_> = series.label_values().collect();
-            format!("{} {:?}", labels.join(" | "), series.get())
-        });
-        lines.collect()
+        let mut all = info.cell_vec.series().to_vec();
+        all.sort_by_key(|series| series.position);
+        let line = |series: &Arc<MetricSeries>| {
+            format!("{} {:?}", series.label_values.join(" | "), series.get())
+        };
+        all.iter().map(line).collect()
     }
 
     fn count(observer: &mut LoraObserver, name: &str, running: i32, waiting: i32) {

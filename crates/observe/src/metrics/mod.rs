@@ -2,8 +2,7 @@
 //! prometheus_client.
 //!
 //! The list of [`families`] declares each family once. Values are atomic [`cell`]s that engines and
-//! handlers update; [`own`] families use the types of `prometheus`. Collectors in one
-//! `prometheus::Registry` per server read them. A scrape takes no lock that a token waits for,
+//! handlers update; [`own`] families use the types of `prometheus`. A scrape takes no lock that a token waits for,
 //! because endpoint pickers scrape every 50 ms. Within a family the first engine comes first:
 //! endpoint pickers read the first series.
 //!
@@ -68,7 +67,6 @@ use crate::recent::latency_percentiles;
 use engine::EngineMetricsObserver;
 use fake_state::FakeMetricsState;
 use families::{FAMILIES, Id};
-use family::Topic;
 use lora::{LoraObserver, LoraRequestsInfo};
 use own::SimulatorMetrics;
 use page::MetricsPage;
@@ -88,7 +86,6 @@ pub struct Metrics {
     engines: Vec<Arc<EngineMetrics>>,
     server: MetricCells,
     http: HttpMetrics,
-    own: SimulatorMetrics,
     process: Option<ProcessMetrics>,
     fake: Option<FakeMetricsState>,
     lora: Arc<LoraRequestsInfo>,
@@ -106,10 +103,10 @@ impl Metrics {
         let mut exposed = vecs.clone();
         exposed.retain(|vec| vec.family.is_exposed(settings));
         if let Some(imitated) = &imitated {
-            exposed.retain(|vec| vec.family.topic == Topic::Own);
+            exposed.retain(|vec| vec.family.is_own());
             exposed.splice(..0, imitated.vecs().iter().cloned());
         } else if settings.api_servers == ApiServerCount::Several {
-            exposed.sort_by_key(|vec| vec.family.group);
+            exposed.sort_by_key(|vec| vec.family.type_position());
         }
         let fake = settings.fake.as_ref();
         let fake = fake.map(|fake| FakeMetricsState::new(fake, settings, &mut vecs));
@@ -119,14 +116,13 @@ impl Metrics {
         }
         let engines = (0..settings.engines.len())
             .map(|rank| Arc::new(EngineMetrics::new(&vecs, settings.clone(), rank)));
-        let own = SimulatorMetrics::new();
+        let own = SimulatorMetrics::new().expect("names and labels in the list are valid");
         Arc::new(Self {
-            page: MetricsPage::new(settings.api_servers, exposed, own.clone()),
+            page: MetricsPage { vecs: exposed, own, api_servers: settings.api_servers },
             engines: engines.collect(),
             server: MetricCells::of_engine(&vecs, 0),
             http: HttpMetrics::new(settings.clone(), &vecs),
             process: Id::StartTime.family().is_exposed(settings).then(ProcessMetrics::default),
-            own,
             fake,
             lora,
             imitated,

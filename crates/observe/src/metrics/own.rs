@@ -1,29 +1,56 @@
 //! Metric families of vllm-sim itself: injected faults and the scenario phase.
 //!
-//! A family appears on `/metrics` with its first value.
+//! They are vectors of `prometheus` in a registry. A family appears on `/metrics` with its first value.
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
-use prometheus::{IntCounterVec, IntGaugeVec, Opts};
+use prometheus::proto::LabelPair;
+use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
 
 use super::Metrics;
 use super::families::Id;
+use super::family::Family;
+use super::text::{PrometheusTextWriter, RenderedLabels};
 
-/// Metrics of vllm-sim itself; clones share the values.
-#[derive(Clone)]
+/// Metrics of vllm-sim itself.
 pub(super) struct SimulatorMetrics {
+    registry: Registry,
     faults: IntCounterVec,
     phase: IntGaugeVec,
 }
 
 impl SimulatorMetrics {
-    pub(super) fn new() -> Self {
-        const CONSTANT: &str = "names and labels in the list are valid";
+    /// Creates and registers the metric families.
+    ///
+    /// # Errors
+    /// Fails if the list has an invalid name or label, or a name twice.
+    pub(super) fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
         let [faults, phase] = [Id::Faults, Id::ScenarioPhase].map(Id::family);
-        let [for_faults, for_phase] = [faults, phase].map(|one| Opts::new(one.name, one.help));
-        Self {
-            faults: IntCounterVec::new(for_faults, faults.labels).expect(CONSTANT),
-            phase: IntGaugeVec::new(for_phase, phase.labels).expect(CONSTANT),
+        let opts = |family: &Family| Opts::new(family.name, family.help);
+        let faults = IntCounterVec::new(opts(faults), faults.labels)?;
+        let phase = IntGaugeVec::new(opts(phase), phase.labels)?;
+        registry.register(Box::new(faults.clone()))?;
+        registry.register(Box::new(phase.clone()))?;
+        Ok(Self { registry, faults, phase })
+    }
+
+    /// Writes one of the families, with its series sorted by kind, scenario and phase; nothing
+    /// without series.
+    pub(super) fn write_family(&self, family: &Family, writer: &mut PrometheusTextWriter<'_>) {
+        let gathered = self.registry.gather();
+        let Some(found) = gathered.iter().find(|one| one.name() == family.name) else { return };
+        writer.write_header(family.name, family.help, family.kind);
+        let mut metrics: Vec<_> = found.get_metric().iter().collect();
+        // Labels are sorted by name: kind, phase and scenario.
+        metrics.sort_by_key(|metric| {
+            [0, 2, 1].map(|index| metric.get_label().get(index).map(LabelPair::value))
+        });
+        for metric in metrics {
+            // prometheus has empty labels too; they are omitted in the text.
+            let labels = metric.get_label().iter().map(|label| (label.name(), label.value()));
+            let labels = RenderedLabels::new(labels.filter(|(_, value)| !value.is_empty()));
+            // A metric is a counter or a gauge; the other one is zero.
+            let value = metric.get_counter().get_value() + metric.get_gauge().get_value();
+            writer.write_sample(family.name, "", &labels, value);
         }
     }
 }
@@ -33,43 +60,15 @@ impl Metrics {
     ///
     /// `scenario` and `phase` are empty outside a scenario.
     pub fn on_fault(&self, kind: &str, scenario: &str, phase: &str) {
-        self.own.faults.with_label_values(&[kind, phase, scenario]).inc();
+        self.page.own.faults.with_label_values(&[kind, phase, scenario]).inc();
     }
 
     /// Sets the active fault scenario and its phase; `None`: no scenario.
     pub fn on_scenario_phase(&self, phase: Option<(&str, &str)>) {
-        self.own.phase.reset();
+        self.page.own.phase.reset();
         if let Some((scenario, phase)) = phase {
-            self.own.phase.with_label_values(&[phase, scenario]).set(1);
+            self.page.own.phase.with_label_values(&[phase, scenario]).set(1);
         }
-    }
-}
-
-impl Collector for SimulatorMetrics {
-    fn desc(&self) -> Vec<&Desc> {
-        self.faults.desc().into_iter().chain(self.phase.desc()).collect()
-    }
-
-    /// Returns the metric families of vllm-sim itself, with series sorted by kind, scenario and phase.
-    fn collect(&self) -> Vec<MetricFamily> {
-        let mut families = self.faults.collect();
-        families.append(&mut self.phase.collect());
-        for family in &mut families {
-            let metrics = family.mut_metric();
-            // Labels are sorted by name: kind, phase and scenario.
-            metrics.sort_by_cached_key(|metric| {
-                let labels = metric.get_label();
-                [0, 2, 1].map(|index| labels.get(index).map(|label| label.value().to_owned()))
-            });
-            for (position, metric) in metrics.iter_mut().enumerate() {
-                // prometheus registers empty labels; they are omitted in the text.
-                let mut labels = metric.take_label();
-                labels.retain(|label| !label.value().is_empty());
-                metric.set_label(labels);
-                metric.set_timestamp_ms(position as i64);
-            }
-        }
-        families
     }
 }
 
@@ -83,7 +82,7 @@ mod tests {
         let metrics = Metrics::new(MetricsSettings::default());
         metrics.on_fault("stall", "b", "1");
         metrics.on_fault("stall", "a", "2");
-        let often = metrics.own.faults.with_label_values(&["cut", "", ""]);
+        let often = metrics.page.own.faults.with_label_values(&["cut", "", ""]);
         often.inc_by(1_000_000);
         let mut text = String::new();
         metrics.encode_page(&mut text, 0.0);

@@ -1,9 +1,4 @@
-//! Page of `/metrics`: the registry of a server's collectors, and the order of the families.
-//!
-//! [`Registry::gather`] sorts families by name and series by label values, and leaves out families
-//! without series. The page restores the order of the list of families, and the order of the
-//! series, whose position collectors store as timestamp: the text has no timestamps. The types of
-//! `prometheus` have no creation times; counters, histograms and summaries carry theirs as gauge.
+//! Page of `/metrics`: the order of the families, and which of them appear.
 //!
 //! **Source:** prometheus_client 0.26, `exposition.py` (single process, with `_created` families)
 //! and `multiprocess.py` (several API servers: no `_created`, families grouped by type, the sum of
@@ -11,70 +6,65 @@
 
 use std::sync::Arc;
 
-use prometheus::Registry;
-use prometheus::core::Collector;
-use prometheus::proto::{Metric, MetricType};
+use prometheus::proto::MetricType;
 
-use super::family::EmptyFamilyRendering::{Absent, Header, HeaderOfOneServer};
-use super::family::{Family, Topic};
-use super::series::{MetricCellCollector, MetricCellVec};
+use super::family::Family;
+use super::own::SimulatorMetrics;
+use super::series::{MetricCellVec, MetricSeries};
 use super::settings::ApiServerCount;
 use super::text::PrometheusTextWriter;
 
 pub(super) struct MetricsPage {
-    registry: Registry,
-    vecs: Vec<Arc<MetricCellVec>>,
-    api_servers: ApiServerCount,
+    /// Families in the order of the page. Those of vllm-sim itself have no values here.
+    pub(super) vecs: Vec<Arc<MetricCellVec>>,
+    pub(super) own: SimulatorMetrics,
+    pub(super) api_servers: ApiServerCount,
 }
 
 impl MetricsPage {
-    /// Creates the page of the given families, in their order; registers a Prometheus collector for
-    /// each topic, and one for vllm-sim's own families.
-    pub(super) fn new(
-        api_servers: ApiServerCount,
-        vecs: Vec<Arc<MetricCellVec>>,
-        own: impl Collector + 'static,
-    ) -> Self {
-        let registry = Registry::new();
-        let register = |collector: Box<dyn Collector>| {
-            registry.register(collector).expect("the names of families in the list differ");
-        };
-        let mut by_topic = vecs.clone();
-        by_topic.retain(|vec| vec.family.topic != Topic::Own);
-        by_topic.sort_by_key(|vec| vec.family.topic);
-        for of_topic in by_topic.chunk_by(|a, b| a.family.topic == b.family.topic) {
-            register(Box::new(MetricCellCollector(of_topic.to_vec())));
-        }
-        register(Box::new(own));
-        Self { registry, vecs, api_servers }
-    }
-
     /// Appends the text of `/metrics` to `out`.
     pub(super) fn write_metrics_page(&self, out: &mut String) {
-        let families = self.registry.gather();
         let mut writer = PrometheusTextWriter::new(out, self.api_servers);
         for vec in &self.vecs {
-            let Family { name, kind, when_empty, .. } = *vec.family;
-            let found = families.binary_search_by(|family| family.name().cmp(name));
-            let metrics = found.map_or(&[][..], |index| families[index].get_metric());
-            let mut metrics: Vec<&Metric> = metrics.iter().collect();
-            metrics.sort_unstable_by_key(|metric| metric.timestamp_ms());
-            let (header, created_header) = match when_empty {
-                _ if !metrics.is_empty() => (true, true),
-                Header => (true, true),
-                HeaderOfOneServer => (self.api_servers == ApiServerCount::One, false),
-                Absent => (false, false),
-            };
-            if header {
-                writer.write_header(name, &vec.desc.help, kind);
+            let Family { name, added, absent_when_empty, .. } = *vec.family;
+            if vec.family.is_own() {
+                self.own.write_family(vec.family, &mut writer);
+                continue;
             }
-            metrics.iter().for_each(|metric| writer.write_metric(name, kind, metric, &vec.le));
-            if let Some(created) = vec.created.as_ref().filter(|_| created_header) {
-                writer.write_header(created, &vec.desc.help, MetricType::GAUGE);
-                for metric in metrics {
-                    writer.write_metric(created, MetricType::GAUGE, metric, &[]);
+            let series = vec.series();
+            let shown = series.iter().filter_map(|one| Some((one, one.created_unix_seconds()?)));
+            let mut shown: Vec<_> = shown.collect();
+            shown.sort_unstable_by_key(|(one, _)| one.position);
+            let is_one = self.api_servers == ApiServerCount::One;
+            if shown.is_empty() && (absent_when_empty || (added && !is_one)) {
+                continue;
+            }
+            writer.write_header(name, vec.help, vec.family.kind);
+            shown.iter().for_each(|(one, _)| write_series(vec, one, &mut writer));
+            if let Some(created) = vec.created.as_ref().filter(|_| !shown.is_empty() || !added) {
+                writer.write_header(created, vec.help, MetricType::GAUGE);
+                for (one, at) in shown {
+                    writer.write_sample(created, "", &one.labels, at);
                 }
             }
         }
+    }
+}
+
+/// Writes the samples of a metric series.
+fn write_series(vec: &MetricCellVec, series: &MetricSeries, writer: &mut PrometheusTextWriter<'_>) {
+    let Family { name, kind, .. } = *vec.family;
+    let (labels, value) = (&series.labels, series.value());
+    match kind {
+        MetricType::HISTOGRAM => {
+            let buckets = vec.le.iter().zip(series.bucket_counts());
+            writer.write_histogram(name, labels, buckets, value);
+        }
+        MetricType::SUMMARY => {
+            let count = series.bucket_counts().sum::<u64>();
+            writer.write_sample(name, "_count", labels, count as f64);
+            writer.write_sample(name, "_sum", labels, value);
+        }
+        _ => writer.write_sample(name, "", labels, value),
     }
 }

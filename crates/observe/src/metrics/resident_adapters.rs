@@ -76,8 +76,7 @@ impl ResidentLoraAdapters {
         });
         let rows: Vec<[&str; 5]> = rows.collect();
         self.cell_vec.retain_series(|one| {
-            let shows = |row: &[&str; 5]| one.label_values().eq(row.iter().copied());
-            one.label_values().nth(1) != Some(engine) || rows.iter().any(shows)
+            one.label_values[1] != engine || rows.iter().any(|row| one.label_values == *row)
         });
         for row in &rows {
             self.cell_vec.with_label_values(row, 1.0).set(1.0);

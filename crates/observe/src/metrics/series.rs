@@ -1,17 +1,15 @@
-//! Series of a metric family as cells, and the collectors that read them.
+//! Series of a metric family as cells.
 
 use std::ops::{Deref, Index};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::{
-    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType, Summary,
-};
+use prometheus::proto::MetricType;
 
 use super::cell::MetricCell;
 use super::family::{Family, MetricLabels};
 use super::settings::{ApiServerCount, MetricsSettings};
+use super::text::RenderedLabels;
 
 /// Value cells of the metric series of one engine and of the server, for every family of a list.
 /// Clones share the cells.
@@ -51,9 +49,10 @@ impl<I: Into<usize>> Index<I> for MetricCells {
 #[derive(Debug)]
 pub(crate) struct MetricSeries {
     /// Position of the series on the page, within its family.
-    pub(super) position: i64,
-    /// Names and values of the labels, sorted by name.
-    labels: Vec<LabelPair>,
+    pub(super) position: (usize, usize),
+    pub(super) labels: RenderedLabels,
+    /// Values of the labels, sorted by the names of the labels.
+    pub(super) label_values: Vec<String>,
     /// Value cells of all series that the metric family has for the same engine or for the server,
     /// and the index of this series' cell.
     cells: (Arc<[MetricCell]>, usize),
@@ -63,12 +62,20 @@ pub(crate) struct MetricSeries {
 }
 
 impl MetricSeries {
-    pub(super) fn label_values(&self) -> impl Iterator<Item = &str> {
-        self.labels.iter().map(LabelPair::value)
+    fn new(
+        position: (usize, usize),
+        mut labels: MetricLabels,
+        cells: (Arc<[MetricCell]>, usize),
+        divisors: Option<Arc<[MetricCell]>>,
+    ) -> Arc<Self> {
+        labels.sort_unstable();
+        let rendered = RenderedLabels::new(labels.iter().map(|(name, value)| (&**name, &**value)));
+        let label_values = labels.into_iter().map(|(_, value)| value).collect();
+        Arc::new(Self { position, labels: rendered, label_values, cells, divisors })
     }
 
     /// Returns the exposed value of a counter or gauge.
-    fn value(&self) -> f64 {
+    pub(super) fn value(&self) -> f64 {
         let divisor = self.divisors.as_ref().map_or(1.0, |cells| cells[0].get().max(1.0));
         self.get() / divisor
     }
@@ -83,29 +90,11 @@ impl Deref for MetricSeries {
     }
 }
 
-/// Creates a message of `prometheus`, whose fields have setters only.
-fn message<T: Default>(set: impl FnOnce(&mut T)) -> T {
-    let mut message = T::default();
-    set(&mut message);
-    message
-}
-
-fn label_pairs(mut labels: MetricLabels) -> Vec<LabelPair> {
-    labels.sort_unstable();
-    let pairs = labels.into_iter().map(|(name, value)| {
-        message(|pair: &mut LabelPair| {
-            pair.set_name(name);
-            pair.set_value(value);
-        })
-    });
-    pairs.collect()
-}
-
 /// Series of one metric family, like a metric vector of the crate `prometheus`. A scrape takes no
 /// lock.
 pub(crate) struct MetricCellVec {
     pub(super) family: &'static Family,
-    pub(super) desc: Desc,
+    pub(super) help: &'static str,
     /// Name of the family of creation times, if it is exposed.
     pub(super) created: Option<String>,
     /// Labels `le` of the histogram buckets.
@@ -114,7 +103,7 @@ pub(crate) struct MetricCellVec {
     /// Value cells of the series that exist from the start: one list per engine, or one list for
     /// the server.
     owners: Vec<Arc<[MetricCell]>>,
-    /// Current series, sorted by the values of their labels, as [`prometheus::Registry`] does.
+    /// Current series, sorted by the values of their labels.
     series: ArcSwap<Vec<Arc<MetricSeries>>>,
 }
 
@@ -160,26 +149,17 @@ impl MetricCellVec {
                 None => (0..labels.len()).map(new_cell).collect(),
             };
             for (index, labels) in labels.into_iter().enumerate() {
-                let position = match family.by_engine {
-                    true => owner * cells.len() + index,
-                    false => index * count + owner,
-                };
-                series.push(Arc::new(MetricSeries {
-                    position: position as i64,
-                    labels: label_pairs(labels),
-                    cells: (cells.clone(), index),
-                    divisors: family.divisor.map(|id| others[id as usize].owners[owner].clone()),
-                }));
+                let position = if family.by_engine { (owner, index) } else { (index, owner) };
+                let divisors = family.divisor.map(|id| others[id as usize].owners[owner].clone());
+                let cells = (cells.clone(), index);
+                series.push(MetricSeries::new(position, labels, cells, divisors));
             }
             owners.push(cells);
         }
-        series.sort_by(|a, b| a.label_values().cmp(b.label_values()));
-        let (name, help) = (family.name.to_owned(), family.help_text(settings).to_owned());
-        let labels = family.labels.iter().map(|label| (*label).to_owned());
-        let desc = Desc::new(name, help, labels.collect(), Default::default());
+        series.sort_by(|a, b| a.label_values.cmp(&b.label_values));
         Self {
             family,
-            desc: desc.expect("names, labels and HELP texts in the list are valid"),
+            help: family.help_text(settings),
             created: family.creation_time_family_name(settings),
             le: family.bucket_labels(settings),
             bounds,
@@ -194,13 +174,15 @@ impl MetricCellVec {
     }
 
     /// Returns the metric series with the given label values, which are sorted by label name; adds
-    /// the series if there is none.
+    /// the series, as the last one on the page, if there is none.
     ///
     /// It is shown as created at this Unix time if it was hidden; zero leaves it as it is. A series
     /// that is added is always shown.
     pub(super) fn with_label_values(&self, values: &[&str], created: f64) -> Arc<MetricSeries> {
-        let find = |series: &[Arc<MetricSeries>]| {
-            series.binary_search_by(|one| one.label_values().cmp(values.iter().copied()))
+        let find = |all: &[Arc<MetricSeries>]| {
+            all.binary_search_by(|one| {
+                one.label_values.iter().map(String::as_str).cmp(values.iter().copied())
+            })
         };
         let all = self.series.load();
         if let Ok(index) = find(&all) {
@@ -211,16 +193,13 @@ impl MetricCellVec {
             let mut all = Vec::clone(all);
             if let Err(index) = find(&all) {
                 let last = all.iter().map(|one| one.position).max();
+                let position = last.map_or((0, 0), |(last, _)| (last + 1, 0));
                 let labels = self.family.labels.iter().zip(values);
                 let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-                let added = MetricSeries {
-                    position: last.map_or(0, |last| last + 1),
-                    labels: label_pairs(labels.collect()),
-                    cells: (Arc::new([MetricCell::new(self.family.kind, &self.bounds)]), 0),
-                    divisors: None,
-                };
+                let cells = Arc::new([MetricCell::new(self.family.kind, &self.bounds)]);
+                let added = MetricSeries::new(position, labels.collect(), (cells, 0), None);
                 added.expose_metric_series(created.max(1.0));
-                all.insert(index, Arc::new(added));
+                all.insert(index, added);
             }
             all
         });
@@ -228,15 +207,10 @@ impl MetricCellVec {
         self.with_label_values(values, created)
     }
 
-    /// Hides and removes the metric series for which `keeps` returns false; code that holds a
-    /// removed series may still use it.
+    /// Removes the metric series for which `keeps` returns false; code that holds a removed series
+    /// may still use it.
     pub(super) fn retain_series(&self, keeps: impl Fn(&MetricSeries) -> bool) {
-        let before = self.series.rcu(|all| {
-            let kept = all.iter().filter(|one| keeps(one)).cloned();
-            kept.collect::<Vec<_>>()
-        });
-        let gone = before.iter().filter(|one| !keeps(one));
-        gone.for_each(|one| one.hide_metric_series());
+        self.series.rcu(|all| all.iter().filter(|one| keeps(one)).cloned().collect::<Vec<_>>());
     }
 
     /// Resets the series as a process restart at the given Unix time does: zeroes counters,
@@ -251,73 +225,5 @@ impl MetricCellVec {
                 (_, false) => series.reset_metric_series(now_unix),
             }
         }
-    }
-
-    /// Converts a metric series for the [page](super::page). The timestamp holds the series'
-    /// position in the family; the gauge of a counter, histogram or summary holds the creation
-    /// time.
-    fn metric(&self, series: &MetricSeries) -> Option<Metric> {
-        let (created, value) = (series.created_unix_seconds()?, series.value());
-        let kind = self.family.kind;
-        let mut metric = Metric::from_label(series.labels.clone());
-        metric.set_timestamp_ms(series.position);
-        metric.set_gauge(message(|gauge: &mut Gauge| {
-            gauge.set_value(if kind == MetricType::GAUGE { value } else { created });
-        }));
-        match kind {
-            MetricType::COUNTER => {
-                metric.set_counter(message(|counter: &mut Counter| counter.set_value(value)));
-            }
-            MetricType::HISTOGRAM => metric.set_histogram(self.histogram(series)),
-            MetricType::SUMMARY => metric.set_summary(message(|summary: &mut Summary| {
-                summary.set_sample_count(series.bucket_counts().sum());
-                summary.set_sample_sum(value);
-            })),
-            _ => {}
-        }
-        Some(metric)
-    }
-
-    fn histogram(&self, cell: &MetricCell) -> Histogram {
-        let (mut total, sum) = (0, cell.get());
-        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
-        let buckets = bounds.zip(cell.bucket_counts()).map(|(bound, n)| {
-            total += n;
-            message(|bucket: &mut Bucket| {
-                bucket.set_upper_bound(bound);
-                bucket.set_cumulative_count(total);
-            })
-        });
-        let buckets = buckets.collect();
-        message(|histogram: &mut Histogram| {
-            histogram.set_bucket(buckets);
-            histogram.set_sample_count(total);
-            histogram.set_sample_sum(sum);
-        })
-    }
-}
-
-/// Prometheus collector of the metric families of one topic.
-pub(super) struct MetricCellCollector(pub(super) Vec<Arc<MetricCellVec>>);
-
-impl Collector for MetricCellCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        self.0.iter().map(|vec| &vec.desc).collect()
-    }
-
-    /// Returns the families with their exposed series, without HELP texts; the [page](super::page)
-    /// adds those texts.
-    fn collect(&self) -> Vec<MetricFamily> {
-        let families = self.0.iter().map(|vec| {
-            message(|family: &mut MetricFamily| {
-                let all = vec.series.load();
-                let mut metrics = Vec::with_capacity(all.len());
-                metrics.extend(all.iter().filter_map(|series| vec.metric(series)));
-                family.set_name(vec.family.name.to_owned());
-                family.set_field_type(vec.family.kind);
-                family.set_metric(metrics);
-            })
-        });
-        families.collect()
     }
 }

@@ -2,32 +2,52 @@
 //!
 //! The encoder of `prometheus` formats numbers as Rust does, and counts after sums.
 
-use prometheus::proto::{Histogram, LabelPair, Metric, MetricType};
+use prometheus::proto::MetricType;
 
 use super::number::push_prometheus_float;
 use super::settings::ApiServerCount;
 
+/// Labels of a metric series as text.
+#[derive(Debug)]
+pub(super) struct RenderedLabels {
+    /// All labels in braces and a space; without labels, only the space.
+    all: String,
+    /// Beginning and end of a bucket's labels, before and after the label `le`.
+    around_le: [String; 2],
+}
+
+impl RenderedLabels {
+    /// Renders pairs of name and value, which are sorted by name.
+    pub(super) fn new<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let (mut all, mut before, mut after) = (String::new(), "{".to_owned(), String::new());
+        for (name, value) in labels {
+            all.push(if all.is_empty() { '{' } else { ',' });
+            let start = all.len();
+            push_label(&mut all, name, value);
+            match name < "le" {
+                true => before.extend([&all[start..], ","]),
+                false => after.extend([",", &all[start..]]),
+            }
+        }
+        all.push_str(if all.is_empty() { " " } else { "} " });
+        after.push_str("} ");
+        Self { all, around_le: [before, after] }
+    }
+}
+
 /// Writes metric families in Prometheus' text format.
-///
-/// The writer keeps the labels and numbers that it rendered last, because consecutive lines often
-/// have equal ones.
-pub(super) struct PrometheusTextWriter<'f, 'o> {
+pub(super) struct PrometheusTextWriter<'o> {
     out: &'o mut String,
     api_servers: ApiServerCount,
-    rendered: &'f [LabelPair],
-    labels: String,
-    /// Labels of a bucket that are sorted before and after the label `le`.
-    around_le: [String; 2],
-    /// Last rendered numbers below and from a million on, and their texts: the large ones are mostly
-    /// creation times.
+    /// Last rendered numbers below and from a million on, and their texts, because consecutive lines
+    /// often have equal ones: the large ones are mostly creation times.
     numbers: [(f64, String); 2],
 }
 
-impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
+impl<'o> PrometheusTextWriter<'o> {
     pub(super) fn new(out: &'o mut String, api_servers: ApiServerCount) -> Self {
         let numbers = [(0.0, "0.0\n".to_owned()), (1e6, "1e+06\n".to_owned())];
-        let (labels, around_le) = (" ".to_owned(), Default::default());
-        Self { out, api_servers, rendered: &[], labels, around_le, numbers }
+        Self { out, api_servers, numbers }
     }
 
     /// Writes the HELP and TYPE lines of a metric family. The HELP texts in the lists have no
@@ -42,53 +62,40 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         self.out.extend(["# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n"]);
     }
 
-    /// Writes the samples of a metric series; `le` has the label of each histogram bucket.
-    pub(super) fn write_metric(
+    /// Writes a histogram: buckets, count and sum, or with several API servers sum, buckets and
+    /// count. `buckets` have the labels `le`, and the numbers of observations.
+    pub(super) fn write_histogram<'a>(
         &mut self,
         name: &str,
-        kind: MetricType,
-        metric: &'f Metric,
-        le: &[String],
+        labels: &RenderedLabels,
+        buckets: impl Iterator<Item = (&'a String, u64)>,
+        sum: f64,
     ) {
-        if metric.get_label() != self.rendered {
-            self.rendered = metric.get_label();
-            self.render_labels();
-        }
-        match kind {
-            MetricType::COUNTER => self.line(name, "", metric.get_counter().get_value()),
-            MetricType::HISTOGRAM => self.histogram(name, metric.get_histogram(), le),
-            MetricType::SUMMARY => {
-                let summary = metric.get_summary();
-                self.line(name, "_count", summary.sample_count() as f64);
-                self.line(name, "_sum", summary.sample_sum());
-            }
-            _ => self.line(name, "", metric.get_gauge().get_value()),
-        }
-    }
-
-    /// Writes a histogram: buckets, count and sum, or with several API servers sum, buckets and
-    /// count.
-    fn histogram(&mut self, name: &str, histogram: &Histogram, le: &[String]) {
         if self.api_servers == ApiServerCount::Several {
-            self.line(name, "_sum", histogram.get_sample_sum());
+            self.write_sample(name, "_sum", labels, sum);
         }
-        // Histograms of `prometheus` lack the bucket of all values.
-        let (buckets, all) = (histogram.get_bucket(), histogram.get_sample_count());
-        let [before, after] = &self.around_le;
-        let [before, after] = [[name, "_bucket{", before].concat(), [after, "} "].concat()];
-        for (index, le) in le.iter().enumerate() {
-            self.out.extend([before.as_str(), le, &after]);
-            let count = buckets.get(index).map_or(all, |bucket| bucket.cumulative_count());
-            self.end_line(count as f64);
+        let [before, after] = &labels.around_le;
+        let mut total = 0;
+        for (le, count) in buckets {
+            total += count;
+            self.out.extend([name, "_bucket", before, le, after]);
+            self.end_line(total as f64);
         }
-        self.line(name, "_count", all as f64);
+        self.write_sample(name, "_count", labels, total as f64);
         if self.api_servers == ApiServerCount::One {
-            self.line(name, "_sum", histogram.get_sample_sum());
+            self.write_sample(name, "_sum", labels, sum);
         }
     }
 
-    fn line(&mut self, name: &str, suffix: &str, value: f64) {
-        self.out.extend([name, suffix, &self.labels]);
+    /// Writes the line of one sample; `suffix` follows the name of the family.
+    pub(super) fn write_sample(
+        &mut self,
+        name: &str,
+        suffix: &str,
+        labels: &RenderedLabels,
+        value: f64,
+    ) {
+        self.out.extend([name, suffix, &labels.all]);
         self.end_line(value);
     }
 
@@ -103,35 +110,19 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         }
         self.out.push_str(text);
     }
-
-    fn render_labels(&mut self) {
-        let [before, after] = &mut self.around_le;
-        [&mut self.labels, before, after].into_iter().for_each(String::clear);
-        for pair in self.rendered {
-            self.labels.push(if self.labels.is_empty() { '{' } else { ',' });
-            let start = self.labels.len();
-            push_label(&mut self.labels, pair);
-            let label = &self.labels[start..];
-            match pair.name() < "le" {
-                true => before.extend([label, ","]),
-                false => after.extend([",", label]),
-            }
-        }
-        self.labels.push_str(if self.labels.is_empty() { " " } else { "} " });
-    }
 }
 
 /// Appends a label, with the value escaped.
 ///
 /// Control characters in names of adapters and scenarios, which readers reject, are escaped as
 /// `\\u{…}`.
-fn push_label(out: &mut String, pair: &LabelPair) {
-    out.extend([pair.name(), "=\""]);
+fn push_label(out: &mut String, name: &str, value: &str) {
+    out.extend([name, "=\""]);
     let is_plain = |c: u8| matches!(c, b' '..=b'~') && c != b'"' && c != b'\\';
-    if pair.value().bytes().all(is_plain) {
-        out.push_str(pair.value());
+    if value.bytes().all(is_plain) {
+        out.push_str(value);
     } else {
-        for c in pair.value().chars() {
+        for c in value.chars() {
             match c {
                 '\\' => out.push_str("\\\\"),
                 '\n' => out.push_str("\\n"),
@@ -149,29 +140,18 @@ fn push_label(out: &mut String, pair: &LabelPair) {
 
 #[cfg(test)]
 mod tests {
-    use prometheus::core::Collector;
-    use prometheus::{Histogram, HistogramOpts, IntCounterVec, Opts};
-
     use super::*;
 
     fn text(api_servers: ApiServerCount) -> String {
-        let delay = HistogramOpts::new("delay_seconds", "A delay.").buckets(vec![0.5, 1.0]);
-        let delay = Histogram::with_opts(delay.const_label("model", "m").const_label("a", "x"));
-        let delay = delay.unwrap();
-        delay.observe(0.7);
-        delay.observe(9.0);
-        let events = Opts::new("events_total", "Some events.");
-        let events = IntCounterVec::new(events, &["k"]).unwrap();
-        events.with_label_values(&["a\"\\\n\r\u{85}é"]).inc_by(3);
-        let le = [r#"le="0.5""#, r#"le="1.0""#].map(str::to_owned);
         let mut text = String::new();
-        for family in delay.collect().iter().chain(&events.collect()) {
-            let mut writer = PrometheusTextWriter::new(&mut text, api_servers);
-            writer.write_header(family.name(), family.help(), family.get_field_type());
-            for metric in family.get_metric() {
-                writer.write_metric(family.name(), family.get_field_type(), metric, &le);
-            }
-        }
+        let mut writer = PrometheusTextWriter::new(&mut text, api_servers);
+        writer.write_header("delay_seconds", "A delay.", MetricType::HISTOGRAM);
+        let labels = RenderedLabels::new([("a", "x"), ("model", "m")].into_iter());
+        let le = ["0.5", "1.0", "+Inf"].map(|bound| format!("le=\"{bound}\""));
+        writer.write_histogram("delay_seconds", &labels, le.iter().zip([0, 1, 1]), 9.7);
+        writer.write_header("events_total", "Some events.", MetricType::COUNTER);
+        let labels = RenderedLabels::new([("k", "a\"\\\n\r\u{85}é")].into_iter());
+        writer.write_sample("events_total", "", &labels, 3.0);
         text
     }
 
@@ -186,6 +166,7 @@ events_total{k="a\"\\\n\\u{d}\\u{85}é"} 3.0
 # TYPE delay_seconds histogram
 delay_seconds_bucket{a="x",le="0.5",model="m"} 0.0
 delay_seconds_bucket{a="x",le="1.0",model="m"} 1.0
+delay_seconds_bucket{a="x",le="+Inf",model="m"} 2.0
 delay_seconds_count{a="x",model="m"} 2.0
 delay_seconds_sum{a="x",model="m"} 9.7
 "#;
@@ -199,6 +180,7 @@ delay_seconds_sum{a="x",model="m"} 9.7
 delay_seconds_sum{a="x",model="m"} 9.7
 delay_seconds_bucket{a="x",le="0.5",model="m"} 0.0
 delay_seconds_bucket{a="x",le="1.0",model="m"} 1.0
+delay_seconds_bucket{a="x",le="+Inf",model="m"} 2.0
 delay_seconds_count{a="x",model="m"} 2.0
 "#;
         assert_eq!(text(ApiServerCount::Several), format!("{expected}{EVENTS}"));

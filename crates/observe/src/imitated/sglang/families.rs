@@ -5,8 +5,7 @@
 use prometheus::proto::MetricType;
 
 use crate::metrics::families::families;
-use crate::metrics::family::EmptyFamilyRendering::Absent;
-use crate::metrics::family::{Buckets, Family, Topic, family};
+use crate::metrics::family::{Buckets, Family, family};
 
 const TIME_TO_FIRST_TOKEN: Buckets = Buckets::Bounds(&[
     0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0,
@@ -32,7 +31,7 @@ const TOKENS: Buckets = Buckets::Bounds(&[
 ]);
 
 families! {
-    Engine, |_| true => {
+    |_| true => {
         Running: scheduler GAUGE "sglang:num_running_reqs" {} "The number of running requests.";
         Queued: scheduler GAUGE "sglang:num_queue_reqs" {} "The number of requests in the waiting queue.";
         Throughput: scheduler GAUGE "sglang:gen_throughput" {} "The generation throughput (token/s).";
@@ -87,6 +86,6 @@ const fn streamed(kind: MetricType, name: &'static str, help: &'static str) -> F
 const fn sglang(family: Family) -> Family {
     match family.kind {
         MetricType::GAUGE => family,
-        _ => Family { hidden_from: 0, when_empty: Absent, ..family },
+        _ => Family { hidden_from: 0, absent_when_empty: true, ..family },
     }
 }
