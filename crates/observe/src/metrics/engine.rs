@@ -190,11 +190,11 @@ impl EngineMetricsObserver {
         }
     }
 
-    /// Counts an ended sequence under the index of its finish reason in [`FINISH_REASONS`]; each
-    /// choice of a request is a sequence.
-    fn count_end(&self, reason: usize, record: &SequenceRecord) {
+    /// Counts an ended sequence under its finish reason; each choice of a request is a sequence.
+    fn count_end(&self, end: SequenceEndReason, record: &SequenceRecord) {
         let cells = &self.metrics.cells;
         let MetricsSettings { compat, clock, .. } = &*self.metrics.settings;
+        let Some(reason) = finish_reason(end, record.request.finish, *compat) else { return };
         let is_llmd = *compat == MetricsCompat::Llmd;
         let success = &cells.series_cells(Id::Success)[reason];
         success.add_as_sole_metric_writer(1);
@@ -288,13 +288,7 @@ impl EngineObserver for EngineMetricsObserver {
                 self.count_drafts(*proposed, *accepted);
             }
             SchedulerEvent::Preempted { .. } => cells[Id::Preemptions].add_as_sole_metric_writer(1),
-            SchedulerEvent::Ended { end, .. } => {
-                let reason =
-                    finish_reason(*end, record.request.finish, self.metrics.settings.compat);
-                if let Some(reason) = reason {
-                    self.count_end(reason, record);
-                }
-            }
+            SchedulerEvent::Ended { end, .. } => self.count_end(*end, record),
             _ => {}
         }
     }

@@ -39,6 +39,9 @@ const KEYS: [(&str, Id, bool); 20] = [
     ("decode-time-buckets-values", Id::DecodeTime, false),
 ];
 
+/// Number of gauges in [`KEYS`].
+const GAUGES: usize = 3;
+
 /// Value of a fake gauge.
 enum FakeGauge {
     Fixed(f64),
@@ -53,7 +56,7 @@ pub(super) struct FakeMetricsState {
     clock: UnixClock,
     /// Fake gauges, one for each of the first entries of [`KEYS`], in the same order; each has the
     /// Unix time at which it was set, in seconds.
-    gauges: Mutex<[Option<(FakeGauge, f64)>; 3]>,
+    gauges: Mutex<[Option<(FakeGauge, f64)>; GAUGES]>,
 }
 
 impl FakeMetricsState {
@@ -85,8 +88,7 @@ impl FakeMetricsState {
 
     pub(super) fn update_fake_metrics(&self, update: &FakeMetrics) {
         let at = (self.clock.0)();
-        let mut gauges = self.gauges.lock();
-        for ((key, ..), gauge) in KEYS.iter().zip(&mut *gauges) {
+        for ((key, ..), gauge) in KEYS.iter().zip(&mut *self.gauges.lock()) {
             let new = match update.0.get(*key) {
                 Some(Value::String(text)) => text.parse().ok().map(FakeGauge::Moving),
                 value => value.and_then(Value::as_f64).map(FakeGauge::Fixed),
@@ -95,9 +97,9 @@ impl FakeMetricsState {
                 *gauge = Some((new, at));
             }
         }
-        self.move_gauges(&gauges, at);
+        self.update_fake_gauges(at);
         for cells in &self.engines {
-            for (key, id, _) in &KEYS[gauges.len()..] {
+            for (key, id, _) in &KEYS[GAUGES..] {
                 update.0.get(*key).inspect(|value| replace_values(cells, *id, value, at));
             }
         }
@@ -119,11 +121,7 @@ impl FakeMetricsState {
     }
 
     pub(super) fn update_fake_gauges(&self, now_unix: f64) {
-        self.move_gauges(&self.gauges.lock(), now_unix);
-    }
-
-    fn move_gauges(&self, gauges: &[Option<(FakeGauge, f64)>; 3], now_unix: f64) {
-        for ((_, id, _), gauge) in KEYS.iter().zip(gauges) {
+        for ((_, id, _), gauge) in KEYS.iter().zip(&*self.gauges.lock()) {
             let Some((gauge, since)) = gauge else { continue };
             let value = match gauge {
                 FakeGauge::Fixed(value) => *value,
