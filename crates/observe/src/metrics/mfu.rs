@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::engine::EngineMetrics;
+use super::engine::{EngineFeatures, EngineMetrics};
 use super::families::Id;
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::latency::{MfuStepTokens, MfuWorkModel};
@@ -13,15 +13,14 @@ use vllm_sim_engine::{SchedulerEvent, SimTime};
 pub struct MfuObserver {
     metrics: Arc<EngineMetrics>,
     model: MfuWorkModel,
-    /// Whether the engine emits step events; if not, each output counts as a step.
-    steps: bool,
+    features: EngineFeatures,
     load: MfuStepTokens,
 }
 
 impl MfuObserver {
     /// Creates an observer that estimates the work of an engine that runs `model`.
-    pub fn new(metrics: Arc<EngineMetrics>, model: MfuWorkModel, has_engine_steps: bool) -> Self {
-        Self { metrics, model, steps: has_engine_steps, load: MfuStepTokens::default() }
+    pub fn new(metrics: Arc<EngineMetrics>, model: MfuWorkModel, features: EngineFeatures) -> Self {
+        Self { metrics, model, features, load: MfuStepTokens::default() }
     }
 
     fn flush(&mut self) {
@@ -50,7 +49,8 @@ impl EngineObserver for MfuObserver {
             tokens -= 1;
         }
         self.load.add_decode(tokens, record.prompt + record.output);
-        if !self.steps {
+        // Without step events, each output counts as a step.
+        if !self.features.steps {
             self.flush();
         }
     }
