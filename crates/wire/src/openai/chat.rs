@@ -381,11 +381,12 @@ fn string_index_fault() -> Fault {
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    let two = Fault::bad_request(
-        "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
-         'choice').",
-    );
-    let constrained = validators::has_single_constraint(body, two)?;
+    let constrained = validators::has_single_constraint(body, || {
+        Fault::bad_request(
+            "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
+             'choice').",
+        )
+    })?;
     let usual = match body_member(body, "tool_choice") {
         None => true,
         Some(choice) => matches!(choice.as_str(), Some("none" | "auto" | "required")),

@@ -331,12 +331,13 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    let two = Fault::bad_parameter(
-        "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
-         'choice').",
-        "structured_outputs",
-    );
-    validators::has_single_constraint(body, two)?;
+    validators::has_single_constraint(body, || {
+        Fault::bad_parameter(
+            "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
+             'choice').",
+            "structured_outputs",
+        )
+    })?;
     validators::check_structural_tag(body)
 }
 

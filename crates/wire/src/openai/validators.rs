@@ -183,7 +183,7 @@ fn is_structural_tag(format: &JsonBody) -> bool {
 /// completions.
 pub(crate) fn has_single_constraint(
     body: &JsonBody,
-    conflict_fault: Fault,
+    conflict_fault: impl FnOnce() -> Fault,
 ) -> Result<bool, ValidatorError> {
     let Some(outputs) = non_null_member(body, "structured_outputs") else {
         return Ok(false);
@@ -196,7 +196,7 @@ pub(crate) fn has_single_constraint(
     match count.count() {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(conflict_fault.into()),
+        _ => Err(conflict_fault().into()),
     }
 }
 
