@@ -201,7 +201,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     fn schedule_steps(&mut self, now: SimTime, out: &mut Outbox) {
         self.before_inputs.step = None;
-        self.cadence.is_awake = self.has_sequences_before(u64::MAX);
+        self.cadence.is_awake = self.config.lock_step && self.has_sequences_before(u64::MAX);
         if self.flight.is_empty() && !self.reports.failed_loads.is_empty() {
             self.publish_kv_events_between_steps(now, out);
         }
