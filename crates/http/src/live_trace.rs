@@ -270,7 +270,7 @@ impl EngineObserver for TraceRecorder {
         _: SimTime,
     ) {
         match event {
-            SchedulerEvent::Tokens { .. } => {}
+            SchedulerEvent::Tokens { .. } | SchedulerEvent::Decoded { .. } => {}
             SchedulerEvent::Ended { id, end } => {
                 let changes = self.changes.remove(id).unwrap_or_default();
                 if self.is_recording(at) {
@@ -283,17 +283,19 @@ impl EngineObserver for TraceRecorder {
     }
 
     fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {
-        if let SchedulerEvent::Step { begun, prompt_tokens, output_tokens } = event
+        if let SchedulerEvent::Step { begun, prompt_tokens, output_tokens, count } = event
             && self.is_recording(at)
         {
-            self.trace.lock().add_step(EngineStep {
+            let step = EngineStep {
                 pool: PoolRole::Serving,
                 worker: self.worker,
                 begun: *begun,
                 ended: at,
                 prompt_tokens: *prompt_tokens,
                 output_tokens: *output_tokens,
-            });
+            };
+            let mut trace = self.trace.lock();
+            (0..*count).for_each(|_| trace.add_step(step));
         }
     }
 

@@ -91,6 +91,7 @@ fn main() {
             begun: SimTime::ZERO,
             prompt_tokens: black_box(i & 511),
             output_tokens: 4,
+            count: 1,
         };
         engine.on_engine_event(SimTime::ZERO, &step);
     });

@@ -342,7 +342,7 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
                 SchedulerEvent::Decoded { id, n } => {
                     self.record_tokens_of_last_steps(address, id, n)
                 }
-                SchedulerEvent::Step { begun, prompt_tokens, output_tokens } => {
+                SchedulerEvent::Step { begun, prompt_tokens, output_tokens, .. } => {
                     if self.wants_steps {
                         let (pool, worker) = (self.pools[pool].role, self.first_worker + at);
                         self.sink.on_step(&EngineStep {

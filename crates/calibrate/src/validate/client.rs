@@ -172,7 +172,7 @@ impl<'a> SimulatedBenchClient<'a> {
     fn collect_events(&mut self, out: &mut Outbox, _: SimTime) {
         for (at, event) in out.drain(..) {
             match event {
-                SchedulerEvent::Tokens { id, .. } => {
+                SchedulerEvent::Tokens { id, .. } | SchedulerEvent::Decoded { id, .. } => {
                     let seen = &mut self.seen[id.0 as usize];
                     if seen.first == SimTime::ZERO {
                         seen.first = at;

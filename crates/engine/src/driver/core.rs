@@ -165,25 +165,25 @@ impl EngineDriver {
     }
 
     fn deliver_events(&mut self) {
-        for &(at, ref event) in &self.outbox {
+        for (at, event) in self.outbox.drain(..) {
             let Some(id) = event.sequence_id() else {
-                self.observer.on_engine_event(at, event);
+                self.observer.on_engine_event(at, &event);
                 continue;
             };
             let Some(Some(record)) = self.records.get_mut(sequence_record_index(id)) else {
                 continue;
             };
             let since = record.last;
-            record.apply_event(at, event);
-            self.observer.on_sequence_event(at, event, record, since);
+            record.apply_event(at, &event);
+            self.observer.on_sequence_event(at, &event, record, since);
             match event {
-                SchedulerEvent::Tokens { .. } => {
+                SchedulerEvent::Tokens { .. } | SchedulerEvent::Decoded { .. } => {
                     self.progress.record_output(at);
                     record.progress.wake_reply_task();
                 }
                 SchedulerEvent::Ended { end, .. } => {
                     self.progress.record_end(at);
-                    record.progress.record_sequence_end(*end);
+                    record.progress.record_sequence_end(end);
                     record.progress.wake_reply_task();
                     self.records[sequence_record_index(id)] = None;
                     self.free.push(sequence_record_index(id) as u32);
@@ -191,7 +191,6 @@ impl EngineDriver {
                 _ => {}
             }
         }
-        self.outbox.clear();
         let mut stats = self.engine.stats();
         if self.counts_empty_slots {
             stats.empty_token_slots = self.engine.empty_token_slots();

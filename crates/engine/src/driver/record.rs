@@ -167,7 +167,7 @@ impl SequenceRecord {
                 (self.cached, self.external) = (*cached, *external);
                 self.progress.record_admission(at, *cached, *external);
             }
-            SchedulerEvent::Tokens { n, .. } => {
+            SchedulerEvent::Tokens { n, .. } | SchedulerEvent::Decoded { n, .. } => {
                 let first = self.output == 0;
                 if first {
                     self.first = at;

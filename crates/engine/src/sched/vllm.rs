@@ -298,7 +298,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.expire_block_leases(now);
             let prompt_tokens = step.prompt_tokens;
             let begun = step.begun;
-            let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
+            let count = step.repeats + 1;
+            let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens, count };
             out.push_back((now, event));
             self.record_processed_step(now, out, before);
         }

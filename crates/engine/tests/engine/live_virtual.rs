@@ -62,7 +62,7 @@ impl EngineObserver for RecordingObserver {
         _: SimTime,
     ) {
         match event {
-            SchedulerEvent::Tokens { n, .. } => {
+            SchedulerEvent::Tokens { n, .. } | SchedulerEvent::Decoded { n, .. } => {
                 let now = self.epoch.elapsed();
                 let mut heard = self.heard.lock().unwrap();
                 heard.tokens.push((at, number(record), *n));
@@ -175,7 +175,9 @@ fn compare_recorded_events(name: &str, mut live: RecordedEvents, engine: &mut dy
     let virtual_tokens: Tokens = log
         .into_iter()
         .filter_map(|(at, event)| match event {
-            SchedulerEvent::Tokens { id, n } => Some((at, id.0, n)),
+            SchedulerEvent::Tokens { id, n } | SchedulerEvent::Decoded { id, n } => {
+                Some((at, id.0, n))
+            }
             _ => None,
         })
         .collect();
@@ -298,7 +300,7 @@ impl EngineObserver for TokenTally {
         record: &SequenceRecord,
         _: SimTime,
     ) {
-        if let SchedulerEvent::Tokens { n, .. } = event {
+        if let SchedulerEvent::Tokens { n, .. } | SchedulerEvent::Decoded { n, .. } = event {
             let mut counts = self.0.lock().unwrap();
             counts.0 += n;
             assert_eq!(record.output, counts.0, "the record is up to date");
@@ -306,8 +308,8 @@ impl EngineObserver for TokenTally {
     }
 
     fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
-        if matches!(event, SchedulerEvent::Step { .. }) {
-            self.0.lock().unwrap().1 += 1;
+        if let SchedulerEvent::Step { count, .. } = event {
+            self.0.lock().unwrap().1 += count;
         }
     }
 

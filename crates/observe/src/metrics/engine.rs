@@ -136,8 +136,14 @@ impl EngineMetricsObserver {
         }
     }
 
-    /// Counts `n` output tokens of a sequence whose previous output was at `since`.
-    fn count_tokens(&self, at: SimTime, n: u32, record: &SequenceRecord, since: SimTime) {
+    /// Counts `n` output tokens from `steps` steps of a sequence whose previous output was at `since`.
+    fn count_tokens(
+        &self,
+        at: SimTime,
+        (n, steps): (u32, u32),
+        record: &SequenceRecord,
+        since: SimTime,
+    ) {
         let EngineMetrics { cells, recent, .. } = &*self.metrics;
         cells[Id::GenerationTokens].add_as_sole_metric_writer(n);
         let is_first = record.output == n;
@@ -154,15 +160,14 @@ impl EngineMetricsObserver {
             }
             cells[Id::PromptTokensCached].add_as_sole_metric_writer(reused);
         } else {
-            // Tokens due at the same instant are separate events with a gap of zero.
             self.count_gaps((at - since).as_secs_f64(), 1);
         }
-        // Several tokens of one step are one output in vLLM.
+        // Several tokens of one step are one output in vLLM; steps of the same instant have no gap.
+        if steps > 1 {
+            self.count_gaps(0.0, steps - 1);
+        }
         if !self.features.steps {
-            if n > 1 {
-                self.count_gaps(0.0, n - 1);
-            }
-            self.count_step(if is_first { record.prompt - record.cached } else { 0 }, n);
+            self.count_step(if is_first { record.prompt - record.cached } else { 0 }, n, 1);
         }
     }
 
@@ -171,11 +176,11 @@ impl EngineMetricsObserver {
         self.metrics.recent.itl.add_latency_as_only_writer(seconds, times);
     }
 
-    /// Counts the tokens of a step with output: computed prompt tokens, without cached ones, and
-    /// output tokens.
-    fn count_step(&self, computed: u32, output: u32) {
+    /// Counts the tokens of equal steps with output, `times` in number: computed prompt tokens,
+    /// without cached ones, and output tokens.
+    fn count_step(&self, computed: u32, output: u32, times: u32) {
         let tokens = f64::from(computed) + f64::from(output);
-        self.metrics.cells[Id::IterationTokens].observe_as_sole_metric_writer(tokens, 1);
+        self.metrics.cells[Id::IterationTokens].observe_as_sole_metric_writer(tokens, times);
     }
 
     /// Counts a verification of a sequence's draft tokens.
@@ -272,7 +277,11 @@ impl EngineObserver for EngineMetricsObserver {
             SchedulerEvent::Scheduled { cached, external, .. } => {
                 self.count_lookup(*cached, *external, record);
             }
-            SchedulerEvent::Tokens { n, .. } => self.count_tokens(at, *n, record, since),
+            SchedulerEvent::Tokens { n, .. } => {
+                let steps = if self.features.steps { 1 } else { *n };
+                self.count_tokens(at, (*n, steps), record, since);
+            }
+            SchedulerEvent::Decoded { n, .. } => self.count_tokens(at, (*n, *n), record, since),
             SchedulerEvent::Fetched { tokens, took, .. } => {
                 if let Some(transfer) = &self.features.transfer {
                     transfer.record_nixl_transfer(cells, *tokens, *took);
@@ -305,8 +314,8 @@ impl EngineObserver for EngineMetricsObserver {
 
     fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
         match event {
-            SchedulerEvent::Step { prompt_tokens, output_tokens, .. } => {
-                self.count_step(*prompt_tokens, *output_tokens);
+            SchedulerEvent::Step { prompt_tokens, output_tokens, count, .. } => {
+                self.count_step(*prompt_tokens, *output_tokens, *count);
             }
             // The hit rate of recent requests starts again.
             SchedulerEvent::Cleared => self.metrics.recent.prefix.clear_ring_buffer(),

@@ -194,6 +194,10 @@ impl EngineObserver for SglangObserver {
                 let gap = (at - since).as_secs_f64() / f64::from(*n);
                 (0..*n).for_each(|_| observe(server, Id::Itl, 0, gap));
             }
+            SchedulerEvent::Decoded { n, .. } => {
+                observe(server, Id::Itl, 0, (at - since).as_secs_f64());
+                (1..*n).for_each(|_| observe(server, Id::Itl, 0, 0.0));
+            }
             SchedulerEvent::Preempted { .. } => add(&self.engine, Id::Retractions, 0, 1.0),
             // A client that disconnects aborts its request. Commands count themselves.
             SchedulerEvent::Ended { end: SequenceEndReason::Aborted, .. } => {
@@ -204,8 +208,8 @@ impl EngineObserver for SglangObserver {
     }
 
     fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {
-        if let SchedulerEvent::Step { output_tokens, .. } = event {
-            self.count_decoded(at, *output_tokens);
+        if let SchedulerEvent::Step { output_tokens, count, .. } = event {
+            (0..*count).for_each(|_| self.count_decoded(at, *output_tokens));
         }
     }
 

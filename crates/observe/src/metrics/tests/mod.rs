@@ -178,7 +178,7 @@ impl TestEngine {
 
     pub(super) fn step(&mut self, prompt_tokens: u32, output_tokens: u32) {
         let begun = SimTime::ZERO;
-        let step = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
+        let step = SchedulerEvent::Step { begun, prompt_tokens, output_tokens, count: 1 };
         self.observers.on_engine_event(SimTime::ZERO, &step);
     }
 
