@@ -313,6 +313,16 @@ pub(super) fn kv_regions_and_bytes_per_token(config: &Config) -> Option<(u32, f6
     Some((shape.layers * regions, bytes))
 }
 
+/// Returns the size of the KV cache of a prompt token, over all layers and all GPUs of an engine, in
+/// bytes.
+///
+/// `None` if the model's shape is unknown.
+pub(super) fn kv_bytes_per_prompt_token(config: &Config) -> Option<f64> {
+    let shape = configured_model_shape(config).ok()?;
+    let width = kv_bytes_per_value(&config.engine.memory.kv_cache_dtype, shape.head_dim)?;
+    Some(shape.kv_bytes_per_token(1, 1) as f64 * width)
+}
+
 fn gpu_memory_layout(config: &Config, shape: &ModelShape, gpu: &Gpu) -> KvCacheMemory {
     let engine = &config.engine;
     let stage = shape.largest_pipeline_stage(engine.parallel.pipeline);
