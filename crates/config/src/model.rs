@@ -77,7 +77,7 @@ pub struct TokenizerSource {
     /// URL of the Hugging Face Hub, `HF_ENDPOINT`.
     pub hf_endpoint: Option<String>,
     /// Whether the server has no tokenizer: requests and responses hold token ids
-    /// (`--skip-tokenizer-init`).
+    /// (`--skip-tokenizer-init`, `--tokens-only`).
     pub skip_init: bool,
 }
 
@@ -193,7 +193,8 @@ fn read_tokenizer_source(v: &FlagValues, model: &str) -> Result<TokenizerSource,
         cache_dir: v.get(&model::DOWNLOAD_DIR)?.or(cache),
         hf_token: v.get(&model::HF_TOKEN)?,
         hf_endpoint: v.get(&model::HF_ENDPOINT)?,
-        skip_init: v.get(&model::SKIP_TOKENIZER_INIT)?,
+        // **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `create_engine_config`.
+        skip_init: v.get(&model::SKIP_TOKENIZER_INIT)? || v.get(&api::TOKENS_ONLY)?,
     })
 }
 
