@@ -61,6 +61,38 @@ fn unknown_key_is_named_with_missing_model() {
     }
 }
 
+/// Schedulers that ignore priorities, slots of adapters or a connector say so.
+#[test]
+fn settings_that_a_scheduler_ignores_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let nixl = "--kv-transfer-config {\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}";
+    let adapters = "--enable-lora --max-loras 1 --max-cpu-loras 2";
+    let all = format!("--scheduling-policy priority {adapters} {nixl}");
+    let priority = "--scheduling-policy: no effect because only --scheduler vllm has priorities";
+    for (words, told) in [
+        ("serve demo --scheduler pool", vec![priority, "--max-cpu-loras: no effect because"]),
+        ("--model demo", vec![priority, "--max-cpu-loras: no effect because"]),
+        (
+            "serve demo --scheduler sglang",
+            vec![
+                priority,
+                "--enable-lora, --max-loras, --max-cpu-loras: adapters are served, but",
+                "--kv-transfer-config: no effect because",
+            ],
+        ),
+        ("serve demo --scheduler vllm", vec![]),
+    ] {
+        let (code, errors) = run(dir.path(), &format!("config {words} {all}"));
+        assert_eq!(code, 0, "{words}: {errors}");
+        let warned = errors.lines().filter(|line| line.contains(" WARN "));
+        let warned: Vec<&str> = warned.collect();
+        assert_eq!(warned.len(), told.len(), "{words}: {errors}");
+        for text in told {
+            assert!(errors.contains(text), "{words}: no {text:?} in {errors}");
+        }
+    }
+}
+
 /// vLLM loads adapters at its start, and ends without one of them.
 #[test]
 fn an_adapter_without_a_folder_is_a_warning() {
