@@ -10,6 +10,7 @@ use vllm_sim_service::{AdmissionLimits, ServingRole};
 use super::batch_limits::SchedulerBatchLimits;
 use super::choices::{KvOffloadBackend, LatencyModelKind, ModelTask, SchedulerKind};
 use super::cli_mode::CliMode;
+use super::delay_limit::check_delays_with_factors;
 use super::encoder::MediaEncoderConfig;
 use super::error::ConfigError;
 use super::flag::Flag;
@@ -553,7 +554,7 @@ fn read_latency_calculator(v: &FlagValues) -> Result<TtftFormula, ConfigError> {
 }
 
 fn read_delays(v: &FlagValues) -> Result<TokenDelays, ConfigError> {
-    Ok(TokenDelays {
+    let delays = TokenDelays {
         calculator: read_latency_calculator(v)?,
         ttft: read_delay_with_std_dev(
             v,
@@ -580,7 +581,8 @@ fn read_delays(v: &FlagValues) -> Result<TokenDelays, ConfigError> {
         kv_transfer_per_token_std_dev: v.get(&engine::KV_CACHE_TRANSFER_TIME_STD_DEV)?,
         factor_under_load: v.get(&engine::TIME_FACTOR_UNDER_LOAD)?,
         speedup: read_speedup_ratio(v, &engine::SPEEDUP_RATIO)? / v.get(&faults::LATENCY_FACTOR)?,
-    })
+    };
+    check_delays_with_factors(v, delays)
 }
 
 impl SglangSchedulerConfig {

@@ -13,6 +13,7 @@ mod cli_mode;
 mod command_line;
 mod content;
 mod cuda_graphs;
+mod delay_limit;
 mod did_you_mean;
 mod dynamo;
 mod encoder;

@@ -55,6 +55,19 @@ const MESSAGES: &[(&[&str], &str)] = &[
         &["--kv-cache-transfer-time-std-dev", "-1ms"],
         "kv-cache transfer time standard deviation cannot be negative",
     ),
+    (
+        &["--time-to-first-token", "20h", "--latency-factor", "100"],
+        "time-to-first-token times 100 (latency-factor and time-factor-under-load, divided by \
+         speedup-ratio) is longer than 24h0m0s (--time-to-first-token is \"20h\"",
+    ),
+    (
+        &["--inter-token-latency", "1h", "--time-factor-under-load", "25"],
+        "inter-token-latency times 25 (",
+    ),
+    (
+        &["--kv-cache-transfer-latency", "25m", "--speedup-ratio", "0.01"],
+        "kv-cache-transfer-latency times 100 (",
+    ),
     (&["--time-factor-under-load", "0"], "time factor under load cannot be less than 1.0"),
     (&["--max-loras", "0"], "max LoRAs cannot be less than 1"),
     (&["--max-loras", "15", "--max-cpu-loras", "5"], "max CPU LoRAs cannot be less than max LoRAs"),
