@@ -93,6 +93,37 @@ fn settings_that_a_scheduler_ignores_are_named() {
     }
 }
 
+/// A cache that cannot hold a request of the whole context is a warning, also without a GPU.
+#[test]
+fn too_few_cache_blocks_are_warned_about() {
+    let dir = tempfile::tempdir().unwrap();
+    let warned = |words: &str| {
+        let (code, errors) = run(dir.path(), &format!("config {words}"));
+        assert_eq!(code, 0, "{words}: {errors}");
+        errors
+    };
+    let context = "a request of --max-model-len (32768) tokens: 9 blocks hold 144 tokens";
+    for scheduler in ["vllm", "pool"] {
+        let words = format!("serve demo --scheduler {scheduler} --num-gpu-blocks-override 10");
+        let told = format!("--num-gpu-blocks-override 10 is too small for {context}; vLLM would");
+        let errors = warned(&words);
+        assert!(errors.contains(&told), "{words}: {errors}");
+    }
+    let errors = warned("--model demo --enable-kvcache --kv-cache-size 3");
+    let told = "--kv-cache-size 3 is too small for a request of --max-model-len (1024) tokens: 3 \
+                blocks hold 48 tokens";
+    assert!(errors.contains(told) && !errors.contains("vLLM would"), "{errors}");
+    for words in [
+        "serve demo --num-gpu-blocks-override 2049",
+        "--model demo --enable-kvcache --kv-cache-size 64",
+        "--model demo --num-gpu-blocks-override 10",
+        "serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 1024 --num-gpu-blocks-override 65",
+    ] {
+        let errors = warned(words);
+        assert!(!errors.contains("too small") && !errors.contains("refuse"), "{words}: {errors}");
+    }
+}
+
 /// vLLM loads adapters at its start, and ends without one of them.
 #[test]
 fn an_adapter_without_a_folder_is_a_warning() {

@@ -232,6 +232,38 @@ impl KvCacheCapacity {
     }
 }
 
+/// Warns if the configured number of KV blocks is too small for a request of `max_model_len`
+/// tokens, where [`KvCacheCapacity`] is unknown.
+pub(super) fn warn_of_too_few_blocks(v: &FlagValues, model: &ModelConfig, engine: &EngineConfig) {
+    let cache = &engine.prefix_cache;
+    let has_blocks = engine.scheduler != SchedulerKind::Pool
+        || cache.enable_kvcache
+        || cache.enable_prefix_caching;
+    let flags = [&kv::NUM_GPU_BLOCKS_OVERRIDE.spec, &kv::KV_CACHE_SIZE.spec];
+    let typed = flags.into_iter().find(|flag| v.is_flag_set(flag));
+    let (true, None, Some(flag), Some(blocks)) =
+        (has_blocks, &engine.kv_cache, typed, engine.memory.num_blocks)
+    else {
+        return;
+    };
+    // vLLM's count includes a null block, llm-d's does not.
+    let usable = blocks.saturating_sub(u32::from(!cache.enable_kvcache));
+    let context = model.max_model_len;
+    if usable >= context.div_ceil(engine.block_size.max(1)) {
+        return;
+    }
+    let refusal = match v.cli_mode {
+        CliMode::Vllm => "; vLLM would refuse to start",
+        CliMode::Llmd => "",
+    };
+    v.add_warning(format!(
+        "--{} {blocks} is too small for a request of --max-model-len ({context}) tokens: {usable} \
+         blocks hold {} tokens{refusal}",
+        flag.name,
+        u64::from(usable) * u64::from(engine.block_size),
+    ));
+}
+
 fn format_gib(bytes: f64) -> String {
     let rounded = (bytes / BYTES_PER_GIB * 100.0).round() / 100.0;
     format!("{rounded:?}")

@@ -285,6 +285,9 @@ impl Config {
         }
         self.check_heads(v)?;
         without_effect::warn_of_settings_without_effect(self, v);
+        if imitated_engine::imitated_engine_command_line(Some(self.model.compat)).is_none() {
+            kv_cache::warn_of_too_few_blocks(v, &self.model, &self.engine);
+        }
         for module in self.lora.modules.iter().filter(|_| v.cli_mode == CliMode::Vllm) {
             if let Some(text) = self.lora.lora_rank_limit_error(&module.path) {
                 return Err(ConfigError::Invalid(text));
