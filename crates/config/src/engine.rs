@@ -79,7 +79,7 @@ pub struct EngineConfig {
     pub replicas: ServerReplicaConfig,
     /// Settings of the SGLang scheduler.
     pub sglang: SglangSchedulerConfig,
-    /// Quantization method of the weights, as typed (`--quantization`).
+    /// Quantization method of the weights, in lower case (`--quantization`).
     pub quantization: Option<String>,
 }
 
@@ -294,7 +294,7 @@ impl EngineConfig {
             replicas: ServerReplicaConfig::from_values(v)?,
             sglang: SglangSchedulerConfig::from_values(v)?,
             transfer: KvTransferCostConfig::from_values(v)?,
-            quantization: v.get(&flags::model::QUANTIZATION)?,
+            quantization: v.get(&flags::model::QUANTIZATION)?.map(|it| it.to_ascii_lowercase()),
         })
     }
 

@@ -50,6 +50,7 @@ mod speculative_keys;
 mod speech;
 mod speedup;
 mod values;
+mod vllm_names;
 mod without_effect;
 mod yaml;
 
@@ -171,6 +172,7 @@ fn runs_in_lock_step(model: &ModelConfig, engine: &EngineConfig) -> bool {
 impl Config {
     fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let mut model = ModelConfig::from_flag_values(v)?;
+        vllm_names::check_vllm_names(v)?;
         let mut engine = EngineConfig::from_flag_values(v, &model)?;
         if let Some(shape) = kv_cache::model_shape_with_engine_settings(&model, &engine) {
             (engine.drafter, engine.memory.reserved) =
