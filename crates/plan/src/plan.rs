@@ -3,6 +3,7 @@
 
 mod answer;
 mod bound;
+mod context;
 mod deploy;
 mod idle_worker;
 mod layout;
@@ -400,7 +401,16 @@ impl CandidateBuilder<'_> {
         let flags = [&varied[..], searched].concat();
         let build =
             |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, self.deploy);
-        let (args, pools) = grid::parse_grid_point(self.args, &flags, place, self.sort, build)?;
+        let parse =
+            |flags: &[String]| grid::parse_grid_point(self.args, flags, place, self.sort, build);
+        let (args, pools) = match parse(&flags)? {
+            (args, Err(misfit)) if context::may_shorten_context(&misfit) => {
+                let shorter = [&flags[..], &[context::FITTING_CONTEXT_FLAG.to_owned()]].concat();
+                let (_, pools) = parse(&shorter)?;
+                (args, pools.map_err(|_| misfit))
+            }
+            parsed => parsed,
+        };
         // Report errors of the workload before any run, also if the model does not fit.
         let block_size = match &pools {
             Ok(pools) => pools.serving.engines[0].block_size(),

@@ -317,8 +317,15 @@ fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
         }
     }];
     for point in points {
-        if let Err(why) = &point.played {
-            notes.push(format!("{}: {why}", flag_combination_label(names, &point.values)));
+        let label = flag_combination_label(names, &point.values);
+        match &point.played {
+            Err(why) => notes.push(format!("{label}: {why}")),
+            Ok(played) if played.summary_number("rejected_requests") > 0.0 => {
+                let count = ["rejected_requests", "num_requests"];
+                let [rejected, all] = count.map(|key| played.summary_number(key));
+                notes.push(format!("{label}: {rejected} of {all} requests are rejected"));
+            }
+            Ok(_) => {}
         }
     }
     notes

@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::answer::DeploymentCost;
+use super::context::context_notes;
 use super::deploy::DeploymentCommands;
 use super::prices::GpuPrices;
 use super::search::{
@@ -338,6 +339,7 @@ impl PlanReport {
         }
         notes.extend(self.untried_notes.iter().cloned());
         notes.extend(self.transfer_note());
+        notes.extend(self.best_context_notes());
         if let Some(deployed) = self.best_deployment_commands() {
             notes.push(format!("to deploy: {}", deployed.vllm_serve_command()));
             notes.extend(deployed.router_description().map(|router| format!("router: {router}")));
@@ -378,6 +380,16 @@ impl PlanReport {
             format!("; unchanged, it serves {room:.2} times the traffic")
         });
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
+    }
+
+    /// Returns notes about the context length of the cheapest deployment.
+    fn best_context_notes(&self) -> Vec<String> {
+        let Some((row, best)) = self.best_candidate_and_trial() else {
+            return Vec::new();
+        };
+        let requests = ["rejected_requests", "num_requests"];
+        let requests = requests.map(|key| best.report_summary_number(key));
+        row.pools.as_ref().map_or_else(Vec::new, |pools| context_notes(pools, requests))
     }
 
     /// Returns a note about the bandwidth that the search assumed between prefill and decode.

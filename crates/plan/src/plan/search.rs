@@ -12,6 +12,7 @@ use vllm_sim_replay::outcome::RequestOutcome;
 use vllm_sim_replay::report::{LatencySlo, ReplayReport};
 
 use super::bound::LatencyPercentileBound;
+use super::context::ContextRefusals;
 use super::idle_worker;
 use super::layout::ParallelLayout;
 use super::worker_count::{WorkerCountByKind, gpus_of_workers, repeat_worker_pools};
@@ -110,10 +111,14 @@ pub(super) fn search_deployment_candidate(
         Ok(runner) => runner,
         Err(misfit) => return Ok(empty_search_result(misfit.why.clone())),
     };
+    let refusals = runner.context_refusals()?;
+    if let Some(refusals) = refusals.filter(ContextRefusals::refuses_all) {
+        return Ok(empty_search_result(format!("not simulated: {refusals}")));
+    }
     if let Some(workers) = question.fixed_workers {
         let found = runner.bisect_most_traffic(WorkerCountByKind::Groups(workers))?;
         let why = "no request is good, however low the traffic is".to_owned();
-        return Ok(finish_search(found, runner.trials, why));
+        return Ok(finish_search(found, runner.trials, append_refusals(why, refusals)));
     }
     if runner.most_groups() == 0 {
         let one = gpus_of_workers(runner.pools, WorkerCountByKind::Groups(1));
@@ -128,11 +133,19 @@ pub(super) fn search_deployment_candidate(
         return Ok(empty_search_result(why));
     }
     if let Some(why) = runner.infeasible_reason()? {
-        return Ok(empty_search_result(why));
+        return Ok(empty_search_result(append_refusals(why, refusals)));
     }
     let found = runner.fewest(1.0)?;
     let why = runner.trials.last().map(|last| missed_bounds_description(last, candidate));
-    Ok(finish_search(found, runner.trials, why.unwrap_or_default()))
+    Ok(finish_search(found, runner.trials, append_refusals(why.unwrap_or_default(), refusals)))
+}
+
+/// Adds the requests that the context length refuses to the reason why a search found nothing.
+fn append_refusals(why: String, refusals: Option<ContextRefusals>) -> String {
+    match refusals {
+        Some(refusals) => format!("{why}; {refusals}"),
+        None => why,
+    }
 }
 
 /// Returns the number of units that `cost` buys at `price`, tolerant of binary rounding: 3 for a
@@ -253,6 +266,18 @@ impl<'c> TrialRunner<'c> {
         let open = || Ok(open_workload(workload, block_size)?.0);
         let asked = (self.candidate.report.latency_slo()?, self.question.attainment);
         idle_worker::infeasible_latency_bounds_reason(self.pools, asked, &open)
+    }
+
+    /// Returns the requests of the workload that the context length refuses; `None` without any,
+    /// and for a run of limited duration.
+    fn context_refusals(&self) -> Result<Option<ContextRefusals>> {
+        let workload = &self.candidate.workload;
+        if simulated_time_limit(workload)?.is_some() {
+            return Ok(None);
+        }
+        let block_size = self.pools.serving.engines[0].block_size();
+        let (mut source, _) = open_workload(workload, block_size)?;
+        ContextRefusals::count(self.pools, source.as_mut())
     }
 
     /// Returns the maximum number of workers, or of prefill/decode groups, within the budget.
