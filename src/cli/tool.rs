@@ -245,7 +245,12 @@ fn build_deployment(
         let values = mask_url_passwords(&values.join(" "));
         (format!("--{}", flag.name), values)
     });
-    let about: Vec<(String, String)> = typed.collect();
+    let mut about: Vec<(String, String)> = typed.collect();
+    // `auto` that shortens the context counts as derived, but the deployment needs the flag.
+    let mut resolved = loaded.resolved_flags.iter();
+    if resolved.any(|flag| flag.name == "max-model-len" && flag.rule.is_some()) {
+        about.push(("--max-model-len".to_owned(), "auto".to_owned()));
+    }
     let step_times = match timeless {
         true => StepTimeSettingSource::Default,
         false => StepTimeSettingSource::Configured,

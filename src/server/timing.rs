@@ -19,11 +19,7 @@ pub(super) fn build_latency_model(
     config: &Config,
 ) -> Result<(LatencyModel, Option<RooflineModelSetup>), StartError> {
     let engine = &config.engine;
-    let planned = engine.kv_cache.as_ref();
-    if let Some(refusal) = planned.and_then(|size| size.refusal.as_ref()) {
-        return Err(StartError::DoesNotFit(refusal.clone()));
-    }
-    Ok(match &engine.timing.latency_source {
+    let built = match &engine.timing.latency_source {
         StepLatencySource::Delays => {
             let delays = engine.timing.delays.clone();
             (LatencyModel::Delays(Box::new(delays)), None)
@@ -46,7 +42,12 @@ pub(super) fn build_latency_model(
             let aic = build_kernel_tables_model(config, tables, &setup)?;
             (LatencyModel::Aic(Box::new(aic)), Some(setup))
         }
-    })
+    };
+    // Weights that do not fit are the first reason.
+    match engine.kv_cache.as_ref().and_then(|size| size.refusal.clone()) {
+        Some(refusal) => Err(StartError::DoesNotFit(refusal)),
+        None => Ok(built),
+    }
 }
 
 /// Returns the latency model of the draft model in speculative decoding; `None` without speculative

@@ -275,7 +275,7 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         assert!(plain.contains(part), "no {part:?} in\n{plain}");
     }
     assert!(!plain.contains("draft model"), "{plain}");
-    let typed = of("--kv-cache-memory-bytes 10737418240");
+    let typed = of("--kv-cache-memory-bytes 10737418240 --max-model-len 32768");
     assert!(typed.contains("10.74 GB of cache are 5120 blocks"), "{typed}");
     assert!(typed.contains("--kv-cache-memory-bytes, regardless of free memory"), "{typed}");
     assert!(!of("-dp 2").contains("run in lockstep"));

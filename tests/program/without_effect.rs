@@ -78,3 +78,21 @@ fn an_adapter_without_a_folder_is_a_warning() {
         assert_eq!((code, errors.contains("no such folder")), (0, false), "{errors}");
     }
 }
+
+#[test]
+fn tools_warn_of_overrides_without_a_config_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let llama = "--model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \
+                 --hf-overrides {\"max_position_embeddings\":4096}";
+    let work = "--input-tokens 8 --request-count 2 --request-rate 3";
+    for words in [
+        format!("config serve {llama}"),
+        format!("explain {llama}"),
+        format!("replay {work} {llama}"),
+    ] {
+        let (code, errors) = run(dir.path(), &words);
+        assert_eq!(code, 0, "{words}: {errors}");
+        let told = "--hf-overrides has no effect: the model has no config.json here";
+        assert_eq!(errors.matches(told).count(), 1, "{words}: {errors}");
+    }
+}

@@ -286,7 +286,7 @@ const CONTEXT_LENGTHS_OF_VARIANTS: [(&str, u32); 23] = [
     ("yi-34b-200k", 200_000),
     ("nemotron-h-8b-reasoning-128k", 131_072),
 ];
-/// Models whose positions are scaled by LongRoPE.
+/// Names of the built-in models with LongRoPE.
 const LONG_ROPE_MODELS: [&str; 5] =
     ["phi-3-mini-128k", "phi-3-medium-128k", "phi-3.5-mini", "phi-3.5-moe", "phi-4-mini"];
 /// Context length of the models in [`LONG_ROPE_MODELS`] before scaling, in tokens

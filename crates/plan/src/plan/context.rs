@@ -67,9 +67,7 @@ pub(super) fn context_notes(pools: &WorkerPools, requests: [f64; 2]) -> Vec<Stri
         return Vec::new();
     };
     let mut notes = Vec::new();
-    let is_fitted = |(name, value): &(String, String)| {
-        name == "--max-model-len" && matches!(value.as_str(), "auto" | "-1")
-    };
+    let is_fitted = |(name, value): &(String, String)| name == "--max-model-len" && value == "auto";
     if pools.about.iter().any(is_fitted) {
         notes.push(format!(
             "{FITTING_CONTEXT_FLAG}: the longest context that fits into the KV cache, here \
