@@ -45,7 +45,7 @@ const QUANTIZATION_METHODS: [&str; 30] = [
     "nvfp4_per_token",
     "mxfp8",
 ];
-/// Quantization method that only vLLM 0.26 knows.
+/// Name of a quantization method that vLLM 0.26 has and later releases lack.
 const QUANTIZATION_METHOD_OF_VLLM_0_26: &str = "bitsandbytes";
 
 /// Attention backends of vLLM, including those of older releases.

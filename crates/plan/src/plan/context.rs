@@ -9,7 +9,7 @@ use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay_cli::{WeightsDoNotFitError, WorkerPools};
 
-/// Flag with which vLLM shortens the context until a request of its length fits into the KV cache.
+/// Argument of vLLM for the longest context that fits into the KV cache.
 pub(super) const FITTING_CONTEXT_FLAG: &str = "--max-model-len=auto";
 
 /// Returns whether a deployment that does not fit sets no context length, so that a shorter context
