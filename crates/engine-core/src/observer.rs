@@ -68,7 +68,7 @@ impl EngineOutputObserver {
             self.close_step(self.at);
         }
         self.at = at;
-        self.open.push((record.request.id.clone(), event));
+        self.open.push((record.request_id.clone(), event));
     }
 
     fn count_lora(
@@ -76,7 +76,7 @@ impl EngineOutputObserver {
         record: &SequenceRecord,
         change: impl FnOnce(&mut LoraSequenceCounts),
     ) {
-        if let Some(name) = &record.request.lora {
+        if let Some(name) = &record.lora {
             let loras = &mut self.stats.loras;
             let used = loras.entry(name.clone()).or_default();
             change(used);

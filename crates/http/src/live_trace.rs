@@ -226,7 +226,7 @@ impl TraceRecorder {
             // The sequence was admitted before recording began.
             changes.admissions.push(admission(record.scheduled, record));
         }
-        let id = &record.request.id;
+        let id = &record.request_id;
         self.trace.lock().add_request(EndedRequest {
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
             worker: self.worker,
@@ -241,10 +241,10 @@ impl TraceRecorder {
                 | SequenceEndReason::Cancelled
                 | SequenceEndReason::Threshold => RequestStatus::Rejected,
             },
-            arrival: record.request.arrived,
+            arrival: record.arrived,
             ended: at,
             prompt: record.prompt,
-            requested: record.request.max_tokens,
+            requested: record.max_tokens,
             output: record.output,
             first: has_output.then_some(record.first),
             last: has_output.then_some(record.last),

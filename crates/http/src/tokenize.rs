@@ -28,7 +28,8 @@ pub(super) async fn tokenize(
     let body = app.dialect.schema_body(ApiEndpoint::Tokenize, body)?;
     let request = TokenizeRequest::parse_tokenize_request(&body)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
-    app.dialect.pooling_model(generation::resolve_model_target(app, request.model_name()))?;
+    app.dialect
+        .pooling_model(generation::resolve_model_without_faults(app, request.model_name()))?;
     app.service.check_tokenizer_available()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
@@ -82,7 +83,7 @@ pub(super) async fn detokenize(
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     let request = DetokenizeRequest::parse_detokenize_request(&value)?;
-    generation::resolve_model_target(&app, request.model.as_deref())?;
+    generation::resolve_model_without_faults(&app, request.model.as_deref())?;
     app.service.check_tokenizer_available()?;
     // An id outside the vocabulary has no text.
     let ids = request.tokens.iter();

@@ -5,9 +5,7 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::record::{
-    EngineObserver, EngineObservers, RequestInfo, SequenceRecord, SharedSequenceProgress,
-};
+use super::record::{EngineObserver, EngineObservers, SequenceRecord, SharedSequenceProgress};
 use crate::lock_step::RankLockStep;
 use crate::{
     EngineCommand, EngineStats, Outbox, Scheduler, SchedulerEvent, SeqId, Sequence,
@@ -83,7 +81,7 @@ impl EngineDriver {
         &mut self,
         now: SimTime,
         mut sequence: Sequence,
-        request: RequestInfo,
+        mut record: SequenceRecord,
     ) -> Result<(SeqId, Arc<SharedSequenceProgress>), SequenceSubmitError> {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.records.push(None);
@@ -92,8 +90,8 @@ impl EngineDriver {
         self.generation += 1;
         let id = SeqId((self.generation << 32) | u64::from(slot));
         sequence.id = id;
-        sequence.preparation_time = now.duration_since(request.arrived);
-        let record = SequenceRecord::new(now, &sequence, request);
+        sequence.preparation_time = now.duration_since(record.arrived);
+        record.record_submission(id, now);
         let progress = record.progress.clone();
         self.records[slot as usize] = Some(record);
         if let Err(error) = self.engine.submit(now, sequence, &mut self.outbox) {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
-    EngineObserver, LiveEngine, LiveRankGroup, LiveSequencesSnapshot, PlannedFinishReason,
-    RequestInfo, SequencePhase, SequenceRecord, TimerThreadSettings,
+    EngineObserver, LiveEngine, LiveRankGroup, LiveSequencesSnapshot, SequencePhase,
+    SequenceRecord, TimerThreadSettings,
 };
 use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime, SimulationSpeedFactors};
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
@@ -45,7 +45,7 @@ struct RecordingObserver {
 }
 
 fn number(record: &SequenceRecord) -> u64 {
-    record.request.id.parse().unwrap()
+    record.request_id.parse().unwrap()
 }
 
 impl EngineObserver for RecordingObserver {
@@ -85,21 +85,10 @@ fn sequence(number: u64) -> Sequence {
     Sequence::new(SeqId(number), prompt, output)
 }
 
-fn submission(number: u64, now: SimTime) -> (Sequence, RequestInfo) {
+fn submission(number: u64, now: SimTime) -> (Sequence, SequenceRecord) {
     let sequence = sequence(number);
-    let request = RequestInfo {
-        id: number.to_string().into(),
-        arrived: now,
-        max_tokens: sequence.output,
-        limited: true,
-        finish: PlannedFinishReason::Length,
-        lora: None,
-        parent: None,
-        kv_source: None,
-        span: None,
-        plan: None,
-    };
-    (sequence, request)
+    let record = SequenceRecord::new(number.to_string().into(), now, &sequence);
+    (sequence, record)
 }
 
 /// Runs waves of requests on a real clock: the next one starts when the last has ended.

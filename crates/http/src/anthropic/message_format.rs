@@ -5,8 +5,8 @@
 
 use crate::dialect::ResponseFieldSet;
 use crate::json;
-use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{ResponseShape, TokenCounts};
+use crate::openai::response_settings::NullMemberHandling;
+use crate::openai::response_settings::{ResponseSettings, TokenCounts};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::ReplyChoice;
 use vllm_sim_service::generate::{OutputEndReason, StopReason};
@@ -26,7 +26,7 @@ pub(super) enum CachedTokenReporting {
 }
 
 impl CachedTokenReporting {
-    pub(super) fn from_response_shape(shape: &ResponseShape) -> Self {
+    pub(super) fn from_response_settings(shape: &ResponseSettings) -> Self {
         if shape.prompt_details { Self::Shown } else { Self::LeftOut }
     }
 }

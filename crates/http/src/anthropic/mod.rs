@@ -20,7 +20,7 @@ use self::message_format::AnthropicMessageFormat;
 use self::render::{AnthropicMessageStream, anthropic_error_event, anthropic_message_json};
 use super::app::App;
 use super::dialect::ApiEndpoint;
-use super::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
+use super::generation::{self, GenerationRequestBody};
 use super::{error, transfer};
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
@@ -53,9 +53,8 @@ pub(super) async fn create_anthropic_message(
     let value = received.parse_dialect_json(&app)?;
     let threshold = transfer::cache_hit_threshold(&app, &received.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
-    let read =
-        ParsedRequestBody::parse_generation_request_body(&app, &received, Cow::Owned(value))?;
-    let answer = answer_message(&app, &received, read, threshold).await;
+    let request = generation::parse_generation_request_body(&app, &received, Cow::Owned(value))?;
+    let answer = answer_message(&app, &received, request, threshold).await;
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_error_response(&fault, app.version)))
 }
 
@@ -66,7 +65,7 @@ pub(super) async fn count_message_tokens(
     let value = received.parse_dialect_json(&app)?;
     let request = CountTokensRequest::parse_count_tokens_request(&value)?;
     let count = async {
-        generation::resolve_model_target(&app, Some(&request.model))?;
+        generation::resolve_model_without_faults(&app, Some(&request.model))?;
         received.check_prompt_encodable(MessagesRequest::TEXT_MEMBERS)?;
         let mut request = chat_conversion::chat_request_for_count_tokens(&app, &request)?;
         request.validate_without_prompt(&app.rules.limits)?;
@@ -89,25 +88,24 @@ pub(super) async fn count_message_tokens(
 async fn answer_message(
     app: &Arc<App>,
     received: &RawRequest,
-    read: ParsedRequestBody<MessagesRequest>,
+    message: Box<MessagesRequest>,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
-    let stream = read.request.stream.unwrap_or(false);
-    let mut request = chat_conversion::to_chat_request(app, &read.request)?;
-    let (_, resolved) = read.into_body_and_model(app, received)?;
+    let stream = message.stream.unwrap_or(false);
+    let mut request = chat_conversion::to_chat_request(app, &message)?;
+    let lora = generation::resolve_request_model(app, received, &*message)?;
     let dialect = app.dialect;
     let id = request_id(dialect.message_id_prefix(), &received.headers, None);
     let requests = std::slice::from_mut(&mut request);
-    let started =
-        chat::start_chat_generation(app, received, requests, resolved, id, threshold).await;
+    let started = chat::start_chat_generation(app, received, requests, lora, id, threshold).await;
     let (mut chat, reply) = match started
-        .map_err(|refused| refused.with_stream_error_reporting(dialect.late_error_reporting()))
+        .map_err(|e| generation::with_stream_error_reporting(e, dialect.late_error_reporting()))
     {
         Ok(started) => started,
-        Err(RejectedGeneration::Late { fault, .. }) if stream => {
-            return Ok(failed_message_stream(app, &fault));
+        Err(RejectedRequest { error, late: Some(_) }) if stream => {
+            return Ok(failed_message_stream(app, &error));
         }
-        Err(refused) => return Err(refused.into()),
+        Err(refused) => return Err(refused.error),
     };
     chat.call_ids = dialect.id_format().tool_call_ids("toolu_");
     let form = AnthropicMessageFormat::message_format_for_fields(dialect.response_field_set());

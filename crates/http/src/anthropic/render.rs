@@ -8,10 +8,10 @@ use super::message_format::{
 };
 use crate::error;
 use crate::json;
-use crate::openai::chat_stream::ChatResponseSettings;
-use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{TokenCounts, end_reason_of_choice};
-use crate::stream::{ChoiceStreamStep, StreamRenderer, for_each_output_channel_text};
+use crate::openai::chat_stream::ChatRenderer;
+use crate::openai::response_settings::NullMemberHandling;
+use crate::openai::response_settings::{TokenCounts, end_reason_of_choice};
+use crate::stream::{StreamRenderer, for_each_output_channel_text};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -31,7 +31,7 @@ fn random_signature() -> String {
 
 /// Returns the JSON body of a finished Anthropic message.
 pub(super) fn anthropic_message_json(
-    chat: &ChatResponseSettings,
+    chat: &ChatRenderer,
     form: &AnthropicMessageFormat,
     reply: &Reply,
 ) -> String {
@@ -91,7 +91,7 @@ pub(super) fn anthropic_message_json(
     (form.usage)(
         &mut out,
         TokenCounts::count_reply_tokens(reply),
-        CachedTokenReporting::from_response_shape(view),
+        CachedTokenReporting::from_response_settings(view),
     );
     end_with_kv_transfer_params(&mut out, chat);
     out
@@ -99,7 +99,7 @@ pub(super) fn anthropic_message_json(
 
 /// Ends the JSON of an Anthropic message, and appends its KV transfer parameters
 /// (`kv_transfer_params`) if it has any.
-fn end_with_kv_transfer_params(out: &mut String, chat: &ChatResponseSettings) {
+fn end_with_kv_transfer_params(out: &mut String, chat: &ChatRenderer) {
     let view = &chat.view;
     if view.kv_transfer_params.is_some() {
         out.push_str(",\"kv_transfer_params\":");
@@ -127,7 +127,7 @@ enum OpenBlock {
 }
 
 pub(super) struct AnthropicMessageStream {
-    chat: Box<ChatResponseSettings>,
+    chat: Box<ChatRenderer>,
     form: &'static AnthropicMessageFormat,
     prompt: u32,
     index: usize,
@@ -137,7 +137,7 @@ pub(super) struct AnthropicMessageStream {
 
 impl AnthropicMessageStream {
     pub(super) fn new(
-        chat: Box<ChatResponseSettings>,
+        chat: Box<ChatRenderer>,
         form: &'static AnthropicMessageFormat,
         prompt: u32,
     ) -> Self {
@@ -257,9 +257,9 @@ impl StreamRenderer for AnthropicMessageStream {
         "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":\n\n"
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
         let mut called = false;
-        for_each_output_channel_text(choice, step.tokens, |channel, text, choice| {
+        for_each_output_channel_text(choice, tokens, |channel, text, choice| {
             called |= matches!(channel, OutputChannel::Call(_));
             self.write_channel_text(out, channel, text, choice);
         });
@@ -286,7 +286,7 @@ impl StreamRenderer for AnthropicMessageStream {
         };
         (self.form.stop)(out, end, NullMemberHandling::Shown);
         out.push_str("},\"usage\":");
-        let cache = CachedTokenReporting::from_response_shape(&self.chat.view);
+        let cache = CachedTokenReporting::from_response_settings(&self.chat.view);
         (self.form.last_usage)(out, TokenCounts::count_reply_tokens(reply), cache);
         out.push_str("}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }

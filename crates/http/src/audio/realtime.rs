@@ -231,7 +231,7 @@ impl RealtimeSession {
             }
             Some(model) => vllm_sim_python::python_str(model),
         };
-        if self.app.service.models.resolve_model_name(Some(&model)).is_none() {
+        if self.app.service.models.resolve_model_name(&model).is_err() {
             let text = format!("The model `{model}` does not exist.");
             return self.queue_error(text, "model_not_found");
         }
@@ -393,7 +393,7 @@ impl RealtimeSession {
             ..generation::generation_request_without_headers(app, id)
         };
         let started = match app.service.resolve_model(&app.rules, Some(model)) {
-            Ok(resolved) => start_speech_to_text_generation(app, resolved, request, prompt).await,
+            Ok(lora) => start_speech_to_text_generation(app, lora, request, prompt).await,
             Err(refusal) => Err(generation::request_error_fault(app, refusal)),
         };
         match started {

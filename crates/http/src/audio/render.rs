@@ -11,7 +11,7 @@ use flate2::write::ZlibEncoder;
 use super::languages::transcript_separator;
 use crate::json;
 use crate::openai::logprobs;
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::{OutputChannel, OutputEndReason, StopReason};
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -338,11 +338,11 @@ impl TranscriptStream {
 }
 
 impl StreamRenderer for TranscriptStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
-        let Some(pending) = self.pending.get_mut(step.index) else {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
+        let Some(pending) = self.pending.get_mut(choice.index) else {
             return;
         };
-        for _ in 0..step.tokens {
+        for _ in 0..tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
@@ -351,10 +351,10 @@ impl StreamRenderer for TranscriptStream {
                 pending.text.push_str(token.text);
             }
         }
-        if let Some(end) = step.end {
+        if let Some(end) = choice.sent_end {
             pending.finish = Some(finish_members(choice, end));
         }
-        if step.index == self.current {
+        if choice.index == self.current {
             self.write_available_text(out);
         }
     }

@@ -25,7 +25,7 @@ use super::{
 use crate::error;
 use crate::request_head::rank_engine_id;
 use crate::transfer::params::KvTransferParams;
-use vllm_sim_service::ModelTarget;
+use vllm_sim_service::LoraAdapter;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::LlmdDialect;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -109,9 +109,9 @@ impl ApiDialect for LlmdDialect {
 
     fn pooling_model(
         &self,
-        found: Result<ModelTarget, Fault>,
-    ) -> Result<Option<ModelTarget>, Fault> {
-        Ok(found.ok())
+        found: Result<Option<Arc<LoraAdapter>>, Fault>,
+    ) -> Result<Option<Arc<LoraAdapter>>, Fault> {
+        Ok(found.ok().flatten())
     }
 
     /// Returns the requested data-parallel rank, or `None` if no such rank exists.

@@ -17,7 +17,7 @@ use super::error;
 use super::openai::responses::ids::OutputItemIds;
 use super::request_head::{ToolCallIds, new_random_hex_id, request_id};
 use super::transfer::params::KvTransferParams;
-use vllm_sim_service::ModelTarget;
+use vllm_sim_service::LoraAdapter;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::{ServerDialect, VllmDialect};
 use vllm_sim_wire::fault::Fault;
@@ -143,16 +143,16 @@ pub(crate) trait ApiDialect: ServerDialect {
         Fault::unknown_model(name, served)
     }
 
-    /// Returns the model for a route that generates nothing, such as embeddings; `None` selects the
-    /// base model because the imitated server ignores the name.
+    /// Returns the LoRA adapter for a route that generates nothing, such as embeddings; `Ok(None)`
+    /// for the base model, also if the imitated server ignores the name.
     ///
     /// # Errors
     /// The error in `found`, unless the imitated server ignores the name.
     fn pooling_model(
         &self,
-        found: Result<ModelTarget, Fault>,
-    ) -> Result<Option<ModelTarget>, Fault> {
-        found.map(Some)
+        found: Result<Option<Arc<LoraAdapter>>, Fault>,
+    ) -> Result<Option<Arc<LoraAdapter>>, Fault> {
+        found
     }
 
     /// Returns the data-parallel rank that runs a request for the rank `asked`.
@@ -385,9 +385,9 @@ impl RenderRouteFormat {
     ///
     /// # Errors
     /// llm-d's 400 for an adapter.
-    pub(crate) fn check_render_support(self, target: &ModelTarget) -> Result<(), Fault> {
-        match target {
-            ModelTarget::Lora { name, .. } if self == Self::Tokens => {
+    pub(crate) fn check_render_support(self, lora: Option<&LoraAdapter>) -> Result<(), Fault> {
+        match lora {
+            Some(LoraAdapter { name, .. }) if self == Self::Tokens => {
                 Err(Fault::bad_request(format!(
                     "The model `{name}` is a LoRA adapter and is not supported by the render endpoints."
                 )))

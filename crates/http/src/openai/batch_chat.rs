@@ -34,11 +34,11 @@ pub(crate) async fn create_batch_chat(
     let given = first.and_then(|request| request.request_id.as_deref());
     let id = request_id("chatcmpl-", &received.headers, given);
     let model = first.and_then(|request| request.model.as_deref());
-    let resolved = generation::resolve_model(app, &received, model, Ok(()))?;
+    let lora = generation::resolve_model(app, &received, model, Ok(()))?;
     received.check_prompt_encodable(ChatRequest::TEXT_MEMBERS)?;
     let started =
-        chat::start_chat_generation(app, &received, &mut requests, resolved, id, threshold).await;
-    let (mut view, reply) = started?;
+        chat::start_chat_generation(app, &received, &mut requests, lora, id, threshold).await;
+    let (mut view, reply) = started.map_err(|refused| refused.error)?;
     // vLLM reports only totals for a batch, and nothing of the prompts.
     view.prompt_ids = None;
     let shape = &mut view.view;

@@ -31,12 +31,11 @@ use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 /// Returns the model name for the response of a pooling route; llm-d ignores the requested name.
 fn pooling_model_name(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     let models = &app.service.models;
-    let unknown = || Fault::unknown_pooling_model_fault(requested.unwrap_or_default());
-    let found = models.resolve_model_name(requested).ok_or_else(unknown);
-    Ok(match app.dialect.pooling_model(found)? {
-        Some(target) => models.model_name_in_responses(&target),
-        None => models.displayed_model_name().clone(),
-    })
+    let name = requested.unwrap_or_default();
+    let found = models.resolve_model_name(name);
+    let found = found.map_err(|_| Fault::unknown_pooling_model_fault(name));
+    let lora = app.dialect.pooling_model(found)?;
+    Ok(models.model_name_in_responses(lora.as_deref()).clone())
 }
 
 /// vLLM's error for pooling input that only a plugin can read.

@@ -17,12 +17,12 @@ use super::usage::{EndedRequestCounter, UsageSettings};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::generation::{self, RejectedGeneration};
-use crate::openai::response_shape::ResponseShape;
+use crate::generation;
+use crate::openai::response_settings::ResponseSettings;
 use crate::openai::{chat, logprobs};
 use crate::stream;
-use vllm_sim_service::Reply;
 use vllm_sim_service::prompt::PromptSource;
+use vllm_sim_service::{RejectedRequest, Reply};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
@@ -50,7 +50,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
             let fault = request::kv_negotiation_fault_or_other(refused)?;
             return Ok(errors::failed_openai_stream(&fault));
         }
-        Err(refused) => return Err(refused.into()),
+        Err(refused) => return Err(refused.error),
     };
     let StartedChatGeneration { reply, format, counter } = started;
     if request.stream {
@@ -90,7 +90,7 @@ pub(super) async fn start_chat(
     received: &RawRequest,
     request: &SglangChatRequest,
     calls: ToolCallRendering,
-) -> Result<StartedChatGeneration, RejectedGeneration> {
+) -> Result<StartedChatGeneration, RejectedRequest<Fault>> {
     if request.n == 1 && request.cache_salt.as_ref().is_some_and(Value::is_array) {
         let text = "cache_salt should be a string for a single request.";
         return Err(Fault::bad_request(text).into());
@@ -107,7 +107,7 @@ pub(super) async fn start_chat(
         start: None,
     };
     let model = Some(request.model.as_str());
-    let resolved = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
+    let lora = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured_output();
     let id = given_or_new_request_id(app, request.single_request_id()?)?;
     let hides_output = sampling.max_new_tokens() == Some(0);
@@ -129,14 +129,13 @@ pub(super) async fn start_chat(
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target =
         PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &received.headers, 0)?;
-    let started =
-        request::start_sglang_generation(app, received, resolved, generation, &target).await;
-    let (reply, facts) = started.map_err(|refused| text_only_fault(refused, request))?;
+    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
+    let (reply, job) = started.map_err(|refused| text_only_fault(refused, request))?;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
-    let shape = ResponseShape::new(app, &facts);
-    let mut meta = MetaInfoSettings::new(app, &facts, shape, logprobs, rank);
+    let shape = ResponseSettings::new(app, &job);
+    let mut meta = MetaInfoSettings::new(app, &job, shape, logprobs, rank);
     if shows_prompt {
-        meta.store_prompt_token_ids(&facts);
+        meta.store_prompt_token_ids(&job);
     }
     meta.texts = true;
     let mut format = SglangChatFormat::new(
@@ -157,16 +156,15 @@ pub(super) async fn start_chat(
 }
 
 /// Returns SGLang's error for a media part in a request to a model that reads only text.
-fn text_only_fault(refused: RejectedGeneration, request: &SglangChatRequest) -> RejectedGeneration {
-    match refused {
-        RejectedGeneration::Early(fault)
-            if fault.message.ends_with("is not a multimodal model") =>
-        {
-            let kind = request.first_media_part_type().unwrap_or("unknown");
-            RejectedGeneration::Early(Fault::bad_request(format!(
-                "Model only supports text input; received unsupported content type '{kind}'."
-            )))
-        }
-        refused => refused,
+fn text_only_fault(
+    refused: RejectedRequest<Fault>,
+    request: &SglangChatRequest,
+) -> RejectedRequest<Fault> {
+    if refused.late.is_some() || !refused.error.message.ends_with("is not a multimodal model") {
+        return refused;
     }
+    let kind = request.first_media_part_type().unwrap_or("unknown");
+    let text =
+        format!("Model only supports text input; received unsupported content type '{kind}'.");
+    Fault::bad_request(text).into()
 }

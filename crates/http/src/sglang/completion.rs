@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::generation;
 use crate::openai::logprobs;
-use crate::openai::response_shape::ResponseShape;
+use crate::openai::response_settings::ResponseSettings;
 use crate::stream;
 use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
@@ -51,7 +51,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let top = request.logprobs.map(|top| logprobs::logprob_count(app, top.max(0).into()));
     let logprobs = LogprobOptions { top, start };
     let model = Some(request.model.as_str());
-    let resolved = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
+    let lora = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured_output();
     let id = given_or_new_request_id(app, request.rid.as_ref())?;
     let generation = SglangGenerationRequest {
@@ -72,20 +72,19 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target =
         PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &received.headers, 0)?;
-    let started =
-        request::start_sglang_generation(app, received, resolved, generation, &target).await;
-    let (reply, facts) = match started {
+    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
+    let (reply, job) = match started {
         Ok(started) => started,
         Err(refused) if request.stream => {
             let fault = request::kv_negotiation_fault_or_other(refused)?;
             return Ok(errors::failed_openai_stream(&fault));
         }
-        Err(refused) => return Err(refused.into()),
+        Err(refused) => return Err(refused.error),
     };
-    let shape = ResponseShape::new(app, &facts);
-    let mut meta = MetaInfoSettings::new(app, &facts, shape, logprobs, rank);
+    let shape = ResponseSettings::new(app, &job);
+    let mut meta = MetaInfoSettings::new(app, &job, shape, logprobs, rank);
     if request.return_token_ids {
-        meta.store_prompt_token_ids(&facts);
+        meta.store_prompt_token_ids(&job);
     }
     meta.texts = true;
     let usage = UsageSettings::new(app, request.stream_options.as_ref());

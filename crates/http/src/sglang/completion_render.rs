@@ -12,8 +12,8 @@ use super::meta::{MetaInfoSettings, finish_type_and_matched_stop, sglang_finish_
 use super::usage::{EndedRequestCounter, UsageSettings, without_nulls};
 use crate::error;
 use crate::openai::logprobs::{LogprobFormat, TokenLogprob, for_each_prompt_token, token_logprobs};
-use crate::openai::response_shape::end_reason_of_choice;
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::openai::response_settings::end_reason_of_choice;
+use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -218,21 +218,21 @@ impl CompletionStream {
 }
 
 impl StreamRenderer for CompletionStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
-        let from = self.sent[step.index] as usize;
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
+        let from = self.sent[choice.index] as usize;
         let mut piece = Piece { from, is_first: from == 0, ..Piece::default() };
-        for _ in 0..step.tokens {
+        for _ in 0..tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
             piece.push(token.id, token.text, token.channel);
         }
-        self.sent[step.index] += piece.ids.len() as u32;
+        self.sent[choice.index] += piece.ids.len() as u32;
         let usage = self.format.usage;
         let prompt = self.prompts.get(choice.prompt).copied().unwrap_or(0);
-        let shown = || UsageSettings::choice_usage_json(prompt, self.sent[step.index], 0);
+        let shown = || UsageSettings::choice_usage_json(prompt, self.sent[choice.index], 0);
         let usage = usage.continuous.then(shown).unwrap_or_default();
-        let choice = self.format.choice(step.index, choice, &piece, step.end);
+        let choice = self.format.choice(choice.index, choice, &piece, choice.sent_end);
         self.write_chunk(out, json!([choice]), usage);
     }
 

@@ -90,12 +90,6 @@ impl ServerDialect for SglangDialect {
 }
 
 impl ApiDialect for SglangDialect {
-    /// Returns true: cached prompt tokens are always counted, and SGLang's routes report them only
-    /// with `--enable-cache-report`.
-    fn always_reports_cached_tokens(&self) -> bool {
-        true
-    }
-
     fn release(&self, _: VllmVersion) -> (&'static str, &'static str) {
         ("SGLang", SGLANG_VERSION)
     }

@@ -20,15 +20,15 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::generation::{self, RejectedGeneration};
+use crate::generation;
 use crate::openai::logprobs;
-use crate::openai::response_shape::ResponseShape;
+use crate::openai::response_settings::ResponseSettings;
 use crate::pooling::encode_text;
 use crate::stream;
 use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
 };
-use vllm_sim_service::{Reply, ValidatedRequestFacts};
+use vllm_sim_service::{GenerationJob, RejectedRequest, Reply};
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::generate::{GenerateRequest, VertexRequest};
@@ -257,7 +257,7 @@ async fn start(
     request: &GenerateRequest,
     from: Item,
     rid: Arc<str>,
-) -> Result<Started, RejectedGeneration> {
+) -> Result<Started, RejectedRequest<Fault>> {
     let logprobs = logprob_options(app, request, from.index);
     let lora = item(request.lora_path.as_ref(), from.index);
     if let (Some(Value::Array(list)), false) = (&request.lora_path, app.settings.lora.enabled)
@@ -266,7 +266,7 @@ async fn start(
         let first = list.iter().filter_map(Value::as_str).find(|name| !name.is_empty());
         request::check_adapter(app, first.unwrap_or("None"))?;
     }
-    let resolved = request::resolve_model(app, received, None, lora)?;
+    let lora = request::resolve_model(app, received, None, lora)?;
     let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
     let structured = from.sampling.is_structured_output();
     let counter = EndedRequestCounter {
@@ -303,10 +303,9 @@ async fn start(
         &received.headers,
         from.index,
     )?;
-    let started =
-        request::start_sglang_generation(app, received, resolved, generation, &target).await;
-    let (reply, facts) = started?;
-    let meta = meta_settings(app, request, &facts, logprobs, rank);
+    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
+    let (reply, job) = started?;
+    let meta = meta_settings(app, request, &job, logprobs, rank);
     let format = SglangGenerateFormat {
         meta,
         // Every output of a request with several ones has an id of its own.
@@ -330,10 +329,7 @@ async fn stream(
     let mut started = match started {
         Ok(started) => started,
         Err(refused) => {
-            let prompt = match &refused {
-                RejectedGeneration::Late { facts, .. } => facts.prompts.first(),
-                RejectedGeneration::Early(_) => None,
-            };
+            let prompt = refused.late.as_ref().and_then(|job| job.prompts.first());
             let tokens = prompt.map_or(0, |prompt| prompt.tokens.len());
             let fault = request::kv_negotiation_fault_or_other(refused)?;
             return Ok(errors::failed_native_stream(&fault, &rids[0], tokens));
@@ -351,14 +347,14 @@ async fn stream(
 fn meta_settings(
     app: &App,
     request: &GenerateRequest,
-    facts: &ValidatedRequestFacts,
+    job: &GenerationJob,
     logprobs: LogprobOptions,
     rank: Option<i64>,
 ) -> MetaInfoSettings {
-    let shape = ResponseShape::new(app, facts);
-    let mut meta = MetaInfoSettings::new(app, facts, shape, logprobs, rank);
+    let shape = ResponseSettings::new(app, job);
+    let mut meta = MetaInfoSettings::new(app, job, shape, logprobs, rank);
     if request.return_prompt_token_ids {
-        meta.store_prompt_token_ids(facts);
+        meta.store_prompt_token_ids(job);
     }
     meta.texts = request.return_text_in_logprobs;
     meta.streams = request.stream;

@@ -9,8 +9,8 @@ use super::meta::MetaInfoSettings;
 use super::request::new_request_id;
 use super::usage::EndedRequestCounter;
 use crate::error;
-use crate::openai::response_shape::end_reason_of_choice;
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::openai::response_settings::end_reason_of_choice;
+use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
@@ -145,18 +145,19 @@ fn keep_new_part(event: &mut Value, text_sent: usize, ids_sent: usize) {
 }
 
 impl StreamRenderer for GenerateStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
-        let output = &mut self.outputs[step.index];
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
+        let output = &mut self.outputs[choice.index];
         let (text_sent, ids_sent) = (output.text.len(), output.ids.len());
         let is_first = ids_sent == 0;
-        for _ in 0..step.tokens {
+        for _ in 0..tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
             output.push(token.id, token.text, token.channel);
         }
         let prompt = self.prompts.get(choice.prompt).copied().unwrap_or(0);
-        let mut event = self.format.output(&self.outputs[step.index], prompt, choice, step.end);
+        let mut event =
+            self.format.output(&self.outputs[choice.index], prompt, choice, choice.sent_end);
         if self.is_incremental {
             keep_new_part(&mut event, text_sent, ids_sent);
         }
@@ -164,7 +165,7 @@ impl StreamRenderer for GenerateStream {
             event["meta_info"]["response_sent_to_client_ts"] = unix_now_secs().into();
         }
         if self.shows_index {
-            event["index"] = step.index.into();
+            event["index"] = choice.index.into();
         }
         out.push_str(&format!("data: {event}\n\n"));
     }

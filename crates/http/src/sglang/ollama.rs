@@ -19,7 +19,7 @@ use crate::body::RawRequest;
 use crate::error;
 use crate::generation;
 use crate::openai::chat;
-use crate::stream::{self, ChoiceStreamStep, StreamRenderer};
+use crate::stream::{self, StreamRenderer};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::prompt::{
@@ -177,7 +177,7 @@ async fn generate_from(
     request: Result<OllamaRequest, Fault>,
 ) -> Result<Response<Body>, Fault> {
     let OllamaRequest { member, prompts, stream, sampling } = request?;
-    let resolved = request::resolve_model(app, received, None, None)?;
+    let lora = request::resolve_model(app, received, None, None)?;
     let structured = sampling.is_structured_output();
     let generation = SglangGenerationRequest {
         id: new_request_id(),
@@ -194,8 +194,8 @@ async fn generate_from(
     };
     // These bodies cannot name another server.
     let target = PrefillBootstrapTarget::from_request_body([None; 3], None, &received.headers, 0)?;
-    let (reply, _) =
-        request::start_sglang_generation(app, received, resolved, generation, &target).await?;
+    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
+    let (reply, _) = started.map_err(|refused| refused.error)?;
     let counter = EndedRequestCounter {
         metrics: app.metrics.clone(),
         streaming: stream,
@@ -242,9 +242,9 @@ struct LineStream {
 }
 
 impl StreamRenderer for LineStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
         let mut delta = String::new();
-        for _ in 0..step.tokens {
+        for _ in 0..tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
@@ -252,7 +252,7 @@ impl StreamRenderer for LineStream {
                 delta.push_str(token.text);
             }
         }
-        let text = Some(delta.as_str()).filter(|_| step.end.is_none());
+        let text = Some(delta.as_str()).filter(|_| choice.sent_end.is_none());
         out.push_str(&self.member.line(&self.model, text));
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::session_store::SessionTurn;
 use crate::app::App;
-use crate::openai::response_shape::{TokenCounts, end_reason_of_choice};
+use crate::openai::response_settings::{TokenCounts, end_reason_of_choice};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{FinishedRequest, Metrics};
 use vllm_sim_service::{Reply, ReplyChoice};

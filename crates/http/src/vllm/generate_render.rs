@@ -7,18 +7,18 @@ use std::sync::Arc;
 use crate::dialect::ResponseFieldSet;
 use crate::json;
 use crate::openai::logprobs;
-use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{
-    ResponseShape, TokenCounts, UsageFields, end_reason_of_choice,
+use crate::openai::response_settings::NullMemberHandling;
+use crate::openai::response_settings::{
+    ResponseSettings, TokenCounts, UsageFields, end_reason_of_choice,
 };
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Settings that determine the JSON of a reply of `/inference/v1/generate`.
 pub(super) struct GenerateResponseSettings {
-    pub(super) view: ResponseShape,
+    pub(super) view: ResponseSettings,
     /// Output format of the `/inference/v1/generate` reply: `tokens`, `text` or `derender`.
     pub(super) mode: Arc<str>,
     pub(super) prompt: Arc<[u32]>,
@@ -307,10 +307,10 @@ impl GenerateStream {
 }
 
 impl StreamRenderer for GenerateStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
         let mut piece =
-            OutputPiece { from: (choice.sent - step.tokens) as usize, ..OutputPiece::default() };
-        for _ in 0..step.tokens {
+            OutputPiece { from: (choice.sent - tokens) as usize, ..OutputPiece::default() };
+        for _ in 0..tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
@@ -320,7 +320,7 @@ impl StreamRenderer for GenerateStream {
         (self.generate.form.chunk_members)(self, out, choice);
         out.push_str(",\"choices\":[");
         let generate = &self.generate;
-        (generate.form.choice)(generate, out, step.index, choice, &piece, step.end);
+        (generate.form.choice)(generate, out, choice.index, choice, &piece, choice.sent_end);
         out.push_str("]}\n\n");
     }
 

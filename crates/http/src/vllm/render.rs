@@ -188,7 +188,8 @@ async fn tokenize_conversation(
 }
 
 fn check_renders_model(app: &App, model: Option<&str>) -> Result<(), Fault> {
-    app.dialect.render_format().check_render_support(&generation::resolve_model_target(app, model)?)
+    let lora = generation::resolve_model_without_faults(app, model)?;
+    app.dialect.render_format().check_render_support(lora.as_deref())
 }
 
 fn render_result(

@@ -64,8 +64,7 @@ impl EngineObserver for KvBlockLifetimeObserver {
         record: &SequenceRecord,
         _: SimTime,
     ) {
-        let (SchedulerEvent::Scheduled { cached, .. }, Some(plan)) = (event, &record.request.plan)
-        else {
+        let (SchedulerEvent::Scheduled { cached, .. }, Some(plan)) = (event, &record.plan) else {
             return;
         };
         let hit = cached / plan.block_size.max(1);

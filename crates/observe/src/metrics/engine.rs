@@ -127,7 +127,7 @@ impl EngineMetricsObserver {
             recent.external.add_cache_lookup(queries, external);
             cells[Id::ExternalQueries].add_as_sole_metric_writer(queries);
             cells[Id::ExternalHits].add_as_sole_metric_writer(external);
-            let source = match &record.request.kv_source {
+            let source = match &record.kv_source {
                 None if settings.offload.is_some() => host,
                 _ if settings.nixl => p2p,
                 _ => unspecified,
@@ -142,7 +142,7 @@ impl EngineMetricsObserver {
         cells[Id::GenerationTokens].add_as_sole_metric_writer(n);
         let is_first = record.output == n;
         if is_first {
-            let ttft = (at - record.request.arrived).as_secs_f64();
+            let ttft = (at - record.arrived).as_secs_f64();
             let SequenceRecord { prompt, cached, external, .. } = *record;
             let reused = cached.saturating_add(external);
             cells[Id::Ttft].observe_as_sole_metric_writer(ttft, 1);
@@ -209,8 +209,8 @@ impl EngineMetricsObserver {
         observe(Id::RequestPromptTokens, record.prompt.into());
         observe(Id::RequestGenerationTokens, record.output.into());
         // llm-d's simulator observes only limits that the client set.
-        if record.request.limited || !is_llmd {
-            observe(Id::ParamsMaxTokens, record.request.max_tokens.into());
+        if record.limited || !is_llmd {
+            observe(Id::ParamsMaxTokens, record.max_tokens.into());
         }
         if is_llmd {
             observe(Id::MaxGenerationTokens, record.output.into());
@@ -218,14 +218,14 @@ impl EngineMetricsObserver {
         // Without gaps between tokens, the time per output token is that of no decode: zero.
         let gaps = record.output.saturating_sub(1);
         observe(Id::Tpot, if gaps == 0 { 0.0 } else { decode / f64::from(gaps) });
-        observe(Id::E2e, (last - record.request.arrived).as_secs_f64());
+        observe(Id::E2e, (last - record.arrived).as_secs_f64());
         observe(Id::QueueTime, (record.scheduled - record.queued).as_secs_f64());
         observe(Id::InferenceTime, (last - record.scheduled).as_secs_f64());
         observe(Id::PrefillTime, (first - record.scheduled).as_secs_f64());
         observe(Id::DecodeTime, decode);
         observe(Id::RequestPreemptions, record.preemptions.into());
         observe(Id::PrefillComputed, record.prompt.saturating_sub(reused).into());
-        let Some(parent) = &record.request.parent else { return };
+        let Some(parent) = &record.parent else { return };
         parent.longest.fetch_max(record.output, Ordering::Relaxed);
         if parent.open.fetch_sub(1, Ordering::Relaxed) == 1 {
             observe(Id::ParamsN, parent.n.into());
@@ -282,15 +282,14 @@ impl EngineObserver for EngineMetricsObserver {
                 if let Some(transfer) = self.features.transfer.filter(|_| *remote) {
                     cells[Id::NixlFailedTransfers].add(transfer.workers.into());
                 }
-                log_kv_load_failure(&record.request.id, *tokens, *policy);
+                log_kv_load_failure(&record.request_id, *tokens, *policy);
             }
             SchedulerEvent::Drafts { proposed, accepted, .. } => {
                 self.count_drafts(*proposed, *accepted);
             }
             SchedulerEvent::Preempted { .. } => cells[Id::Preemptions].add_as_sole_metric_writer(1),
             SchedulerEvent::Ended { end, .. } => {
-                let reason =
-                    finish_reason(*end, record.request.finish, self.metrics.settings.compat);
+                let reason = finish_reason(*end, record.finish, self.metrics.settings.compat);
                 if let Some(reason) = reason {
                     self.count_end(reason, record);
                 }

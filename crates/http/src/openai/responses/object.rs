@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use super::custom;
 use super::ids::OutputItemIds;
 use crate::openai::logprobs::TokenLogprob;
-use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{ResponseShape, TokenCounts, end_reason_of_choice};
+use crate::openai::response_settings::NullMemberHandling;
+use crate::openai::response_settings::{ResponseSettings, TokenCounts, end_reason_of_choice};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode, ToolParserOutcome};
 use vllm_sim_service::generate::{OutputChannel, OutputEndReason};
@@ -22,7 +22,7 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 
 /// Values that all objects and events of one Responses API response share.
 pub(super) struct ResponseObjectBuilder {
-    pub(super) view: ResponseShape,
+    pub(super) view: ResponseSettings,
     pub(super) request: Arc<ResponsesRequest>,
     pub(super) temperature: f64,
     pub(super) top_p: f64,

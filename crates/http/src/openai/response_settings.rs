@@ -10,13 +10,13 @@ use vllm_sim_config::PerRequestDraftStats;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceState, SharedSequenceProgress, unix_now_secs};
 use vllm_sim_service::generate::{OutputEndReason, StopReason};
-use vllm_sim_service::{Reply, ReplyChoice, ValidatedRequestFacts};
+use vllm_sim_service::{GenerationJob, Reply, ReplyChoice};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::VllmVersion;
 
 /// Settings that determine the JSON of a response, for all APIs that generate tokens.
 #[derive(Clone)]
-pub(crate) struct ResponseShape {
+pub(crate) struct ResponseSettings {
     pub(crate) id: Arc<str>,
     pub(crate) created: u64,
     pub(crate) model: Arc<str>,
@@ -43,15 +43,15 @@ pub(crate) struct ResponseShape {
     pub(crate) prefill_reason: Option<&'static str>,
 }
 
-impl ResponseShape {
+impl ResponseSettings {
     /// Returns the default settings of a response, before the request's own settings are applied.
-    pub(crate) fn new(app: &App, facts: &ValidatedRequestFacts) -> Self {
-        let params = &facts.params;
+    pub(crate) fn new(app: &App, job: &GenerationJob) -> Self {
+        let params = &job.params;
         let answers = &app.settings.answers;
         Self {
-            id: facts.request.id.clone(),
+            id: job.request.id.clone(),
             created: unix_now_secs() as u64,
-            model: app.service.models.model_name_in_responses(&facts.target),
+            model: app.service.models.model_name_in_responses(job.lora.as_deref()).clone(),
             version: app.version,
             fingerprint: app.settings.model.fingerprint.clone(),
             tokenizer: app.service.generator.tokenizer().clone(),
@@ -226,7 +226,7 @@ pub(crate) fn count_reasoning_tokens(choice: &ReplyChoice) -> u32 {
     choice.script.output_tokens().take(released).filter(reasoning).count() as u32
 }
 
-impl ResponseShape {
+impl ResponseSettings {
     /// Returns the beginning of the JSON of a stream chunk, up to its choices.
     pub(crate) fn chunk_head_json(&self, object: &str) -> String {
         // Leaves room for member names and for what a chat stream appends.
